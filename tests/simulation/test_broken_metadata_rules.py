@@ -19,8 +19,8 @@ from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import HeadLog
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.testing.store_faults import no_faults
 from tests.support.simulation import metadata_actors as actors
 from tests.support.simulation.metadata_actors import Manners
@@ -88,7 +88,7 @@ def without_tiling(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_live_inputs(patch: pytest.MonkeyPatch) -> None:
-    def all_planned(partition: PartitionState, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
+    def all_planned(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
         return planned
 
     def all_emptied(state: ShardState, lost: Mapping[str, int]) -> tuple[str, ...]:

@@ -18,6 +18,10 @@ ROOTS: list[str] = TOOL["hatch"]["build"]["dev-mode-dirs"]
 
 PLANTED = {
     "imports go down only": ("storage/stratalog/log/planted.py", "import stratalog.remote.planted"),
+    "the rooms of remote go down only": (
+        "tiering/stratalog/remote/metadata/head/planted.py",
+        "import stratalog.remote.metadata.shard.shard_state",
+    ),
     "local logs know no object store": (
         "storage/stratalog/manager/planted.py",
         "import stratalog.objectstore.planted",

@@ -1,6 +1,6 @@
-"""Topics, trims, tiers and compaction, from the client's side.
+"""The admin client: topics, trims, tiers and compaction.
 
-Answers are the messages of ``stratalog.v1.admin_pb2`` as they are: their fields are the documentation.
+Methods return messages of ``stratalog.v1.admin_pb2``, which documents their fields.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LONG_CALL_TIMEOUT_S = 3600.0
 
 
 class Admin:
-    """The control plane of one server. Every method raises LogStoreError, InvalidRequestError for what no
-    message can hold. Belongs to one event loop.
+    """The control plane of one server. Every method raises LogStoreError, and InvalidRequestError for values
+    that no message can hold. Belongs to one event loop.
     """
 
     def __init__(self, channel: ServerChannel, retry: RetryPolicy) -> None:
@@ -31,7 +31,7 @@ class Admin:
     async def create_topic(
         self, name: str, partition_count: int = 0, config: Mapping[str, str] | None = None
     ) -> admin_pb2.Topic:
-        """Create a topic; 0 partitions: the server's default. `config` has Kafka's names. Raises
+        """Create a topic; 0 partitions mean the server's default. `config` uses Kafka's names. Raises
         TopicAlreadyExistsError, InvalidRequestError for the name, InvalidConfigError."""
         with refusing_misfits():
             request = admin_pb2.CreateTopicRequest(
@@ -59,8 +59,8 @@ class Admin:
         return list(response.topics)
 
     async def delete_topic(self, name: str) -> Sequence[str]:
-        """Delete a topic and all its records. Returns directories of partitions that are left on disks of the
-        server that do not work now; a later start deletes them. Raises UnknownTopicOrPartitionError."""
+        """Delete a topic and all its records. Returns directories of partitions on failed disks of the
+        server, which a later start deletes. Raises UnknownTopicOrPartitionError."""
         with refusing_misfits():
             request = admin_pb2.DeleteTopicRequest(name=name)
         response = await self._channel.call(self._stub.DeleteTopic(request, timeout=CALL_TIMEOUT_S))
@@ -69,7 +69,7 @@ class Admin:
     async def describe_configs(
         self, topic: str | None = None, names: Sequence[str] = ()
     ) -> list[admin_pb2.ConfigEntry]:
-        """The configuration in force of a topic, or, without one, of the server: the named keys, or all.
+        """The current configuration of a topic, or of the server if `topic` is None: the named keys, or all.
         Raises UnknownTopicOrPartitionError, InvalidConfigError for an unknown key."""
         with refusing_misfits():
             request = admin_pb2.DescribeConfigsRequest(topic=_named(topic), names=names)
@@ -86,8 +86,8 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> list[admin_pb2.ConfigEntry]:
-        """Set keys of a topic, or, without one, of the server; None takes back what was set. All or nothing,
-        and in force when it returns the keys as they are then. Raises UnknownTopicOrPartitionError,
+        """Set keys of a topic, or of the server if `topic` is None; the value None resets a key. Applies all
+        changes or none, before it returns the changed keys. Raises UnknownTopicOrPartitionError,
         InvalidConfigError. Safe to repeat."""
         with refusing_misfits():
             request = admin_pb2.AlterConfigsRequest(
@@ -125,15 +125,15 @@ class Admin:
         self, topics: Sequence[str] = (), *, delete_local: bool = False
     ) -> admin_pb2.UploadResponse:
         """Roll and tier now. `delete_local`: also delete local segments that are committed in the object
-        store. Raises DataDirectoryError where a named topic has an offline partition, with what was uploaded
-        of the others among its fields; where none is named the answer says which were left out.
+        store. Raises DataDirectoryError where a named topic has an offline partition; its fields count the
+        uploads of other partitions. If no topic is named, the response lists offline partitions instead.
         """
         with refusing_misfits():
             request = admin_pb2.UploadRequest(topics=topics, delete_local=delete_local)
         return await self._channel.call(self._stub.Upload(request, timeout=LONG_CALL_TIMEOUT_S))
 
     async def tier_status(self) -> admin_pb2.TierStatusResponse:
-        """What the object store holds, and how far the uploader is."""
+        """Contents of the object store, and progress of the uploader."""
         request = admin_pb2.TierStatusRequest()
         return await retrying(
             self._retry, lambda: self._channel.call(self._stub.TierStatus(request, timeout=CALL_TIMEOUT_S))
@@ -148,25 +148,24 @@ class Admin:
         )
 
     async def cordon_log_dir(self, path: str, *, is_cordoned: bool = True) -> str:
-        """Keep new partitions away from a log directory of the server, for good, or let them in again.
-        Returns its path as the server knows it. Raises InvalidRequestError where there is no such directory,
-        or one that is not cordoned is to be let in."""
+        """Place no new partitions in a log directory of the server, or allow them again. Returns the server's
+        path of it. Raises InvalidRequestError where there is no such directory, or it is not cordoned."""
         with refusing_misfits():
             request = admin_pb2.CordonLogDirRequest(path=path, uncordon=not is_cordoned)
         response = await self._channel.call(self._stub.CordonLogDir(request, timeout=CALL_TIMEOUT_S))
         return response.path
 
     async def forget_log_dir(self, directory_id: str) -> str:
-        """Give up a log directory that is missing, for good: partitions that are nowhere else begin anew when
-        the server starts next. Returns where it was last. Raises InvalidRequestError, DataDirectoryError."""
+        """Give up a missing log directory for good: partitions without another copy begin anew at the next
+        start of the server. Returns its last path. Raises InvalidRequestError, DataDirectoryError."""
         with refusing_misfits():
             request = admin_pb2.ForgetLogDirRequest(directory_id=directory_id)
         response = await self._channel.call(self._stub.ForgetLogDir(request, timeout=CALL_TIMEOUT_S))
         return response.path
 
     async def move_partition(self, topic: str, partition: int, target_path: str) -> str:
-        """Begin to move a partition to another log directory of the server, which serves it meanwhile;
-        returns its path as the server knows it. Raises InvalidRequestError, DataDirectoryError."""
+        """Begin to move a partition to another log directory; the server serves it meanwhile. Returns the
+        server's path of that directory. Raises InvalidRequestError, DataDirectoryError."""
         with refusing_misfits():
             request = admin_pb2.MovePartitionRequest(
                 topic=topic, partition=partition, target_path=target_path
@@ -175,21 +174,21 @@ class Admin:
         return response.target_path
 
     async def cancel_move(self, topic: str, partition: int) -> None:
-        """End a move, and wait until it has ended; it may be done by then. Raises InvalidRequestError where
-        there is none."""
+        """Cancel a move and wait for its end; it may have completed. Raises InvalidRequestError where there
+        is no move."""
         with refusing_misfits():
             request = admin_pb2.CancelMoveRequest(topic=topic, partition=partition)
         await self._channel.call(self._stub.CancelMove(request, timeout=CALL_TIMEOUT_S))
 
     async def cleaner_status(self) -> admin_pb2.CleanerStatusResponse:
-        """What the cleaner of local logs has done, and which partitions it cannot clean for now."""
+        """Work of the cleaner of local logs, and partitions that it cannot clean now."""
         request = admin_pb2.CleanerStatusRequest()
         return await retrying(
             self._retry, lambda: self._channel.call(self._stub.CleanerStatus(request, timeout=CALL_TIMEOUT_S))
         )
 
     async def reset_cleaner(self, topic: str, partition: int) -> bool:
-        """Try a partition whose cleaning failed again, at once; False where it had not failed."""
+        """Clean a partition again whose cleaning failed; returns False if it had not failed."""
         with refusing_misfits():
             request = admin_pb2.ResetCleanerRequest(topic=topic, partition=partition)
         response = await retrying(
@@ -198,7 +197,7 @@ class Admin:
         return response.had_failed
 
     async def run_compaction(self, topics: Sequence[str] = ()) -> list[admin_pb2.CompactionJob]:
-        """Compact the named topics' tiered data, or everybody's, now. Returns the jobs that ran."""
+        """Compact tiered data of the named topics, or of all topics, now. Returns the jobs that ran."""
         with refusing_misfits():
             request = admin_pb2.RunCompactionRequest(topics=topics)
         response = await self._channel.call(self._stub.RunCompaction(request, timeout=LONG_CALL_TIMEOUT_S))
@@ -206,7 +205,7 @@ class Admin:
 
 
 def _named(topic: str | None) -> str:
-    """On the wire, nobody's name is the server."""
+    """The topic's name on the wire, where an empty name means the server."""
     if topic == "":
         raise UnknownTopicOrPartitionError("no topic has an empty name; correct it", topic=topic)
     return topic or ""

@@ -1,4 +1,4 @@
-"""The connection to one server, and the one place where its calls' failures become errors."""
+"""The connection to one server. The only place that turns failed calls into errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from stratalog.client.errors import error_of_call, refusing_misfits, unreachable
 _T = TypeVar("_T")
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    # The server bounds what it sends by what was asked for; one batch may always be larger.
+    # The server limits its responses by the request, but a single batch may be larger.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A new connection a client, not one shared by all of the process: sessions do not queue behind each
-    # other.
+    # Each client has its own connection, so that sessions do not queue behind each other.
     ("grpc.use_local_subchannel_pool", 1),
-    # Retry policies say how long a server is waited for; the transport's own pauses, which grow to minutes,
-    # would make their attempts empty ones.
+    # Retry policies decide about pauses. The transport's own pauses, which grow to minutes, would defeat
+    # them.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
@@ -39,16 +38,14 @@ class ServerChannel:
             self.grpc = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
     async def connect(self) -> None:
-        """Try once to make a connection, unless one stands. Raises ServerUnavailableError; nothing was sent
-        then.
-        """
+        """Connect once, unless connected. Raises ServerUnavailableError; nothing was sent then."""
         while (state := self.grpc.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                 raise unreachable(self.address)
             await self.grpc.wait_for_state_change(state)
 
     async def call(self, call: Awaitable[_T]) -> _T:
-        """Await a unary call. Raises the LogStoreError that a failure stands for."""
+        """Await a unary call. Raises LogStoreError."""
         try:
             return await call
         except grpc.aio.AioRpcError as error:

@@ -1,5 +1,5 @@
-"""The entry to a server: single appends, fetches and offset look-ups, and the producers, consumers and admin
-on top.
+"""The client of one server: single appends, fetches and offset look-ups, and producers, consumers and
+admin.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Client:
         self._channel = ServerChannel(address)
         self._retry = retry or RetryPolicy()
         self.log = log_pb2_grpc.LogServiceStub(self._channel.grpc)
-        """The bare stub, for sessions of one's own."""
+        """The stub, for sessions that this class does not offer."""
         self.admin = Admin(self._channel, self._retry)
 
     @property
@@ -67,15 +67,16 @@ class Client:
         acks: Durability | None = None,
         codec: Codec = Codec.NONE,
     ) -> log_pb2.AppendResponse:
-        """Append records to one partition as one batch: all become visible together or none does. Repeated by
-        itself only after OverloadedError: after ServerUnavailableError nobody knows whether it took effect.
+        """Append records to one partition as one batch: all become visible together, or none.
+
+        Retried only after OverloadedError: after ServerUnavailableError the outcome is unknown.
         """
         return await self.append_batches(topic, partition, encode_batch(records, codec=codec), acks=acks)
 
     async def append_batches(
         self, topic: str, partition: int, batches: Buffer, *, acks: Durability | None = None
     ) -> log_pb2.AppendResponse:
-        """Append whole record batches that are encoded already."""
+        """Append encoded record batches. Otherwise as `append`."""
         with refusing_misfits():
             request = log_pb2.AppendRequest(
                 topic=topic, partition=partition, acks=wire_acks(acks), batches=bytes(batches)
@@ -96,9 +97,9 @@ class Client:
         partition_max_bytes: int = 0,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[log_pb2.FetchedPartition]:
-        """Read once from each position. A partition's failure is in its answer (`error`): the others are not
-        affected. What is in the batches, and not to be read, `fetched_runs` leaves out, and so does
-        `fetched_records`, which decodes everything at once.
+        """Read once from each position. A partition's failure is in its own response (`error`).
+
+        Batches may contain records that must not be read; `fetched_parts` leaves them out.
         """
         request = fetch_request(positions, max_wait_ms, min_bytes, max_bytes, partition_max_bytes, isolation)
         timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000
@@ -115,8 +116,8 @@ class Client:
         partition_max_bytes: int = 0,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> AsyncIterator[log_pb2.FetchResponse]:
-        """One session of reading, as data arrives, until the caller leaves. Ends with the connection:
-        `Consumer` goes on by itself.
+        """One reading session: responses as data arrives, until the caller leaves or the connection breaks.
+        A `Consumer` reconnects.
         """
         request = fetch_request(positions, 0, 1, max_bytes, partition_max_bytes, isolation)
         call = self.log.FetchStream(request)
@@ -147,9 +148,7 @@ class Client:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[log_pb2.OffsetAnswer]:
-        """The same, in the order of the queries. A query's failure is in its answer (`error`): the others are
-        not affected.
-        """
+        """Offsets by name or by time; a query's failure is in its own answer (`error`)."""
         request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
         with refusing_misfits():
             for topic_partition, spec, timestamp_ms in queries:
@@ -181,7 +180,7 @@ class Client:
         return {partition: answer.offset for partition, answer in zip(partitions, answers, strict=True)}
 
     async def earliest(self, topic: str) -> dict[TopicPartition, int]:
-        """The log start of each partition of a topic: where to read from to see everything."""
+        """The log start of each partition of a topic: the positions to read everything."""
         return await self.offsets(await self.partitions(topic), log_pb2.OFFSET_SPEC_EARLIEST)
 
     async def latest(
@@ -197,7 +196,7 @@ class Client:
         *,
         on_outcome: Callable[[BatchOutcome], None] | None = None,
     ) -> Producer:
-        """A producer over this connection. `on_outcome` is told of every batch that is acknowledged or
+        """A producer over this connection. `on_outcome` is called for each batch that is acknowledged or
         fails.
         """
         return Producer(self._channel, self.admin, settings or ProducerSettings(), self._retry, on_outcome)
@@ -212,10 +211,11 @@ class Client:
         on_broken: Callable[[LogStoreError], None] | None = None,
         on_offline: Callable[[TopicPartition, DataDirectoryError], None] | None = None,
     ) -> Consumer:
-        """A consumer from `positions` on; up to `end_offsets` (exclusive) where given, else for ever.
-        `isolation` says whether it waits for the end of transactions and leaves out aborted ones. `retry` is
-        how long it waits for a server that has gone, where that is not the client's own. `on_broken` is told
-        why, once each time. `on_offline`: see `Consumer`.
+        """A consumer that reads from `positions` to `end_offsets` (exclusive), or for ever without them.
+
+        `isolation`: whether it waits for the end of transactions and leaves out aborted ones. `retry`: how
+        long it waits for a lost server; default: the client's policy. `on_broken`, `on_offline`: see
+        `Consumer`.
         """
         return Consumer(
             self._channel, positions, end_offsets, retry or self._retry, on_broken, isolation, on_offline

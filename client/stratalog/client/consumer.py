@@ -1,10 +1,10 @@
-"""Reading partitions from given offsets, as one session that the server moves on by itself.
+"""Consumers read partitions from given offsets, in one session that reconnects.
 
-A consumer holds one FetchStream over all its partitions. When the connection breaks it opens another from
-where it stands; nothing is skipped and nothing comes twice, because a position moves only when its records
-are handed out. There are no consumer groups: whoever needs to go on later keeps the positions.
+A consumer holds one FetchStream over all its partitions. When the connection breaks it opens another one at
+its positions. Nothing is skipped or repeated, because a position moves only when its records are handed out.
+There are no consumer groups: to continue later, keep the positions.
 
-An answer is a few mebibytes of batches, which may decompress to any size. It stays as it came until its
+A response is a few mebibytes of batches, which may decompress to any size. It stays compressed until its
 records are handed out, some thousands or a few mebibytes at a time; one batch at a time is decompressed.
 """
 
@@ -22,17 +22,17 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import error_of_call, error_of_info
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.messages import FetchedRecords, fetch_request, fetched_runs
+from stratalog.client.messages import FetchedRecords, fetch_request, fetched_parts
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 STREAM_MAX_BYTES = 4 << 20
-"""Asked for in one answer of a session."""
+"""Limit of one response of a session."""
 
 
 class ConsumedRecord(NamedTuple):
-    """A record and where it came from."""
+    """A record with its topic and partition."""
 
     topic: str
     partition: int
@@ -41,14 +41,14 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """Where a partition goes on. Belongs to its consumer, and so to one event loop."""
+    """The position in a partition. Belongs to its consumer's event loop."""
 
     next_offset: int
 
 
 class Consumer:
-    """Belongs to one event loop. One iteration at a time; leaving it ends the session, a new one goes on from
-    there.
+    """Belongs to one event loop. One iteration at a time. Leaving it ends the session; a new iteration
+    continues there.
     """
 
     def __init__(
@@ -61,9 +61,10 @@ class Consumer:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         on_offline: Callable[[TopicPartition, DataDirectoryError], None] | None = None,
     ) -> None:
-        """`on_broken` is told once each time the session breaks and is going to be tried again. `on_offline`
-        is told of a partition whose log is offline or refuses a read, and this consumer goes on without it,
-        for good; where nobody is told, that is raised.
+        """`on_broken` is called once each time the session breaks and is retried.
+
+        `on_offline` is called for a partition whose log is offline or fails to read; the consumer continues
+        without that partition, for good. Without a callback the error is raised.
         """
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
@@ -77,28 +78,29 @@ class Consumer:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """The next offset of each partition: what to begin with to go on later."""
+        """The next offset of each partition, to continue later."""
         return {key: position.next_offset for key, position in self._positions.items()}
 
     async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
-        """Record by record; in the order of offsets within a partition. Whoever leaves goes on behind the
-        record that came last.
+        """Yields single records, in the order of offsets within a partition. The next iteration begins behind
+        the last yielded record.
         """
         async for fetched in self.fetches():
             topic, partition = fetched.topic_partition
             position = self._positions[fetched.topic_partition]
             for record in fetched.records:
-                # The session stands behind all of them already. Nothing may be set once the reader has left:
-                # what it left is closed later, when another iteration may have moved on.
+                # The session is already behind all of these records. Set nothing after a yield: a reader may
+                # leave there, and this generator is closed later, when another iteration has moved on.
                 position.next_offset = record.offset + 1
                 yield ConsumedRecord(topic, partition, record)
             position.next_offset = fetched.next_offset
 
     async def fetches(self) -> AsyncGenerator[FetchedRecords, None]:
-        """As many as are decoded at a time, which is cheaper. Ends at the end offsets, where given. Raises
-        LogStoreError: for a partition that cannot be read (OffsetOutOfRangeError once its offset was
-        deleted), and for a server that stays away for longer than the retry policy's deadline, from the
-        moment when the session broke.
+        """Yields records in groups as they are decoded, which is cheaper. Ends at the end offsets, if given.
+
+        Raises LogStoreError for a partition that cannot be read (OffsetOutOfRangeError once its offset was
+        deleted), and for a server that is away for longer than the retry policy's deadline after the session
+        broke.
         """
         loop = asyncio.get_running_loop()
         patience = Patience(self._retry)
@@ -116,7 +118,7 @@ class Consumer:
                 await asyncio.sleep(pause_s)
 
     def _pending(self) -> dict[TopicPartition, int]:
-        """The partitions that are not at their ends, nor offline."""
+        """The partitions that are neither at their ends nor offline."""
         ends = self._end_offsets
         return {
             key: offset
@@ -129,7 +131,7 @@ class Consumer:
         request = fetch_request(self._pending(), 0, 1, STREAM_MAX_BYTES, STREAM_MAX_BYTES, self._isolation)
         call = self._stub.FetchStream(request)
         try:
-            # Without news nothing comes for hours, and all is well.
+            # Without new records a working session may be silent for hours.
             await call.wait_for_connection()
             patience.begin(asyncio.get_running_loop().time())
             async for response in call:
@@ -144,18 +146,18 @@ class Consumer:
             call.cancel()
 
     def _advance(self, answer: log_pb2.FetchedPartition) -> Iterator[FetchedRecords]:
-        """What the answer holds up to the end offset; the position moves on with each part."""
+        """The records of a response below the end offset; the position moves with each part."""
         topic_partition = TopicPartition(answer.topic, answer.partition)
         if answer.HasField("error"):
             error = error_of_info(answer.error)
             if self._on_offline is None or not isinstance(error, DataDirectoryError):
                 raise error
-            # The server's session has let go of it as well.
+            # The server's session has dropped the partition as well.
             self._offline.add(topic_partition)
             self._on_offline(topic_partition, error)
             return
         end_offset = None if self._end_offsets is None else self._end_offsets.get(topic_partition, 0)
         position = self._positions[topic_partition]
-        for fetched in fetched_runs(answer, position.next_offset, end_offset):
+        for fetched in fetched_parts(answer, position.next_offset, end_offset):
             position.next_offset = fetched.next_offset
             yield fetched

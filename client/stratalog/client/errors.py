@@ -1,10 +1,10 @@
-"""The engine's errors, made again from what a failed call carries.
+"""Turns failed calls back into the errors of the engine.
 
 The server sends an ``ErrorInfo``: the code of a class of ``stratalog.base.errors``, its message and its
-fields. The client raises that class, so a program catches the same names whether it embeds the engine or
-talks to it. A call that failed without reaching the server's code raises `ServerUnavailableError`, the one
-kind of failure that only a client knows, or what the transport's status means. What cannot even be sent is
-refused here as well, with the error that a server would have for it.
+fields. The client raises that class, so a program catches the same errors whether it embeds the engine or
+calls a server. A call without an answer from the server's code raises `ServerUnavailableError`, which only a
+client knows, or the error of the transport's status. Requests that cannot be sent are refused here, with the
+server's error for them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _INTEGER = re.compile(r"-?\d{1,19}")
 
 
 class ServerUnavailableError(LogStoreError):
-    """No answer from the server: it is not there, it went away, or it took too long. Try again later; whether
-    a change that was under way took effect is unknown. Fields: server.
+    """The server did not answer: it is not running, went away, or took too long. Try again later; the outcome
+    of a change in progress is unknown. Fields: server.
     """
 
     code = "SERVER_UNAVAILABLE"
@@ -40,7 +40,7 @@ class ServerUnavailableError(LogStoreError):
 
 
 def _classes(base: type[LogStoreError]) -> Iterator[type[LogStoreError]]:
-    """The tree of ``stratalog.base.errors``, without what other modules derive for themselves."""
+    """The classes of ``stratalog.base.errors``, without subclasses of other modules."""
     if base.__module__ == LogStoreError.__module__:
         yield base
     for subclass in base.__subclasses__():
@@ -51,19 +51,19 @@ _CLASS_BY_CODE = {error_class.code: error_class for error_class in _classes(LogS
 
 
 class _ForeignError(LogStoreError):
-    """An error of a server that knows more kinds than this client: retriable where that server said so."""
+    """An error of a newer server, of a kind that this client does not know. Retriable if the server
+    says so.
+    """
 
     def __init__(self, info: log_pb2.ErrorInfo) -> None:
         super().__init__(info.message, **_fields(info))
-        # An instance attribute shadows the class's: here the kind is known only at run time.
+        # Instance attributes, because the kind is known only at run time.
         vars(self)["code"] = info.code
         vars(self)["retriable"] = info.retriable
 
 
 def error_of_info(info: log_pb2.ErrorInfo) -> LogStoreError:
-    """The error that an `ErrorInfo` describes. Whole numbers among its fields are ints again, all others
-    text.
-    """
+    """The error that an `ErrorInfo` describes. Fields that are whole numbers become ints; others are text."""
     error_class = _CLASS_BY_CODE.get(info.code)
     if error_class is None:
         return _ForeignError(info)
@@ -71,7 +71,7 @@ def error_of_info(info: log_pb2.ErrorInfo) -> LogStoreError:
 
 
 def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
-    """The error that a failed call stands for; `server` is its address, for the message."""
+    """The error for a failed call. `server` is its address, for the message."""
     assert isinstance(error, grpc.aio.AioRpcError)
     info = info_of_call(error)
     if info is not None:
@@ -80,15 +80,17 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
     if status is grpc.StatusCode.UNAVAILABLE:
         return unreachable(server)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ServerUnavailableError("the server did not answer in time, try again", server=server)
+        return ServerUnavailableError("the server did not answer in time; try again", server=server)
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
         return RecordTooLargeError(
-            "the request is larger than the server accepts, send less at once", details=details
+            "the request is larger than the server accepts; send less at once", details=details
         )
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "RPC limit" in details:
-        return OverloadedError("too many calls are open at the server, try again", server=server)
+        return OverloadedError("too many calls are open at the server; try again", server=server)
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return UnsupportedOperationError("the server does not know this call, it may be older", server=server)
+        return UnsupportedOperationError(
+            "the server does not know this call; use a newer server", server=server
+        )
     if status is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequestError(details)
     return LogStoreError(f"the call failed with {status.name}: {details}", server=server)
@@ -96,26 +98,28 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
 
 @contextmanager
 def refusing_misfits() -> Generator[None]:
-    """Around the making of a message, which raises InvalidRequestError then for a number that its field has
-    no room for, and for text that is not Unicode, such as a name that came in as bytes that are not UTF-8.
+    """A context for building messages. Raises InvalidRequestError for a number that is too large for its
+    field, and for text that is not Unicode, such as a name from bytes that are not UTF-8.
     """
     try:
         yield
     except UnicodeEncodeError as error:
-        raise InvalidRequestError("the text is not Unicode, correct it", text=ascii(error.object)) from None
+        raise InvalidRequestError("the text is not Unicode; correct it", text=ascii(error.object)) from None
     except ValueError as error:
-        raise InvalidRequestError("a number is too large or too small to be sent", reason=error) from None
+        raise InvalidRequestError(
+            "a number is too large or too small to be sent; correct it", reason=error
+        ) from None
 
 
 def unreachable(server: str) -> ServerUnavailableError:
-    """Nobody answers at that address."""
+    """The error for an address where no server answers."""
     return ServerUnavailableError(
-        "the server does not answer, check its address and that it runs", server=server
+        "the server does not answer; check its address and that it runs", server=server
     )
 
 
 def info_of_call(error: grpc.aio.AioRpcError) -> log_pb2.ErrorInfo | None:
-    """What the server's code said about the failure; None where the failure is the transport's."""
+    """The server's description of the failure; None for a failure of the transport."""
     for key, value in error.trailing_metadata() or ():
         if key == ERROR_METADATA_KEY and isinstance(value, bytes):
             return log_pb2.ErrorInfo.FromString(value)
@@ -125,7 +129,7 @@ def info_of_call(error: grpc.aio.AioRpcError) -> log_pb2.ErrorInfo | None:
 def _fields(info: log_pb2.ErrorInfo) -> dict[str, object]:
     return {
         name: int(value) if _INTEGER.fullmatch(value) else value
-        # A map has no order on the wire, and a message should read the same each time.
+        # A map has no order on the wire; sorting keeps messages equal.
         for name, value in sorted(info.fields.items())
         if name not in ("self", "message")
     }

@@ -1,4 +1,4 @@
-"""How far a reader sees, under Kafka's names."""
+"""Isolation levels of readers, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import enum
 
 
 class IsolationLevel(enum.Enum):
-    """What becomes of transactions for a reader. The values are those of Kafka's `isolation.level`."""
+    """Which records of transactions a reader sees. The values are those of Kafka's `isolation.level`."""
 
     READ_UNCOMMITTED = "read_uncommitted"
-    """Every record up to the high watermark, whatever becomes of its transaction."""
+    """Every record up to the high watermark."""
     READ_COMMITTED = "read_committed"
-    """Records up to the last stable offset, below which every transaction is decided, without those of
+    """Records up to the last stable offset, below which every transaction is decided; without records of
     aborted transactions.
     """

@@ -1,12 +1,11 @@
-"""Requests and answers of the data plane, between the wire's messages and the client's values."""
+"""Converts between messages of the data plane and values of the client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.aborted_batches import AbortedBatches
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.record.header import BatchHeader
@@ -16,12 +15,12 @@ from stratalog.v1 import log_pb2
 
 
 class FetchedRecords(NamedTuple):
-    """Records of one partition, in order, from one answer: all, or a part of bounded size."""
+    """Records of one partition, in order: those of one response, or a part of them of bounded size."""
 
     topic_partition: TopicPartition
     records: list[Record]
     next_offset: int
-    """Where the next fetch goes on; behind the last record, further where compaction left a hole."""
+    """Offset of the next fetch: behind the last record, or behind a hole that compaction left."""
     high_watermark: int
     log_start_offset: int
     local_log_start_offset: int
@@ -40,12 +39,12 @@ _ISOLATIONS: dict[IsolationLevel, log_pb2.IsolationLevel.ValueType] = {
 
 
 def wire_acks(acks: Durability | None) -> log_pb2.Durability.ValueType:
-    """None: as the topic says."""
+    """The value on the wire. None: the topic's setting."""
     return _ACKS[acks]
 
 
 def wire_isolation(isolation: IsolationLevel) -> log_pb2.IsolationLevel.ValueType:
-    """The same on the wire."""
+    """The value on the wire."""
     return _ISOLATIONS[isolation]
 
 
@@ -58,7 +57,7 @@ def fetch_request(
     partition_max_bytes: int,
     isolation: IsolationLevel,
 ) -> log_pb2.FetchRequest:
-    """Zeros leave a limit to the server. Raises InvalidRequestError."""
+    """A fetch request. A limit of 0 means the server's default. Raises InvalidRequestError."""
     partitions = [
         log_pb2.FetchPartition(
             topic=topic_partition.topic,
@@ -77,37 +76,29 @@ def fetch_request(
     )
 
 
-def fetched_records(answer: log_pb2.FetchedPartition, fetch_offset: int) -> FetchedRecords:
-    """The records of `answer` inside [fetch_offset, next_fetch_offset): batches may reach over either end.
-    Without markers, and without the aborted transactions that it names. All at once, and nothing bounds what
-    the batches of an answer decompress to: `fetched_runs` has them in parts. Raises CorruptRecordError where
-    a checksum does not match.
-    """
-    runs = list(fetched_runs(answer, fetch_offset))
-    return runs[-1]._replace(records=[record for run in runs for record in run.records])
-
-
-def fetched_runs(
+def fetched_parts(
     answer: log_pb2.FetchedPartition, fetch_offset: int, end_offset: int | None = None
 ) -> Iterator[FetchedRecords]:
-    """The same in parts of bounded size, each decoded when its turn comes, and only below `end_offset`, where
-    given. There is one at least, the last may be empty; its `next_offset` is where the answer ends, or the
-    end offset. Raises CorruptRecordError behind the records of all batches before the damaged one.
+    """The records of `answer` in [fetch_offset, next_fetch_offset) and below `end_offset`, if given, in parts
+    of bounded size, decoded on demand. Markers and records of aborted transactions are left out.
+
+    There is at least one part; the last may be empty, and its `next_offset` is the end of the response or the
+    end offset. Raises CorruptRecordError, after the records of all batches before the damaged one.
     """
     answer_end = answer.next_fetch_offset
     limit = answer_end if end_offset is None else min(answer_end, end_offset)
     empty = FetchedRecords(
-        TopicPartition(answer.topic, answer.partition),
-        [],
-        limit,
-        answer.high_watermark,
-        answer.log_start_offset,
-        answer.local_log_start_offset,
+        topic_partition=TopicPartition(answer.topic, answer.partition),
+        records=[],
+        next_offset=limit,
+        high_watermark=answer.high_watermark,
+        log_start_offset=answer.log_start_offset,
+        local_log_start_offset=answer.local_log_start_offset,
     )
     if fetch_offset < limit:
         for records, has_more in record_runs(answer.batches, _wanted(answer)):
             kept, last_offset = records, records[-1].offset
-            # Almost always nothing has to go, and the list stays as it is.
+            # Almost always all records are wanted, and the list is not copied.
             if records[0].offset < fetch_offset or last_offset >= limit:
                 kept = [record for record in records if fetch_offset <= record.offset < limit]
             if not has_more or last_offset >= limit - 1:
@@ -118,8 +109,29 @@ def fetched_runs(
     yield empty
 
 
+class _AbortedBatches:
+    """Finds the batches of aborted transactions in a response. Belongs to one walk over them, in order.
+
+    A response names every aborted transaction of its batches, each with its producer, its first offset and
+    the offset of its marker. A producer has one transaction at a time, so all of its transactional batches
+    between the two offsets belong to it.
+    """
+
+    def __init__(self, transactions: Iterable[log_pb2.AbortedTransaction]) -> None:
+        self._upcoming = sorted(transactions, key=lambda aborted: aborted.first_offset, reverse=True)
+        self._last_offset_by_producer: dict[int, int] = {}
+
+    def has_next(self, header: BatchHeader) -> bool:
+        """Whether the next batch of the walk belongs to an aborted transaction."""
+        while self._upcoming and self._upcoming[-1].first_offset <= header.last_offset:
+            aborted = self._upcoming.pop()
+            self._last_offset_by_producer[aborted.producer_id] = aborted.last_offset
+        last_offset = self._last_offset_by_producer.get(header.producer_id, -1)
+        return header.is_transactional and header.base_offset <= last_offset
+
+
 def _wanted(answer: log_pb2.FetchedPartition) -> Callable[[BatchHeader], bool]:
     if not answer.aborted_transactions:
         return lambda header: not header.is_control
-    aborted = AbortedBatches(answer.aborted_transactions)
+    aborted = _AbortedBatches(answer.aborted_transactions)
     return lambda header: not (aborted.has_next(header) or header.is_control)

@@ -1,4 +1,6 @@
-"""Which partition a record goes to: keyed ones as Kafka's clients decide, others to one at a time."""
+"""Chooses the partition of a record: by key as Kafka's clients do; records without a key fill one partition
+at a time.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from stratalog.record.partitioner import partition_for_key
 
 CACHED_KEY_COUNT = 65_536
 
-# Keys of a changelog come again and again, and murmur2 in Python costs more than a look-up.
+# Keys of a changelog repeat, and murmur2 in Python costs more than a look-up.
 _cached_partition_for_key = functools.lru_cache(CACHED_KEY_COUNT)(partition_for_key)
 
 
 class PartitionChooser:
-    """Of one topic. Belongs to one event loop."""
+    """Chooses partitions of one topic. Belongs to one event loop."""
 
     def __init__(self, random: Random, partition_count: int) -> None:
         assert partition_count > 0
@@ -22,12 +24,14 @@ class PartitionChooser:
         self._current = random.randrange(partition_count)
 
     def for_key(self, key: bytes | None) -> int:
-        """Kafka's murmur2 for a key; without one, the current partition, so that batches fill up."""
+        """The partition by Kafka's murmur2; without a key the current partition, so that batches fill up."""
         if key is None:
             return self._current
         return _cached_partition_for_key(key, self._partition_count)
 
     def batch_sealed(self, partition: int) -> None:
-        """A batch for `partition` is complete: records without keys go elsewhere now."""
+        """Note that a batch for `partition` is complete: records without keys go to the next partition
+        now.
+        """
         if partition == self._current:
             self._current = (self._current + 1) % self._partition_count

@@ -1,21 +1,21 @@
-"""Sends the sealed batches of one partition, in order, over one AppendStream that is opened when needed.
+"""Sends the sealed batches of one partition, in order, over one AppendStream that is opened on demand.
 
-Nothing leaves the queue before a connection stands, so where none can be made nothing took effect: the queue
-is tried again after a pause that grows. At the retry policy's deadline everything in it fails.
+No batch leaves the queue without a connection, so a failed connection has no effect: the sender tries again
+after growing pauses. At the retry policy's deadline all queued batches fail.
 
-Many batches are under way at a time. The server answers in order and stops at its first failure, applying
-nothing behind it. So when the stream breaks:
+Many batches are in flight at a time. The server answers in order and stops at its first failure; later
+batches are not applied. The stream breaks for one of these reasons:
 
-* because the server had no room (`OverloadedError`): nothing of the first unanswered batch took effect. It
-  goes out again, and all behind it, in order, after a pause that grows, until the deadline, where it fails;
-* by the server's judgement on a batch (an answer with an error): that batch has failed, the ones behind it
-  were not applied and go out again over a new stream, in order;
-* because the batch is larger than its topic or the server takes (`RecordTooLargeError`): of several records
-  it goes out in halves, in its place, and so does everything of that size from then on. A record that is too
-  large alone fails alone. What a transport may refuse for its size travels alone, so that nothing else is in
-  question then;
-* by the transport: whether the batches under way took effect is unknown. All of them fail with
-  `ServerUnavailableError`; sending them again could store their records twice. Later ones start a new stream.
+* The server has no room (`OverloadedError`): the first unanswered batch was not applied. It is sent again
+  with all later ones, in order, after growing pauses; at the deadline it fails.
+* The server refuses a batch (an answer with an error): that batch fails. The later batches are sent again
+  over a new stream, in order.
+* The batch is larger than its topic or the server accepts (`RecordTooLargeError`): a batch of several records
+  is replaced by its halves, and so is every batch of that size from then on. A single record that is too
+  large fails. A batch that the transport may refuse for its size travels alone, so that no other batch is in
+  doubt.
+* The transport fails: the outcome of the batches in flight is unknown. All of them fail with
+  `ServerUnavailableError`; sending them again could store their records twice. Later ones use a new stream.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT_COUNT = 8
 
 LONELY_BYTES = 32 << 20
-"""A batch of this size, which a server's transport may refuse, is under way alone."""
+"""A batch of this size, which a server's transport may refuse, is in flight alone."""
 
 ANSWER_ERRORS_METADATA = (("stratalog-answer-errors", "1"),)
-"""Asks for failures as answers: grpc.aio may lose the status of a call that is still written to
+"""Requests failures as answers: grpc.aio may lose the status of a call that is still written to
 (grpc/grpc#36066).
 """
 
 
 class PartitionSender:
-    """Belongs to one event loop. Sends as long as something is queued; holds no connection when idle."""
+    """Belongs to one event loop. Sends while batches are queued; holds no connection when idle."""
 
     def __init__(
         self,
@@ -61,26 +61,28 @@ class PartitionSender:
         on_settled: Callable[[SealedBatch, LogStoreError | None], None],
         on_split: Callable[[SealedBatch, Sequence[SealedBatch]], None],
     ) -> None:
-        """`on_settled` is called once for each batch, acknowledged or failed, unless it is abandoned or
-        `on_split` was told what goes out in its stead.
+        """`on_settled` is called once for each batch that is acknowledged or fails. For a batch that is
+        replaced by its halves `on_split` is called instead; for an abandoned one there is no call.
         """
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._topic_partition = topic_partition
         self._acks = acks
         self._patience = Patience(retry)
-        """With failures after which nothing had taken effect."""
+        """Counts failures that had no effect."""
         self._pause_s = 0.0
-        """Before the next try."""
+        """Pause before the next attempt."""
         self._on_settled = on_settled
         self._on_split = on_split
         self._refused_bytes: int | None = None
-        """Size of the smallest batch of several records that was too large; no such goes out again."""
+        """Size of the smallest batch of several records that was too large; larger ones are split before
+        sending.
+        """
         self._queued: deque[SealedBatch] = deque()
         self._in_flight: deque[SealedBatch] = deque()
         self._changed = asyncio.Event()
         self._stream = 0
-        """Number of the stream that may take from the queue."""
+        """Number of the stream that may take batches from the queue."""
         self._task: asyncio.Task[None] | None = None
 
     def send(self, batch: SealedBatch) -> None:
@@ -91,7 +93,7 @@ class PartitionSender:
             self._task = asyncio.create_task(self._run())
 
     def abandon(self) -> None:
-        """Stop at once and forget what is not acknowledged: it may or may not have taken effect."""
+        """Stop at once and discard unacknowledged batches, which may or may not have been applied."""
         if self._task is not None:
             self._task.cancel()
         self._in_flight.clear()
@@ -101,14 +103,14 @@ class PartitionSender:
         try:
             await self._send_all()
         except Exception as failure:
-            # Nobody expects this. Whoever waits must not wait for ever, nor get the answers of other batches.
+            # Unexpected. Waiting callers must neither wait for ever nor get the answers of other batches.
             logger.exception("sending to %s failed", self._topic_partition)
             left = [*self._in_flight, *self._queued]
             self._in_flight.clear()
             self._queued.clear()
             cause = LogStoreError(
-                "the client failed to send these records, and nobody knows whether they are stored; tell its"
-                " developers what the process's log says",
+                "the client failed, and these records may or may not be stored; report the traceback in the"
+                " process's log",
                 reason=repr(failure),
             )
             for batch in left:
@@ -116,7 +118,7 @@ class PartitionSender:
                 self._on_settled(batch, cause)
 
     async def _send_all(self) -> None:
-        # What failed before the last pause without work is of no interest now.
+        # Failures before the last idle time no longer count.
         self._patience.succeed()
         self._pause_s = 0.0
         while self._queued:
@@ -129,7 +131,9 @@ class PartitionSender:
                 self._fail(error, is_judged=False)
 
     async def _send_queued(self) -> None:
-        """One stream, until nothing is left to send or it breaks. Raises LogStoreError for the transport."""
+        """Send over one stream until the queue is empty or the stream breaks. Raises LogStoreError of the
+        transport.
+        """
         call = self._stub.AppendStream(self._requests(self._stream), metadata=ANSWER_ERRORS_METADATA)
         try:
             async for response in call:
@@ -142,19 +146,19 @@ class PartitionSender:
             raise error_of_call(error, self._channel.address) from None
         finally:
             call.cancel()
-            # grpc.aio goes on asking for requests after a call that failed by itself: whoever asks then gets
-            # nothing, least of all a batch of the next stream.
+            # grpc.aio may ask for requests after a call has failed. It must not get batches of the next
+            # stream.
             self._stream += 1
             self._changed.set()
         if self._in_flight:
-            # A server answers every request before it ends a stream, unless it is stopped in between.
+            # A server answers every request before it ends a stream, unless it is stopped.
             raise ServerUnavailableError(
-                "the server ended the stream early, try again", server=self._channel.address
+                "the server ended the stream early; try again", server=self._channel.address
             )
 
     async def _requests(self, stream: int) -> AsyncIterator[log_pb2.AppendRequest]:
-        """What goes into one stream; ends once nothing is queued and everything is answered, or the stream is
-        over.
+        """The requests of one stream. Ends when the queue is empty and every batch is answered, or the stream
+        has ended.
         """
         topic, partition = self._topic_partition
         while stream == self._stream:
@@ -170,14 +174,14 @@ class PartitionSender:
             await self._changed.wait()
 
     def _has_room(self) -> bool:
-        """Whether the oldest batch of the queue may go out beside those that are under way."""
+        """Whether the oldest queued batch may be sent beside those in flight."""
         if not self._in_flight:
             return True
         largest_bytes = max(len(self._queued[0].batch), len(self._in_flight[-1].batch))
         return len(self._in_flight) < MAX_IN_FLIGHT_COUNT and largest_bytes < LONELY_BYTES
 
     def _take_next(self) -> SealedBatch:
-        """The oldest batch of the queue, or its beginning where batches of that size were refused."""
+        """Take the oldest queued batch, or its beginning if batches of that size were refused."""
         batch = self._queued.popleft()
         while self._refused_bytes is not None and len(batch.batch) >= self._refused_bytes:
             if batch.record_count == 1:
@@ -187,7 +191,7 @@ class PartitionSender:
         return batch
 
     def _split(self, batch: SealedBatch) -> None:
-        """Put the halves of a batch that was the oldest in its place."""
+        """Queue the halves of the oldest batch in its place."""
         halves = batch.halves()
         self._queued.extendleft(reversed(halves))
         self._on_split(batch, halves)
@@ -197,7 +201,7 @@ class PartitionSender:
         try:
             self._acknowledge(batch, response)
         except BaseException:
-            # Nobody has told those who wait.
+            # Its waiting callers have no result yet.
             self._in_flight.appendleft(batch)
             raise
 
@@ -213,7 +217,7 @@ class PartitionSender:
         self._on_settled(batch, None)
 
     def _fail(self, cause: LogStoreError, *, is_judged: bool) -> None:
-        """Fail what has failed, the oldest batches, and put the rest back into the queue, in order."""
+        """Fail the oldest batches as `cause` demands, and put the others back into the queue, in order."""
         failed_count = self._failed_count(cause, is_judged=is_judged)
         self._queued.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
@@ -222,7 +226,7 @@ class PartitionSender:
             if failed_count == 1 and isinstance(cause, RecordTooLargeError):
                 if batch.record_count > 1:
                     if cause.fields.get("size_bytes", len(batch.batch)) == len(batch.batch):
-                        # Not for what it would take in the topic's own compression.
+                        # The size as sent, not the size in the topic's own compression.
                         self._refused_bytes = len(batch.batch)
                     self._split(batch)
                     continue
@@ -237,14 +241,14 @@ class PartitionSender:
             return 1
         if self._in_flight:
             return len(self._in_flight)
-        # Nothing was sent, and perhaps nothing is there to send.
+        # Nothing was sent; the queue may be empty.
         if not cause.retriable:
             return min(1, len(self._queued))
         return 0 if self._may_try_again() else len(self._queued)
 
     def _may_try_again(self) -> bool:
-        """Count a failure after which nothing had taken effect; False where the next try would be too late.
-        What comes after that begins with new patience.
+        """Count a failure without effect. Returns False where the next attempt would be too late; the
+        deadline begins anew for later batches then.
         """
         pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time())
         self._pause_s = pause_s or 0.0
@@ -254,7 +258,7 @@ class PartitionSender:
 
 
 def _too_large_alone(cause: RecordTooLargeError) -> RecordTooLargeError:
-    """What the sender of a record that was the only one of its batch is told."""
+    """The error for a record that is too large although it is alone in its batch."""
     fields = {**cause.fields, "reason": cause.message}
     return RecordTooLargeError(
         "a record is too large even alone; make it smaller or raise the limit that the reason names",

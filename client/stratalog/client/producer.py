@@ -1,9 +1,8 @@
-"""Sending records: collected into batches per partition, sent in order, acknowledged one by one.
+"""Producers collect records into batches for each partition, send them in order, and report each outcome.
 
-Records of a partition are stored in the order in which they were sent. A batch goes out when it is full or
-when its first record has waited for `linger_ms`, and in parts where its topic takes no batch of that size.
-Keyed records go to the partition that Kafka's murmur2 gives, so a table of keys can be shared with Kafka's
-own clients.
+Records of a partition are stored in the order in which they were sent. A batch is sent when it is full or
+when its first record has waited for `linger_ms`, and in parts if its topic accepts no batch of that size.
+Records with keys go to the partition of Kafka's murmur2, so Kafka's clients and ours place a key alike.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ logger = logging.getLogger(__name__)
 
 
 class BatchOutcome(NamedTuple):
-    """What became of records that went out together: all of them are stored, or none."""
+    """The outcome of the records of one batch: all of them are stored, or none."""
 
     topic_partition: TopicPartition
     record_count: int
     first_tag: int
-    """The `tag` of the first of them."""
+    """The `tag` of the first record."""
     error: LogStoreError | None
-    """Why none is known to be stored; None where all are."""
+    """The reason why none is known to be stored; None if all are."""
 
 
 class _OpenBatch:
-    """The batch that a partition's records go into now. Guarded by its producer."""
+    """The batch that collects a partition's records now. Guarded by its producer."""
 
     __slots__ = ("builder", "futures", "tags", "timer")
 
@@ -56,7 +55,7 @@ class _OpenBatch:
 
 
 class _Topic:
-    """What the producer knows of a topic."""
+    """A topic as the producer knows it."""
 
     __slots__ = ("chooser", "partition_count")
 
@@ -66,7 +65,7 @@ class _Topic:
 
 
 class Producer:
-    """Belongs to one event loop. Use `async with`: leaving it waits for everything that was sent."""
+    """Belongs to one event loop. Use `async with`: its end waits for all records."""
 
     def __init__(
         self,
@@ -77,9 +76,10 @@ class Producer:
         on_outcome: Callable[[BatchOutcome], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`retry`: how long, and how often, batches are sent again that the server had no room for.
-        `on_outcome` is told of every batch that is acknowledged or fails, on the event loop; what it raises
-        goes to the process's log.
+        """`retry`: how long batches are sent again after the server had no room.
+
+        `on_outcome` is called on the event loop for each batch that is acknowledged or fails; its errors are
+        logged.
         """
         self._channel = channel
         self._admin = admin
@@ -98,7 +98,7 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Sent and not yet acknowledged, about."""
+        """Approximate bytes of records that are not acknowledged yet."""
         return self._buffered_bytes
 
     async def post(
@@ -112,8 +112,8 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]] = (),
         tag: int = 0,
     ) -> None:
-        """Queue a record. Waits only while the buffer is full. A null value under a key is a tombstone.
-        `tag` is for the caller, who finds it again in a `BatchOutcome`.
+        """Queue a record. Waits only while the buffer is full. A key with a null value is a tombstone. A
+        `BatchOutcome` repeats the `tag`.
 
         Raises UnknownTopicOrPartitionError and InvalidRequestError at once; a later failure is raised by
         `flush` and `close`.
@@ -131,15 +131,15 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[Acknowledged]:
-        """As `post`, for who wants to know: the future says where the record went, or has its failure."""
+        """Queue a record as `post` does; the future has its offset or failure."""
         topic_partition = await self._admit(topic, key, partition, timestamp_ms)
         future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
         self._add(topic_partition, key, value, timestamp_ms, headers, 0, future)
         return future
 
     async def flush(self) -> None:
-        """Send everything now and wait until all of it is acknowledged or failed. Raises the first failure of
-        what was posted since the last time; of what was sent only the futures tell.
+        """Send all records now and wait until each is acknowledged or failed. Raises the first failure of a
+        record that was posted since the last flush; records of `send` report through their futures.
         """
         for topic_partition in list(self._open):
             self._seal(topic_partition)
@@ -155,7 +155,7 @@ class Producer:
         await self.flush()
 
     def abandon(self) -> None:
-        """Forget what is not acknowledged; some of it may be stored."""
+        """Discard unacknowledged records; some of them may be stored."""
         for sender in self._senders.values():
             sender.abandon()
         waiting = [batch.futures for batch in self._unsettled]
@@ -183,13 +183,13 @@ class Producer:
     async def _admit(
         self, topic: str, key: bytes | None, partition: int | None, timestamp_ms: int | None
     ) -> TopicPartition:
-        """Where a record goes, once there is room for it."""
+        """Wait for room, and choose the partition of a record."""
         known = self._topics.get(topic) or await self._learn(topic)
         if partition is None:
             partition = known.chooser.for_key(key)
         elif not 0 <= partition < known.partition_count:
             raise UnknownTopicOrPartitionError(
-                "the topic has fewer partitions, choose a lower one",
+                "the topic has fewer partitions; choose a lower one",
                 topic=topic,
                 partition=partition,
                 partition_count=known.partition_count,
@@ -222,15 +222,14 @@ class Producer:
         batch = self._open.get(topic_partition)
         record_bytes = len(key or b"") + len(value or b"")
         if batch is not None and batch.builder.size_bytes + record_bytes > self._settings.batch_bytes:
-            # Only a batch of one record may be larger than asked for, so it is refused for its own size
-            # alone.
+            # Only a batch of one record may be larger than the setting, so only that record can be too large.
             self._seal(topic_partition)
             batch = None
         builder = RecordBatchBuilder() if batch is None else batch.builder
         before_bytes = builder.size_bytes if builder.count else 0
         place = builder.count
         builder.append(key, value, self._clock.now_ms() if timestamp_ms is None else timestamp_ms, headers)
-        # It has the record: from now on somebody waits for it, and there is a batch to seal.
+        # The builder has accepted the record: now there is a batch to seal.
         if batch is None:
             linger_s = self._settings.linger_ms / 1000
             timer = asyncio.get_running_loop().call_later(linger_s, self._seal, topic_partition)
@@ -251,7 +250,7 @@ class Producer:
         try:
             sealed.batch = batch.builder.build(codec=self._settings.codec)
         except LogStoreError as error:
-            # A record that no batch can hold: its senders are told.
+            # A record that no batch can hold.
             sealed.fail(error)
             self._on_settled(sealed, error)
             return
@@ -274,7 +273,7 @@ class Producer:
         self._buffered_bytes -= batch.size_bytes
         assert self._buffered_bytes >= 0
         if error is not None and len(batch.futures) < batch.record_count:
-            # Whoever posted it has no future that tells.
+            # Posted records have no future; `flush` reports their failure.
             self._failure = self._failure or error
         self._settled.set()
         if self._on_outcome is not None:
@@ -283,7 +282,7 @@ class Producer:
                     BatchOutcome(batch.topic_partition, batch.record_count, batch.tags[0], error)
                 )
             except Exception:
-                # What others wait for does not depend on it.
+                # Other waiting callers do not depend on it.
                 logger.exception("`on_outcome` of a producer failed for a batch of %s", batch.topic_partition)
 
     def _on_split(self, batch: SealedBatch, parts: Sequence[SealedBatch]) -> None:

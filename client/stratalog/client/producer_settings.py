@@ -1,4 +1,4 @@
-"""What a producer can be told."""
+"""The settings of a producer."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ KIB = 1 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Defaults suit many small records over a fast network."""
+    """Immutable. The defaults suit many small records over a fast network."""
 
     acks: Durability | None = None
-    """What must hold before a record is acknowledged; None: what the topic asks for."""
+    """The durability before a record is acknowledged; None: the topic's setting."""
 
     codec: Codec = Codec.NONE
-    """How batches are compressed. ZSTD pays off for text such as JSON."""
+    """Compression of batches. ZSTD is worth its time for text such as JSON."""
 
     batch_bytes: int = 512 * KIB
-    """A batch is sent once it is about this large (before compression). One that is larger than its topic
-    takes (`max.message.bytes`, `segment.bytes`) is sent again in halves, so a size that fits saves work.
+    """A batch is sent when it has about this size (before compression). A batch that is larger than its topic
+    accepts (`max.message.bytes`, `segment.bytes`) is sent again in halves, so a fitting size saves work.
     """
 
     linger_ms: int = 5
-    """A batch that does not fill up is sent after so long. 0: at the next turn of the event loop."""
+    """A batch that does not fill up is sent after this time. 0: at the next turn of the event loop."""
 
     max_buffered_bytes: int = 64 << 20
-    """`post` and `send` wait while more than this is not acknowledged yet."""
+    """`post` and `send` wait while more bytes than this are unacknowledged."""

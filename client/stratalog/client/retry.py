@@ -1,9 +1,8 @@
-"""Trying again: only what may be repeated, only after errors that say so, with growing pauses up to a
-deadline.
+"""Retries: only of repeatable calls, only after retriable errors, with growing pauses up to a deadline.
 
-Reads and look-ups repeat freely. Changes repeat only where the server says that nothing of them took effect:
-after a failure of the connection nobody knows whether an append did, and repeating it could store its records
-twice.
+Reads and look-ups are repeated freely. Changes are repeated only where the server says that they had no
+effect: after a failed connection the outcome of an append is unknown, and repeating it could store its
+records twice.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _JITTER = system_random()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long to keep trying, and the pauses between."""
+    """The deadline of retries and the pauses between them. Immutable."""
 
     deadline_s: float = 10.0
-    """No attempt begins later than this after the first one began; of a session, after it broke. 0: one
+    """No attempt begins later than this after the first attempt began, or after a session broke. 0: one
     attempt.
     """
 
@@ -33,38 +32,36 @@ class RetryPolicy:
     max_pause_s: float = 2.0
 
     def pause_s(self, attempt: int) -> float:
-        """Before attempt number `attempt` (the first retry is 1): doubles each time, half of it by chance, so
-        that clients which failed together do not come back together.
+        """The pause before retry number `attempt`, from 1. It doubles each time; half of it is random, so
+        that clients that failed together do not return together.
         """
         whole_s = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(attempt - 1, 30))
         return whole_s * (0.5 + _JITTER.random() / 2)
 
 
 class Patience:
-    """The failures in a row of something that goes on for long: a session, a queue that is sent. Belongs to
-    one task. Times are those of its loop.
+    """Counts consecutive failures of long work: a session, or the sending of a queue. Belongs to one task.
+    Times are those of its loop.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
         self.failure_count = 0
-        """Since it worked last."""
+        """Failures since the last success."""
         self._deadline_s = 0.0
         self._works_since_s: float | None = None
 
     def succeed(self) -> None:
-        """It works: the next failure is the first one."""
+        """Note a success: the next failure is the first one."""
         self.failure_count = 0
 
     def begin(self, now_s: float) -> None:
-        """It seems to work. Once that has lasted for longer than any pause, it did: what breaks at once every
-        time does not work.
-        """
+        """Note that the work has begun. It counts as a success once it has lasted longer than any pause."""
         self._works_since_s = now_s
 
     def next_pause_s(self, now_s: float) -> float | None:
-        """Count a failure: how long to wait for the next attempt. None where that would begin too late: the
-        policy's deadline runs from the first failure on.
+        """Count a failure; returns the pause before the next attempt. None where that attempt would begin
+        after the deadline, which runs from the first failure.
         """
         since_s, self._works_since_s = self._works_since_s, None
         if since_s is not None and now_s - since_s > self._policy.max_pause_s:
@@ -79,8 +76,8 @@ class Patience:
 async def retrying(
     policy: RetryPolicy, call: Callable[[], Awaitable[_T]], after: type[LogStoreError] = LogStoreError
 ) -> _T:
-    """The result of `call`, which is repeated until the policy's deadline after retriable errors, or those of
-    them that are `after`.
+    """The result of `call`, which is repeated after retriable errors of class `after`, until the policy's
+    deadline.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + policy.deadline_s

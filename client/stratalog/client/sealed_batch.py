@@ -1,8 +1,8 @@
-"""A producer's batch on its way: what is in it, who waits for its records, and its halves.
+"""A sealed batch of a producer: its records, the futures of waiting callers, and its halves.
 
-A topic's limits are the server's to know (`max.message.bytes`, `segment.bytes`, whatever the batch takes in
-the topic's own compression), so a batch may turn out to be too large once it is sent. Its halves hold the
-same records in the same order.
+Only the server knows a topic's limits (`max.message.bytes`, `segment.bytes`, the size in the topic's own
+compression), so a batch may turn out to be too large when it is sent. Its halves hold the same records in the
+same order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stratalog.record.header import BatchHeader, parse_header
 
 
 class Acknowledged(NamedTuple):
-    """Where a record went."""
+    """The place of a stored record."""
 
     topic_partition: TopicPartition
     offset: int
@@ -30,31 +30,29 @@ class Acknowledged(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SealedBatch:
-    """A batch that waits to be sent or acknowledged, and who waits for it. Guarded by its producer."""
+    """A batch that is queued or in flight, with the futures of its records. Guarded by its producer."""
 
     topic_partition: TopicPartition
     batch: bytes
     tags: Sequence[int]
-    """What each of its records was posted with."""
+    """The tag of each record."""
     futures: Sequence[tuple[int, asyncio.Future[Acknowledged]]]
-    """Of the records that somebody waits for, each with its place in the batch."""
+    """Futures of awaited records, each with the record's place in the batch."""
     size_bytes: int
-    """What it counts for in the producer's buffer."""
+    """Its size in the producer's buffer."""
 
     @property
     def record_count(self) -> int:
         return len(self.tags)
 
     def fail(self, cause: LogStoreError) -> None:
-        """Tell everybody who waits for its records."""
+        """Fail the futures of its records."""
         for _, future in self.futures:
             if not future.done():
                 future.set_exception(cause)
 
     def halves(self) -> tuple[SealedBatch, SealedBatch]:
-        """The same records, in order, in two batches, for one that has several; nobody waits for this one
-        then.
-        """
+        """Two batches with the same records, in order. They take over the futures. Needs several records."""
         middle = self.record_count // 2
         first, second = halved(self.batch, middle)
         first_size_bytes = self.size_bytes * middle // self.record_count
@@ -77,8 +75,8 @@ class SealedBatch:
 
 
 def halved(batch: bytes, middle: int) -> tuple[bytes, bytes]:
-    """Two batches of the records of a batch that was encoded here: those before the place `middle`, and those
-    from it on. The sequence of an idempotent producer goes on from one to the other.
+    """Divide a batch that was encoded here: the records before place `middle`, and the others. The sequence
+    of an idempotent producer continues from one to the other.
     """
     header = parse_header(batch)
     records = decode(batch, max_bytes=MAX_BATCH_LENGTH)
@@ -89,7 +87,7 @@ def halved(batch: bytes, middle: int) -> tuple[bytes, bytes]:
 
 
 def _producer(header: BatchHeader, place: int) -> BatchProducer:
-    """Who made the batch, for records from a place in it on."""
+    """The producer fields of the batch for its records from `place` on."""
     if not header.has_producer_id:
         return NO_PRODUCER
     sequence = add_to_sequence(header.base_sequence, place)

@@ -1,8 +1,7 @@
-"""The synchronous face: the same client, driven by an event loop on a thread of its own.
+"""The synchronous client: the same client, on an event loop in its own thread.
 
-Thin on purpose. Every method hands a coroutine to the loop and waits; iteration pulls as many records as
-are decoded at a time. For many small sends use `SyncClient.append` with many records, or the asynchronous
-`Producer`.
+Every method hands a coroutine to the loop and waits; iteration fetches as many records as are decoded at a
+time. For many small sends use `SyncClient.append` with many records, or the asynchronous `Producer`.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ _T = TypeVar("_T")
 
 
 class SyncClient:
-    """A connection to one server for code without an event loop. Thread-safe: all work is done on its own
-    loop.
-    """
+    """A connection to one server for code without an event loop. Thread-safe: its own loop does all work."""
 
     def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
         self._loop = asyncio.new_event_loop()
@@ -54,7 +51,7 @@ class SyncClient:
         acks: Durability | None = None,
         codec: Codec = Codec.NONE,
     ) -> log_pb2.AppendResponse:
-        """See `Client.append`."""
+        """Append records to one partition as one batch. Raises as `Client.append`."""
         return self.run(self._client.append(topic, partition, records, acks=acks, codec=codec))
 
     def fetches(
@@ -64,7 +61,7 @@ class SyncClient:
         end_offsets: Mapping[TopicPartition, int] | None = None,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[FetchedRecords]:
-        """See `Consumer.fetches`."""
+        """Records from `positions` to `end_offsets`, in decoded groups. Raises as `Consumer.fetches`."""
         consumer = self._client.consumer(positions, end_offsets=end_offsets, isolation=isolation)
         answers = consumer.fetches()
         try:

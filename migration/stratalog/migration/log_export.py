@@ -46,6 +46,7 @@ from stratalog.segment.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SEAL_SUFFIX,
     TIME_INDEX_SUFFIX,
     segment_path,
 )
@@ -239,12 +240,15 @@ class LogExport:
         starts.write({partition: offset for partition, offset in starts.read().items() if partition in ends})
         for partition, end_offset in ends.items():
             directory = f"{self._path}/{partition}"
-            deleted = [
-                name for name in self._filesystem.list_directory(directory) if name.endswith(DELETED_SUFFIX)
+            # A broker seals nothing.
+            ours = [
+                name
+                for name in self._filesystem.list_directory(directory)
+                if name.endswith((DELETED_SUFFIX, SEAL_SUFFIX))
             ]
-            for name in deleted:
+            for name in ours:
                 self._filesystem.unlink(f"{directory}/{name}")
-            if deleted:
+            if ours:
                 self._filesystem.sync_directory(directory)
             if self._end_of_files(partition) < end_offset:
                 for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):

@@ -54,6 +54,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness, catalog_as_witness
 from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -348,32 +349,21 @@ class TopicImporter:
         return found
 
     def _open_catalog(self, identity: StoreIdentity, witness: str, *, read_only: bool = False) -> Catalog:
-        return Catalog.open(
-            self._store,
-            self._clock,
-            self._random,
-            self._ids,
-            identity,
-            self._writer,
-            read_only=read_only,
-            witness=witness,
-        )
+        return Catalog.open(self._actor(identity), read_only=read_only, witness=witness)
 
     def _open_shard(
         self, identity: StoreIdentity, shard: int, witness: str, *, read_only: bool = False
     ) -> MetadataLog:
         return MetadataLog.open(
-            self._store,
-            self._clock,
-            self._random,
-            self._ids,
-            identity,
+            self._actor(identity),
             shard,
-            self._writer,
             partial(read_directory, self._store, StoreLayout(shard)),
             read_only=read_only,
             witness=witness,
         )
+
+    def _actor(self, identity: StoreIdentity) -> StoreActor:
+        return StoreActor(self._store, self._clock, self._random, self._ids, identity, self._writer)
 
 
 def _require_apart(log_dir: str, data_dir: str) -> None:

@@ -1,7 +1,7 @@
-"""Tells the batches of aborted transactions among those of a span.
+"""Finds the batches of aborted transactions in a span.
 
-Which transactions were aborted is said by the slices that hold their markers, the span's own and those behind
-it. They are asked when the first batch of a transaction comes, so a scan of a topic without any asks nothing.
+The slices with the markers name the aborted transactions: the span's own slice and those behind it. They are
+read when the first batch of a transaction arrives, so a scan of a topic without transactions reads none.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from stratalog.remote.tier.deciding_slices import aborted_in
 class _Aborted(NamedTuple):
     first_offset: int
     last_offset: int
-    """Its marker's."""
+    """Offset of the marker."""
 
 
 class AbortedBatches:
-    """Not thread-safe: one scan's own."""
+    """Not thread-safe: belongs to one scan."""
 
     def __init__(self, store: ObjectStore, span: SliceSpan) -> None:
         self._store = store
         self._span = span
         self._by_producer: dict[int, list[_Aborted]] | None = None
-        """In the order of their markers; None before anybody asked."""
+        """In the order of their markers; None before the first look-up."""
 
     def __contains__(self, header: BatchHeader) -> bool:
-        """Raises StoreError; UnsupportedOperationError where an early version uploaded the slice, which did
-        not tell.
+        """Whether the batch belongs to an aborted transaction. Raises StoreError, UnsupportedOperationError
+        where an early version uploaded the slice without its aborted transactions.
         """
         if not header.is_transactional or not self._span.deciding:
             return False
         if self._by_producer is None:
             self._by_producer = self._load()
         aborted = self._by_producer.get(header.producer_id, [])
-        # Transactions of one producer follow each other: the first that ends behind the batch is the one.
+        # Transactions of a producer follow each other: the first one that ends behind the batch decides.
         next_index = bisect_right(aborted, header.base_offset, key=lambda one: one.last_offset)
         return next_index < len(aborted) and aborted[next_index].first_offset <= header.base_offset
 

@@ -1,7 +1,7 @@
-"""Decoded columns as an Arrow record batch, taking the decoder's buffers as they are.
+"""Arrow record batches from decoded columns, mostly without copying the decoder's buffers.
 
-Two columns change their form on the way. Validity: the decoder writes a byte a row, Arrow wants a bit; an
-Arrow cast does that. Timestamps: milliseconds become microseconds.
+Two columns change their form: validity from one byte to one bit a row, by an Arrow cast, and timestamps from
+milliseconds to microseconds.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -27,12 +27,10 @@ _LAST_TIMESTAMP_MS = pa.scalar(253_402_300_799_999, pa.int64())
 
 
 class ArrowRows:
-    """Makes record batches of one partition's rows with the columns that were asked for. Immutable, so
-    thread-safe.
-    """
+    """Makes record batches of one partition's rows with the requested columns. Immutable, so thread-safe."""
 
     def __init__(self, topic: str, partition: int, names: tuple[str, ...]) -> None:
-        """Raises KeyError where a name is not a column of ``schema``."""
+        """Raises KeyError for a name that is not a column of ``schema``."""
         self._topic = topic
         self._partition = partition
         self._names = names
@@ -77,9 +75,9 @@ def _binary(
 
 
 def _timestamps(milliseconds: array[int]) -> AnyArray:
-    """Milliseconds as Spark's microseconds; null outside of Spark's range, so that a producer which took
-    nanoseconds for milliseconds spoils a field and not the topic. Kafka's "no timestamp" (-1) is the instant
-    before 1970, as in Spark's own source.
+    """Milliseconds as Spark's microseconds. Null outside of Spark's range, so that a producer that wrote
+    nanoseconds spoils a field and not the topic. Kafka's "no timestamp" (-1) is the millisecond before 1970,
+    as in Spark's Kafka source.
     """
     raw = pa.Array.from_buffers(pa.int64(), len(milliseconds), [None, pa.py_buffer(milliseconds)])
     is_held = pc.and_(pc.greater_equal(raw, _FIRST_TIMESTAMP_MS), pc.less_equal(raw, _LAST_TIMESTAMP_MS))
@@ -88,7 +86,7 @@ def _timestamps(milliseconds: array[int]) -> AnyArray:
 
 
 def _headers(rows: ColumnBuffers) -> AnyArray:
-    """A list a row; null where a record has no headers, as Spark's Kafka source has it."""
+    """A list for each row; null for a record without headers, as in Spark's Kafka source."""
     count = rows.header_count
     names = _binary(pa.string(), count, rows.header_name_offsets, rows.header_name_data, None)
     values = _binary(
@@ -112,5 +110,5 @@ def _no_bits(count: int) -> pa.Buffer:
 
 
 def _tombstones(rows: ColumnBuffers) -> AnyArray:
-    """A key and no value."""
+    """Whether a row has a key and no value."""
     return pc.and_(_bits(rows.key_validity), pc.invert(_bits(rows.value_validity)))

@@ -1,19 +1,19 @@
-"""`spark.read.format("stratalog")`: a topic, read from the object store by Spark's own executors.
+"""`spark.read.format("stratalog")`: reads a topic from the object store on Spark's executors.
 
 Options (names are case-insensitive):
 
-    store                required; its URL, as the server has it: `s3://bucket/prefix` or `file:///dir`
+    store                required; its URL, as for the server: `s3://bucket/prefix` or `file:///dir`
     topic                required; its name
-    maxPartitionBytes    about how many bytes of the log one task reads, default 128 MiB
-    isolationLevel       `read_uncommitted`, the default as in Kafka, or `read_committed`: no records of
-                         transactions that were aborted or are undecided in the object store; Spark's Kafka
-                         source has it as `kafka.isolation.level`, which is understood, too
+    maxPartitionBytes    approximate bytes of the log that one task reads, default 128 MiB
+    isolationLevel       `read_uncommitted` (default, as in Kafka) or `read_committed`: no records of
+                         transactions that are aborted, or undecided in the object store. The name in Spark's
+                         Kafka source, `kafka.isolation.level`, works too
 
-Credentials are found on the driver and on every executor the way boto3 finds them. The columns are in
-``schema``; Spark 4.3 does not tell a Python source which of them a query uses, so a query that needs few
-names them in its own `.schema(...)`, and only those are decoded and moved.
+The driver and every executor find credentials as boto3 does. The columns are in ``schema``. Spark 4.3 does
+not tell a Python source which of them a query uses, so a query that needs few columns names them in its own
+`.schema(...)`; only those are decoded and moved.
 
-Instances travel between Python processes: they hold nothing but plain values, and import what they need when
+Instances are pickled between Python processes: they hold plain values only, and import other modules when
 they run.
 """
 
@@ -38,7 +38,7 @@ _ISOLATION_NAMES = ("isolationLevel", "kafka.isolation.level")
 
 
 class SlicePartition(InputPartition):
-    """The work of one task: slices that are read one behind the other. Immutable, pickled to the executor."""
+    """The slices that one task reads, in order. Immutable, pickled to the executor."""
 
     def __init__(self, spans: Sequence[SliceSpan]) -> None:
         super().__init__(None)
@@ -75,7 +75,7 @@ class TopicReader(DataSourceReader):
         return [SlicePartition(group) for group in group_spans(spans, self._max_partition_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The task's records. Spark turns an empty plan into one base `InputPartition`, which has none."""
+        """The records of a task. Spark turns an empty plan into one base `InputPartition` without records."""
         if not isinstance(partition, SlicePartition):
             return
         from stratalog.objectstore.open_store import open_store
@@ -89,7 +89,7 @@ class TopicReader(DataSourceReader):
 
 
 class StratalogDataSource(DataSource):
-    """The batch source. Made by Spark from the options of a query."""
+    """The batch source. Spark makes it from the options of a query."""
 
     @classmethod
     def name(cls) -> str:
@@ -99,9 +99,7 @@ class StratalogDataSource(DataSource):
         return SPARK_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Raises InvalidConfigError for a missing or malformed option and for a column that a topic does not
-        have.
-        """
+        """Raises InvalidConfigError for a missing or malformed option, and for an unknown column."""
         return TopicReader(
             self._required("store", "the store's URL, s3://bucket/prefix or file:///dir"),
             self._required("topic", "the topic's name"),
@@ -120,7 +118,7 @@ class StratalogDataSource(DataSource):
         text = self.options.get("maxPartitionBytes", str(DEFAULT_MAX_PARTITION_BYTES))
         if not text.isdecimal() or int(text) == 0:
             raise InvalidConfigError(
-                "maxPartitionBytes is a number of bytes",
+                "maxPartitionBytes is a number of bytes; correct it",
                 name="maxPartitionBytes",
                 value=text,
                 allowed="1 or more",
@@ -132,7 +130,7 @@ class StratalogDataSource(DataSource):
         given = {self.options[name] for name in _ISOLATION_NAMES if name in self.options}
         if len(given) > 1 or not given <= levels.keys():
             raise InvalidConfigError(
-                f"{' or '.join(_ISOLATION_NAMES)} is one of Kafka's isolation levels",
+                f"{' or '.join(_ISOLATION_NAMES)} is one of Kafka's isolation levels; choose one",
                 name=_ISOLATION_NAMES[0],
                 value=", ".join(sorted(given)),
                 allowed=", ".join(levels),
@@ -141,7 +139,7 @@ class StratalogDataSource(DataSource):
 
 
 def group_spans(spans: Sequence[SliceSpan], max_bytes: int) -> list[list[SliceSpan]]:
-    """Divide spans into runs of about `max_bytes`, in order; a larger slice is a run of its own."""
+    """Divide spans into groups of about `max_bytes`, in order; a larger slice is a group of its own."""
     groups: list[list[SliceSpan]] = []
     size = 0
     for span in spans:
@@ -158,7 +156,7 @@ def _column_names(schema: StructType) -> tuple[str, ...]:
         column = COLUMNS_BY_NAME.get(field.name)
         if column is None or field.dataType.simpleString() != column.spark_type:
             raise InvalidConfigError(
-                "a topic has no such column",
+                "a topic has no such column; correct the schema",
                 name=field.name,
                 value=field.dataType.simpleString(),
                 allowed=SPARK_SCHEMA,

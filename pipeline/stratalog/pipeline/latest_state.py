@@ -1,9 +1,9 @@
-"""The latest-state view of a keyed topic: one row a key, its last record.
+"""The latest-state view of a keyed topic: one row for each key, its last record.
 
-It is exact whether the topic has been compacted or not, because it folds whatever records are there by
-offset. It knows nothing of transactions: the scan that it is given says which records count, those of aborted
-transactions among them unless its `isolationLevel` is `read_committed`. A tombstone is a row like any other
-(`tombstone` is true): who wants only what exists filters it out.
+It is exact whether the topic has been compacted or not, because it folds the records by offset. It knows
+nothing of transactions: the given scan decides which records count; without `isolationLevel` `read_committed`
+those of aborted transactions do. A tombstone is a row like any other (`tombstone` is true); filter such rows
+out to see only existing keys.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ _CARRIED = ("value", "timestamp", "tombstone")
 
 
 def latest_state(records: DataFrame) -> DataFrame:
-    """Fold a scan of a keyed topic to (key, partition, offset, value, timestamp, tombstone), one row a key.
+    """Fold a scan of a keyed topic to (key, partition, offset, value, timestamp, tombstone), a row for each
+    key.
 
-    A key lies in one partition as long as the topic keeps its partition count; where the count was raised,
-    the same key in two partitions gives two rows. Records without a key are ignored.
+    A key is in one partition while the topic keeps its partition count. If the count was raised, a key in two
+    partitions gives two rows. Records without a key are ignored.
     """
     from pyspark.sql import functions as f
 

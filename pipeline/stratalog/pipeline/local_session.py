@@ -1,6 +1,6 @@
 """A Spark session on this machine alone, for demonstrations and tests.
 
-C1 compilation and the serial collector halve the start of the JVM and suit jobs of seconds; they are wrong
+C1 compilation and the serial collector halve the start of the JVM and suit jobs of seconds. They are wrong
 for benchmarks and clusters, which configure their own session.
 """
 
@@ -37,7 +37,7 @@ def java_version() -> int | None:
 
 
 def why_spark_cannot_run() -> str | None:
-    """One clause that says what is missing for a local session; None where nothing is."""
+    """The missing requirement of a local session, as one clause; None if there is none."""
     import importlib.util
 
     if importlib.util.find_spec("pyspark") is None:
@@ -51,16 +51,16 @@ def why_spark_cannot_run() -> str | None:
 
 
 def start_local_session(application: str, scratch_directory: str, *, cores: int = 2) -> SparkSession:
-    """Start Spark in this process's own JVM on the loopback interface; `scratch_directory` takes what it
-    spills.
+    """Start Spark in a JVM of this process on the loopback interface, with spill files in
+    `scratch_directory`.
 
-    The caller stops it. `stratalog` is registered as a data source, installed or not. What the JVM says goes
+    The caller stops it. `stratalog` is registered as a data source, installed or not. Output of the JVM goes
     to `spark.log` in that directory.
     """
     os.makedirs(scratch_directory, exist_ok=True)
     # A host name that does not resolve stops the JVM at its start; the loopback address never fails.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Workers are this interpreter, with what is installed for it, not whatever `python3` is on the PATH.
+    # Workers run this interpreter with its packages, not the `python3` of the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -69,7 +69,7 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
     java_options = (
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
-        # Whoever kills the JVM and removes the directory has removed everything.
+        # Keeps all files of the JVM in the scratch directory.
         "-XX:-UsePerfData",
         f'"-Djava.io.tmpdir={scratch_directory}"',
     )
@@ -95,9 +95,7 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
 
 @contextmanager
 def _standard_error_in(path: str) -> Generator[None, None, None]:
-    """Whatever starts meanwhile writes its standard error to the file: the JVM's greetings are of no use to a
-    reader.
-    """
+    """Redirect standard error of processes that start meanwhile to a file: it hides the JVM's greetings."""
     sys.stderr.flush()
     saved = os.dup(2)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

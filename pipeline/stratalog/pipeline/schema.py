@@ -1,8 +1,8 @@
-"""The columns of a topic in Spark: those of Spark's own Kafka source, in its order, and `tombstone`.
+"""The columns of a topic in Spark: those of Spark's Kafka source, in its order, and `tombstone`.
 
-A column's Spark type and its Arrow type are written down side by side, because Spark refuses a batch from a
-Python data source whose Arrow schema is not exactly the one that it derives itself: microsecond UTC
-timestamps, 32-bit binary, every field nullable.
+Each column has its Spark type and its Arrow type side by side. Spark refuses a batch from a Python data
+source unless its Arrow schema is exactly the one that Spark derives: microsecond UTC timestamps, 32-bit
+binary, every field nullable.
 """
 
 from __future__ import annotations

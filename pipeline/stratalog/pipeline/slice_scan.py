@@ -1,11 +1,11 @@
-"""Reads slices from the object store as Arrow record batches: what an executor does.
+"""Reads slices from the object store as Arrow record batches, on an executor.
 
-One GET a slice, a stream that only moves forward. Batches of the log are checked (CRC-32C), decompressed and
-decoded by the native kernels, a large one piece by piece; single records never become Python objects. Rows
-leave in batches of about a megabyte, which measured best on the way into the JVM.
+Each slice is one GET, a stream that only moves forward. Batches of the log are verified (CRC-32C),
+decompressed and decoded by the native kernels, large ones piece by piece; single records never become Python
+objects. Rows are returned in batches of about a megabyte, which measured best on the way into the JVM.
 
-Markers of transactions are never rows. A batch belongs to one transaction, so where only committed records
-are wanted, batches are left out as a whole.
+Transaction markers are never rows. A batch belongs to one transaction, so a scan of committed records leaves
+out whole batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stratalog.record.record_runs import payload_spans
 
 ROWS_BYTES = 1 << 20
 ROWS_COUNT = 1 << 16
-"""What is as much to hold where records are nearly empty."""
+"""Limit for nearly empty records, which take as much memory."""
 READ_BYTES = 1 << 20
 
 
@@ -38,14 +38,14 @@ def scan(
     """All records of the spans, in their order, as batches with the columns `names`.
 
     Raises StoreError, CorruptRecordError; for committed records UnsupportedOperationError where an early
-    version uploaded transactions, which did not tell how they ended.
+    version uploaded transactions without their outcome.
     """
     for span in spans:
         try:
             yield from _scan_slice(store, topic, span, names)
         except ObjectNotFoundError as error:
             raise ObjectNotFoundError(
-                "the object was replaced and deleted since this scan was planned: run the query again",
+                "the object was replaced and deleted since this scan was planned; run the query again",
                 **error.fields,
             ) from error
 
@@ -59,7 +59,7 @@ def _scan_slice(
     aborted = AbortedBatches(store, span)
     for buffer in _whole_batches(store, span):
         for position, header in batches(buffer):
-            # First: what a flipped bit makes of a header must not leave the batch out.
+            # First, because a flipped bit in the header must not leave the batch out.
             _require_crc(buffer, position, header, span)
             if not _is_wanted(header, span) or header in aborted:
                 continue
@@ -70,7 +70,7 @@ def _scan_slice(
                     rows.clear()
                 rows_type = header.timestamp_type
                 _decode(section, count, header, span, rows)
-                # A view of what is not to be in memory beside that of the next batch.
+                # Release the payload before the next batch is decompressed.
                 del section
             del payload
     if rows.row_count:
@@ -82,13 +82,13 @@ def _is_full(rows: ColumnBuffers) -> bool:
 
 
 def _is_wanted(header: BatchHeader, span: SliceSpan) -> bool:
-    """Whether the batch has records of users in the span's range."""
+    """Whether the batch has user records in the span's range."""
     is_inside = header.last_offset >= span.first_offset and header.base_offset < span.end_offset
     return is_inside and not header.is_control and header.records_count > 0
 
 
 def _whole_batches(store: ObjectStore, span: SliceSpan) -> Iterator[bytes]:
-    """The slice in pieces that end with a batch."""
+    """The slice in pieces of whole batches."""
     stream = store.open_range(span.object_key, span.position, span.size_bytes)
     try:
         yield from _pieces(stream, span)
@@ -102,7 +102,9 @@ def _pieces(stream: ReadStream, span: SliceSpan) -> Iterator[bytes]:
     while remaining:
         piece = stream.read(min(READ_BYTES, remaining))
         if not piece:
-            raise StoreUnavailableError("the object store ended a read early", key=span.object_key)
+            raise StoreUnavailableError(
+                "the object store ended a read early; run the query again", key=span.object_key
+            )
         remaining -= len(piece)
         pending += piece
         end = complete_prefix_size(pending)
@@ -111,14 +113,16 @@ def _pieces(stream: ReadStream, span: SliceSpan) -> Iterator[bytes]:
             pending = pending[end:]
     if pending:
         raise CorruptRecordError(
-            "a slice ends inside a record batch", key=span.object_key, position=span.position
+            "a slice ends inside a record batch; restore the object from a copy",
+            key=span.object_key,
+            position=span.position,
         )
 
 
 def _require_crc(buffer: bytes, position: int, header: BatchHeader, span: SliceSpan) -> None:
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
-            "a record batch in the object store does not match its checksum: keep the object and restore it",
+            "a record batch in the object store fails its checksum; restore the object from a copy",
             key=span.object_key,
             partition=span.partition,
             base_offset=header.base_offset,

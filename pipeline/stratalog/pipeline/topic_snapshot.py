@@ -1,15 +1,13 @@
-"""What a topic consists of in the object store at one moment: the plan of a scan.
+"""The slices of a topic in the object store at one moment: the plan of a scan.
 
-A scan reads the catalog and the shards' metadata once, on the driver, and hands the executors nothing but
-object names and positions, so every task of the scan sees the same moment, and no task needs the metadata.
-What is in the service's local segments and not yet tiered is not in the snapshot; `end_offset` of a partition
-says how far it reaches.
+The driver reads the catalog and the shards' metadata once and gives the executors object names and positions
+only. So every task of a scan sees the same moment, and no task needs the metadata. Records that are not
+tiered yet are not in the snapshot; a partition's `end_offset` tells how far it reaches.
 
-A reader of committed records sees a partition up to where the first transaction began that is undecided in
-the object store. Which records below were aborted is for the tasks to find out; a span names the slices to
-ask.
+A reader of committed records sees a partition up to the first transaction that is undecided in the object
+store. The tasks find out which records below were aborted; a span names the slices to ask.
 
-An object that compaction replaced stays readable for the store's grace period; a scan that outlives it fails
+An object that compaction replaced stays readable for the store's grace period. A scan that outlives it fails
 with a clear error and can be started again.
 """
 
@@ -17,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import UnknownTopicOrPartitionError
@@ -26,13 +25,12 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.ownership.head_witness import catalog_as_witness
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.object_directory import read_directory
-from stratalog.remote.objects.object_ref import ObjectRef
-from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.deciding_slices import deciding_slices, has_markers
@@ -40,10 +38,10 @@ from stratalog.remote.tier.deciding_slices import deciding_slices, has_markers
 
 @dataclass(frozen=True, slots=True)
 class SliceSpan:
-    """A slice as a task needs it: where its bytes lie, and which offsets of them count.
+    """A slice for a task: the place of its bytes, and the valid range of its offsets.
 
-    `first_offset` is the larger of the slice's base and the partition's log start, `end_offset` for committed
-    records the smaller of the slice's and the partition's stable end.
+    `first_offset` is the larger of the slice's base and the partition's log start. For committed records
+    `end_offset` is the smaller of the slice's end and the partition's stable end.
     """
 
     object_key: str
@@ -55,44 +53,32 @@ class SliceSpan:
     record_count: int
     shard: int = 0
     deciding: tuple[LiveSlice, ...] = ()
-    """Those that say which of the span's transactions were aborted; empty where every record is wanted."""
+    """Slices that name the span's aborted transactions; empty where every record is wanted."""
 
 
 def read_snapshot(
     store: ObjectStore, topic: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 ) -> list[SliceSpan]:
-    """The slices of a topic as of now, by shard, object and position, without those that hold no records.
+    """The current slices of a topic with data, by shard, object and position.
 
     Raises UnknownTopicOrPartitionError, StoreError.
     """
-    clock, ids, chance = SystemClock(), SystemIdGenerator(), system_random()
-    reader = Writer("spark", str(ids.uuid()))
+    ids = SystemIdGenerator()
     identity = StoreIdentity.open(store)
-    catalog = Catalog.open(store, clock, chance, ids, identity, reader, read_only=True)
+    writer = Writer("spark", str(ids.uuid()))
+    actor = StoreActor(store, SystemClock(), system_random(), ids, identity, writer)
+    catalog = Catalog.open(actor, read_only=True)
     entry = catalog.topics().get(topic)
     if entry is None:
         raise UnknownTopicOrPartitionError(
-            "the store has no such topic: check its name and the store's URL", topic=topic, store=store.url
+            "the store has no such topic; check its name and the store's URL", topic=topic, store=store.url
         )
     partitions = [TopicIdPartition(entry.topic_id, number) for number in range(entry.partition_count)]
     spans: list[SliceSpan] = []
     for shard in sorted({shard_of(partition, identity.shard_count) for partition in partitions}):
-        layout = StoreLayout(shard)
-
-        def load(ref: ObjectRef, layout: StoreLayout = layout) -> Sequence[SliceEntry]:
-            return read_directory(store, layout, ref)
-
+        load_directory = partial(read_directory, store, StoreLayout(shard))
         metadata = MetadataLog.open(
-            store,
-            clock,
-            chance,
-            ids,
-            identity,
-            shard,
-            reader,
-            load,
-            read_only=True,
-            witness=catalog_as_witness(catalog),
+            actor, shard, load_directory, read_only=True, witness=catalog_as_witness(catalog)
         )
         spans += sorted(
             _spans(metadata.state(), shard, partitions, isolation),
@@ -130,7 +116,7 @@ def _spans(
 
 
 def _deciding(
-    partition: PartitionState, own: LiveSlice, first_offset: int, end_offset: int
+    partition: TieredPartition, own: LiveSlice, first_offset: int, end_offset: int
 ) -> tuple[LiveSlice, ...]:
     return tuple(
         live

@@ -47,6 +47,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
 from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -55,9 +56,9 @@ from stratalog.remote.objects.object_writer import ObjectWriterSettings
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector
-from stratalog.remote.tier.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
 from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.retention import RemoteRetention
+from stratalog.remote.tier.remote_retention import RemoteRetention
+from stratalog.remote.tier.uploader import Uploader, UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.local_cleaning import LocalCleaning
@@ -220,24 +221,12 @@ class StorageEngineBuilder:
         """Raises DataDirectoryError, StoreError."""
         witness = HeadWitness(logs.filesystem, logs.data_dirs)
         writer = Writer("owner", self._owner)
-        catalog = Catalog.open(
-            self._store,
-            self._clock,
-            self._random,
-            self._ids,
-            identity,
-            writer,
-            witness=witness.of_catalog,
-        )
+        actor = StoreActor(self._store, self._clock, self._random, self._ids, identity, writer)
+        catalog = Catalog.open(actor, witness=witness.of_catalog)
         shards = [
             MetadataLog.open(
-                self._store,
-                self._clock,
-                self._random,
-                self._ids,
-                identity,
+                actor,
                 number,
-                writer,
                 partial(read_directory, self._store, StoreLayout(number)),
                 witness=witness.of_shard(number, catalog),
             )
@@ -332,14 +321,13 @@ class StorageEngineBuilder:
         in_data_dir = f"{self._data_dir}/scratch/{number}"
         store = StoppableObjectStore(self._store, self._seams.stop)
         writer = ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload")
-        uploader = RemoteLogManager(
+        uploader = Uploader(
             logs.filesystem,
             store,
             self._clock,
             shard.metadata,
-            identity.store_id,
             self._seams.stop,
-            RemoteLogManagerSettings(writer=writer),
+            UploaderSettings(writer=writer),
             lambda: scratch.place(f"{number}/upload"),
         )
         compactor = Compactor(
@@ -354,11 +342,10 @@ class StorageEngineBuilder:
         return ShardTier(
             shard,
             uploader,
-            RemoteRetention(self._clock, shard.metadata),
+            RemoteRetention(shard.metadata),
             # The catalog's own dropped files are one collector's work, whatever the number of shards.
             Collector(
                 store,
-                self._clock,
                 shard.metadata,
                 catalog if shard.metadata.layout.shard == 0 else None,
             ),

@@ -3,10 +3,10 @@
 It knows nothing but files: no watermark, no other tier, no rule that says when to roll, to sync, or what may
 go. `segments` is replaced as a whole by whatever changes the list.
 
-Crash: whoever loads the log takes a segment for whole that lies below the recovery point and is followed by
-another one, and the recovery point may be at its end before it is sealed. So what nobody can tell to be
-missing, the index of aborted transactions, is durable before the next segment has a file. The other index
-files are compared with the data, a producer snapshot has a checksum, and the last segment is walked.
+Crash: a start trusts a segment that lies below the recovery point, is followed by another one and has a sound
+seal; it walks the others. The recovery point may be at the end of a segment before the segment is sealed.
+Where a segment has aborted transactions, their index and the seal are durable before the next segment has a
+file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stratalog.log.log_segments import LogSegments
 from stratalog.log.read.fetch_data import FetchData
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
-from stratalog.segment.file_names import TRANSACTION_INDEX_SUFFIX, segment_path
+from stratalog.segment.file_names import SEAL_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -141,7 +141,7 @@ class LocalLog:
         return segment
 
     def _sync_aborted(self, segment: LogSegment) -> None:
-        """Make its saved index of aborted transactions durable, name included.
+        """Make its saved index of aborted transactions durable, and the seal that proves it, names included.
 
         Raises DataDirectoryError: after a sync that failed nobody knows what is on the disk, and the next one
         would not say so.
@@ -150,8 +150,9 @@ class LocalLog:
             return
         path = segment_path(self.directory, segment.base_offset, TRANSACTION_INDEX_SUFFIX)
         try:
-            with self.resources.files.use(path) as file:
-                file.sync()
+            for synced in (path, segment_path(self.directory, segment.base_offset, SEAL_SUFFIX)):
+                with self.resources.files.use(synced) as file:
+                    file.sync()
             self.resources.filesystem.sync_directory(self.directory)
         except OSError as failure:
             raise DataDirectoryError(

@@ -6,7 +6,7 @@ A segment's name is its base offset in twenty digits, so that names sort as offs
     00000000000000147001.index            sparse offset index
     00000000000000147001.timeindex        sparse time index
     00000000000000147001.txnindex         aborted transactions, where there are any
-    00000000000000147001.txnchecksum      of the file before it; our own, a broker passes it over
+    00000000000000147001.seal             what proves the three indexes; our own, a broker passes it over
     00000000000000147001.log.deleted      dropped, to be unlinked
     00000000000000147001.log.cleaned      being written, to replace other segments
     00000000000000147001.log.swap         written and durable: it replaces what it overlaps
@@ -25,7 +25,7 @@ LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
-TRANSACTION_CHECKSUM_SUFFIX = ".txnchecksum"
+SEAL_SUFFIX = ".seal"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
@@ -33,7 +33,7 @@ INDEX_SUFFIXES = (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    TRANSACTION_CHECKSUM_SUFFIX,
+    SEAL_SUFFIX,
 )
 SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 

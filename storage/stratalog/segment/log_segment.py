@@ -28,7 +28,14 @@ from stratalog.record.native.batch_row import BatchRow
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import FIRST_READ_BYTES, BatchRead, ReadBounds, read_batches
 from stratalog.segment.batch_walk import LocatedBatch, damaged_batch
-from stratalog.segment.file_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, segment_path
+from stratalog.segment.file_names import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SEAL_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.index_rebuild import indexes_until, rebuild_indexes, resume_closed
 from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
@@ -38,6 +45,7 @@ from stratalog.segment.proven_batches import ProvenBatches
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_files import make_data_file, put_aside, put_indexes_aside, unlink_segment
 from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.segment.segment_search import position_of, position_since, proven_position_of
 from stratalog.segment.timestamp_offset import TimestampOffset
 
@@ -63,6 +71,7 @@ class LogSegment:
         "is_dropped",
         "path",
         "size_bytes",
+        "written_seal",
     )
 
     def __init__(
@@ -75,11 +84,11 @@ class LogSegment:
         size_bytes: int,
         created_ms: int,
         index_interval_bytes: int,
-        indexes: SegmentIndexes | None,
-        has_aborted: bool = False,
+        indexes: SegmentIndexes | None = None,
+        seal: SegmentSeal | None = None,
     ) -> None:
-        """`indexes`: of the active segment; None for one that is sealed. `has_aborted`: it has a transaction
-        index."""
+        """`indexes`: of the active segment. `seal`: of its files, which it was sealed or closed with; None
+        too where nothing is known of them."""
         self._resources = resources
         self.directory = directory
         self.base_offset = base_offset
@@ -89,7 +98,8 @@ class LogSegment:
         self.created_ms = created_ms
         self.first_timestamp_ms = NO_TIMESTAMP
         self.index_interval_bytes = index_interval_bytes
-        self.has_aborted = has_aborted
+        self.has_aborted = seal is not None and seal.has_aborted
+        self.written_seal = seal
         self.is_active = indexes is not None
         # Of a sealed segment None until they are needed.
         self._indexes = indexes
@@ -97,6 +107,7 @@ class LogSegment:
         self._is_superseded = self.is_dropped = False
         self._max_timestamp: TimestampOffset | None = None
         if indexes is not None:
+            self.has_aborted = len(indexes.transaction_index) > 0
             indexes.attach(resources.index_pages, directory)
 
     @staticmethod
@@ -179,7 +190,7 @@ class LogSegment:
         index is gone, be it with the segment)."""
         if not self.has_aborted:
             return AbortedInRange((), is_complete=False)
-        index = self.indexes().transaction_index.require_entries(self.directory)
+        index = self.indexes().transaction_index
         found = index.collect(fetch_offset, upper_bound_offset)
         if self.is_dropped:
             # Another one may have its names.
@@ -211,6 +222,7 @@ class LogSegment:
 
     def activate(self, indexes: SegmentIndexes, end_offset: int) -> None:
         """Let a segment that was loaded take appends. Raises CorruptRecordError, OSError."""
+        self.written_seal = indexes.seal
         indexes.attach(self._resources.index_pages, self.directory)
         self._indexes = indexes
         self.is_active = True
@@ -225,12 +237,11 @@ class LogSegment:
 
         Raises CorruptRecordError where its files do not agree with each other, OSError (FileNotFoundError).
         """
-        opened = self._open_indexes()
+        opened, seal = self._open_indexes(), self.written_seal
+        assert seal is not None
         with self.lend() as file:
-            indexes, end_offset = resume_closed(opened, file, self._extent)
-        opened.check_last(end_offset=end_offset, log_size_bytes=self.size_bytes)
-        indexes.note_saved(opened, self.size_bytes)
-        self.activate(indexes, end_offset)
+            indexes = resume_closed(opened, file, self._extent)
+        self.activate(indexes, seal.end_offset)
 
     def truncate_to(self, size_bytes: int) -> None:
         """Shorten a segment that is being recovered. Not synced. Raises OSError."""
@@ -256,8 +267,17 @@ class LogSegment:
         indexes.forget_pages()
 
     def save_indexes(self) -> None:
-        """Write the index files of the active segment, which stays active. Not synced. Raises OSError."""
-        self._growing().save(self.size_bytes)
+        """Write the index files of the active segment, which stays active, and its seal, unless they are
+        written. Not synced. Raises OSError."""
+        indexes = self._growing()
+        if indexes.seal is not None:
+            return
+        seal = indexes.save(self.size_bytes, self.end_offset)
+        path = segment_path(self.directory, self.base_offset, SEAL_SUFFIX)
+        with self._resources.files.use(path, for_writing=True) as file:
+            file.truncate(0)
+            file.append([seal.to_bytes()])
+        self.written_seal = seal
 
     def sync(self, *, with_indexes: bool) -> None:
         """Data (and the index files, of a sealed segment) survive a power loss when this returns. Raises
@@ -401,15 +421,16 @@ class LogSegment:
             return indexes
         try:
             indexes = self._open_indexes()
-            indexes.check_last(end_offset=self.end_offset, log_size_bytes=self.size_bytes)
         except (FileNotFoundError, CorruptRecordError):
             return self.rebuild_indexes(None)
         self._indexes = indexes
         return indexes
 
     def _open_indexes(self) -> SegmentIndexes:
+        if self.written_seal is None:
+            raise CorruptRecordError("a segment has no seal, so its indexes prove nothing", path=self.path)
         return SegmentIndexes.open(
-            self._resources.index_pages, self.directory, self.base_offset, self.size_bytes
+            self._resources.index_pages, self.directory, self.base_offset, self.written_seal
         )
 
     def rebuild_indexes(self, damaged: SegmentIndexes | None) -> SegmentIndexes:
@@ -424,10 +445,12 @@ class LogSegment:
                     self.directory,
                     self._extent,
                     interval_bytes=self.index_interval_bytes,
+                    aborted=IndexSeal() if self.written_seal is None else self.written_seal.transaction_index,
                     replaces_files=not self._is_superseded,
                     # What there is may lead to batches behind the damage; without any, those before it count.
                     may_end=indexes is None,
                 )
+                self.written_seal = indexes.seal or self.written_seal
             return indexes
 
     def before(self, offset: int) -> LogSegment:
@@ -449,7 +472,6 @@ class LogSegment:
             size_bytes=size_bytes,
             created_ms=self.created_ms,
             index_interval_bytes=self.index_interval_bytes,
-            indexes=None,
         )
         kept.activate(indexes, end_offset)
         return kept

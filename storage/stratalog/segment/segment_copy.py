@@ -22,6 +22,7 @@ from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.segment_seal import SegmentSeal
 
 
 class ProvenRun(NamedTuple):
@@ -55,7 +56,7 @@ class SegmentCopy:
         self._path = segment_path(directory, self.base_offset, LOG_SUFFIX)
         self._indexes: SegmentIndexes | None = SegmentIndexes.empty(self.base_offset)
         self._first_timestamp_ms = NO_TIMESTAMP
-        self._has_aborted = False
+        self._seal: SegmentSeal | None = None
         with resources.files.use(self._path, for_writing=True) as file:
             file.truncate(0)
 
@@ -121,13 +122,12 @@ class SegmentCopy:
         """
         if not self.source.has_aborted:
             return []
-        index = self.source.indexes().transaction_index.require_entries(self.source.directory)
+        index = self.source.indexes().transaction_index
         return [index.entry(ordinal) for ordinal in range(len(self._growing().transaction_index), len(index))]
 
     def add_aborted(self, aborted: list[AbortedTransaction]) -> None:
         for entry in aborted:
             self._growing().add_aborted(entry)
-            self._has_aborted = True
 
     def sync(self) -> None:
         """The data survive a power loss when this returns; the name does not. Raises OSError."""
@@ -141,15 +141,16 @@ class SegmentCopy:
         the names when it returns. `modified_ms`: when the source's file was written. Raises OSError."""
         assert not self.source.is_active
         assert self.size_bytes == self.source.size_bytes
-        # Behind the last batch there may be a hole, up to the next segment.
-        self.end_offset = self.source.end_offset
         self._resources.filesystem.set_modified_ms(self._path, modified_ms)
         segment = self.segment(self._directory)
         segment.save_indexes()
         segment.seal()
+        self._seal = segment.written_seal
         segment.sync(with_indexes=True)
         segment.close()
         self._indexes = None
+        # Behind the last batch there may be a hole, up to the next segment.
+        self.end_offset = self.source.end_offset
         self.is_sealed = self.is_synced = True
 
     def segment(self, directory: str) -> LogSegment:
@@ -164,7 +165,7 @@ class SegmentCopy:
             created_ms=self.source.created_ms,
             index_interval_bytes=self.source.index_interval_bytes,
             indexes=self._indexes,
-            has_aborted=self._has_aborted,
+            seal=self._seal,
         )
         segment.first_timestamp_ms = self._first_timestamp_ms
         return segment

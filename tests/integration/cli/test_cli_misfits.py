@@ -160,7 +160,7 @@ def run(
 def test_it_is_one_line(server: ServerProcess) -> None:
     ended = run(server, "topic", "create", b"x\xff")
     assert (ended.returncode, ended.stdout) == (1, b"")
-    assert ended.stderr == b"error: the text is not Unicode, correct it text=`'x\\udcff'`\n"
+    assert ended.stderr == b"error: the text is not Unicode; correct it text=`'x\\udcff'`\n"
 
 
 def test_bytes_of_key_separators_and_paths_go_out_as_they_came(server: ServerProcess, tmp_path: Path) -> None:

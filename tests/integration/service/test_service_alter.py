@@ -29,6 +29,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -42,7 +43,8 @@ def other_catalog(bench: ServiceBench) -> Catalog:
     """The catalog as another process opens it."""
     store, ids = bench.server.engine.store, SystemIdGenerator()
     identity = StoreIdentity.open_or_create(store, ids)
-    return Catalog.open(store, SystemClock(), Random(0), ids, identity, Writer("tool", "elsewhere"))
+    writer = Writer("tool", "elsewhere")
+    return Catalog.open(StoreActor(store, SystemClock(), Random(0), ids, identity, writer))
 
 
 def alter(

@@ -13,7 +13,7 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.errors import FencedError, OffsetOutOfRangeError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import error_of_info
-from stratalog.client.messages import fetched_records
+from stratalog.client.messages import fetched_parts
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 
 
 def values_of(answer: log_pb2.FetchedPartition, fetch_offset: int) -> list[bytes | None]:
-    return [record.value for record in fetched_records(answer, fetch_offset).records]
+    return [record.value for part in fetched_parts(answer, fetch_offset) for record in part.records]
 
 
 async def fetch_one(bench: ServiceBench, offset: int, **limits: Any) -> log_pb2.FetchedPartition:

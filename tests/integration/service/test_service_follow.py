@@ -25,6 +25,7 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.shard.shard_state import ShardClaim
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -41,7 +42,8 @@ def catalog_of(store: ObjectStore) -> Catalog:
     """The catalog as somebody else has it open."""
     ids = SystemIdGenerator()
     identity = StoreIdentity.open_or_create(store, ids)
-    return Catalog.open(store, SystemClock(), system_random(), ids, identity, Writer("owner", "elsewhere"))
+    writer = Writer("owner", "elsewhere")
+    return Catalog.open(StoreActor(store, SystemClock(), system_random(), ids, identity, writer))
 
 
 def new_store() -> MemoryObjectStore:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.messages import fetched_records
+from stratalog.client.messages import fetched_parts
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -171,7 +171,9 @@ async def fetched_in_pieces(
     offset, found = start_offset, list[tuple[int, bytes | None]]()
     while True:
         [answer] = await bench.client.fetch({T0: offset}, partition_max_bytes=max_bytes, isolation=isolation)
-        found += [(record.offset, record.value) for record in fetched_records(answer, offset).records]
+        found += [
+            (record.offset, record.value) for part in fetched_parts(answer, offset) for record in part.records
+        ]
         end_offset = answer.high_watermark if isolation is UNCOMMITTED else answer.last_stable_offset
         if answer.next_fetch_offset == offset:
             assert offset == max(end_offset, start_offset)
@@ -271,7 +273,7 @@ async def test_a_poll_for_committed_records_wakes_when_their_transaction_ends(
         assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (3, 3, 3)
         told = [(one.producer_id, one.first_offset, one.last_offset) for one in answer.aborted_transactions]
         assert told == ([] if committed else [(1, 0, 2)])
-        values = [record.value for record in fetched_records(answer, 0).records]
+        values = [record.value for part in fetched_parts(answer, 0) for record in part.records]
         assert values == ([value_of(1, 0), b"behind it"] if committed else [b"behind it"])
 
 
@@ -299,7 +301,9 @@ async def test_a_reader_of_everything_is_not_told_of_transactions(tmp_path: Path
         writer.end(1, committed=False)
         [answer] = await bench.client.fetch({T0: 0})
         assert not answer.aborted_transactions
-        assert [record.value for record in fetched_records(answer, 0).records] == [value_of(1, 0)]
+        assert [record.value for part in fetched_parts(answer, 0) for record in part.records] == [
+            value_of(1, 0)
+        ]
 
 
 async def test_an_unknown_isolation_level_is_refused(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.head.commit import Commit, Writer
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
 from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
 from stratalog.remote.metadata.head.history import find_in_history
-from stratalog.remote.metadata.shard.actions import SHARD_ACTIONS, Claim, DropPartitions
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Claim, DropPartitions
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
@@ -65,17 +65,9 @@ class Racer:
 
 
 def open_log(store: ObjectStore, identity: StoreIdentity, number: int) -> MetadataLog:
-    return MetadataLog.open(
-        store,
-        SystemClock(),
-        Random(number),
-        SystemIdGenerator(),
-        identity,
-        0,
-        Writer("racer", f"racer-{number}"),
-        no_directories,
-        settings=SETTINGS,
-    )
+    writer = Writer("racer", f"racer-{number}")
+    actor = StoreActor(store, SystemClock(), Random(number), SystemIdGenerator(), identity, writer)
+    return MetadataLog.open(actor, 0, no_directories, settings=SETTINGS)
 
 
 def no_directories(ref: ObjectRef) -> list[SliceEntry]:

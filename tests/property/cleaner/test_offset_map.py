@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,9 +19,7 @@ from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import (
-    ATTRIBUTES_POSITION,
     CONTROL_BIT,
-    CRC_POSITION,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
     TIMESTAMP_TYPE_BIT,
@@ -34,7 +31,8 @@ from stratalog.record.native import pure_clean_kernels, pure_kernels
 from stratalog.record.native.aborted_spans import is_aborted, ordered
 from stratalog.record.native.cleaned_batches import CleanRule
 from stratalog.record.record import Record
-from tests.support.cleaner.clean_ways import WAYS, native, sound_headers
+from tests.support.cleaner.clean_ways import WAYS, native
+from tests.support.logs.damaged_batches import damaged, sound_headers, sum_again
 
 needs_native = pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
 both_ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
@@ -135,34 +133,9 @@ def some_row(random: Random, key_count: int, *, is_plain: bool) -> bytes:
     return b"".join(parts)
 
 
-def damaged(random: Random, data: bytes) -> bytes:
-    """Some bytes are others, sometimes with checksums that say nothing of it."""
-    changed = bytearray(data)
-    for _ in range(random.choice((0, 1, 1, 3))):
-        if changed:
-            place = random.randrange(len(changed))
-            changed[place] = random.choice(
-                (0, 1, 0x7F, 0x80, 0xFF, changed[place] ^ 1 << random.randrange(8))
-            )
-    if random.random() < 0.7:
-        sum_again(changed)
-    if random.random() < 0.1:
-        del changed[random.randrange(len(changed) + 1) :]
-    return bytes(changed) if random.random() < 0.97 else random.randbytes(random.randrange(200))
-
-
-def sum_again(data: bytearray) -> None:
-    position = 0
-    while True:
-        try:
-            end = position + parse_header(data, position).size_in_bytes
-        except CorruptRecordError:
-            return
-        if end > len(data):
-            return
-        crc = crc32c(memoryview(data)[position + ATTRIBUTES_POSITION : end])
-        data[position + CRC_POSITION : position + ATTRIBUTES_POSITION] = crc.to_bytes(4)
-        position = end
+def maybe_summed(random: Random, data: bytes) -> bytes:
+    """Damage that the checksums cover, most often."""
+    return sum_again(data) if random.random() < 0.7 else data
 
 
 def some_spans(random: Random, headers: list[BatchHeader]) -> array[int] | tuple[int, ...]:
@@ -226,7 +199,7 @@ def test_rows_and_single_batches_are_put_and_cleaned_alike(seed: int) -> None:
         row = some_row(random, key_count, is_plain=random.random() < 0.6)
         rule = some_rule(random, row)
         offsets = [header.base_offset for _, header in batches(row)]
-        data = damaged(random, row) if random.random() < 0.6 else row
+        data = maybe_summed(random, damaged(random, row)) if random.random() < 0.6 else row
         first_offset = random.choice([0, 0, *offsets, *(offset + 1 for offset in offsets)])
         stop_offset = random.choice([END, END, *offsets])
         end_position = row_way.put(ours, data, first_offset, stop_offset, rule.aborted)

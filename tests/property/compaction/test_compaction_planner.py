@@ -21,8 +21,8 @@ from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
 from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
@@ -88,7 +88,7 @@ class Shard:
 
     def __init__(self) -> None:
         self.seq = 0
-        self.partitions: dict[TopicIdPartition, PartitionState] = {}
+        self.partitions: dict[TopicIdPartition, TieredPartition] = {}
         self.refs: dict[str, ObjectRef] = {}
         self.object_seqs: dict[str, int] = {}
 
@@ -201,7 +201,7 @@ def random_shard(random: Random, topics: Topics) -> Shard:
                 has_markers=size_bytes > 0 and random.random() < 0.03,
             )
             position += size_bytes
-            before = shard.partitions.get(tip, PartitionState())
+            before = shard.partitions.get(tip, TieredPartition())
             shard.partitions[tip] = before.with_slice(LiveSlice(name, base, end, entry))
     for tip, partition in shard.partitions.items():
         start = random.choice((0, 0, random.randrange(partition.tiered_end_offset + 1)))
@@ -284,7 +284,7 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
             assert not live.entry.tombstone_count or horizon_ms is None or horizon_ms > NOW_MS
 
 
-def eligible_slices(policy: TopicPolicy, partition: PartitionState) -> list[LiveSlice]:
+def eligible_slices(policy: TopicPolicy, partition: TieredPartition) -> list[LiveSlice]:
     """What may be compacted: everything up to the first slice that is too young or holds a transaction."""
     latest = NOW_MS - policy.min_compaction_lag_ms if policy.min_compaction_lag_ms else NOW_MS
     eligible: list[LiveSlice] = []
@@ -327,7 +327,7 @@ def uploads(
 ) -> Shard:
     shard = Shard()
     tip = TopicIdPartition(policy.topic_id, 0)
-    partition = PartitionState()
+    partition = TieredPartition()
     for number, size_bytes in enumerate(sizes):
         name = shard.new_object(size_bytes)
         made = entry_of(

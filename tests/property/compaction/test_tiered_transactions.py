@@ -24,10 +24,10 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.remote_reader_settings import RemoteReaderSettings
+from stratalog.remote.tier.slice_source import RemoteReaderSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -171,7 +171,7 @@ def check_reads(reader: RemoteReader, tip: TopicIdPartition, history: History, m
             )
 
 
-def check_slices(logs: TieredLogs, history: History, partition: PartitionState) -> None:
+def check_slices(logs: TieredLogs, history: History, partition: TieredPartition) -> None:
     """Every slice says what the history says of its range, and of its end."""
     for live in partition.slices:
         entry = live.entry

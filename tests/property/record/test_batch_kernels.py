@@ -37,7 +37,6 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     CONTROL_BIT,
-    CRC_POSITION,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
     TIMESTAMP_TYPE_BIT,
@@ -50,12 +49,12 @@ from stratalog.record.native.batch_row import MAX_ROW_COUNT
 from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_key_kernels import hash_keys, sort_key_entries
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects import key_stream, slice_builder
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
-from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd
+from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
-from tests.support.cleaner.clean_ways import sound_headers
+from tests.support.logs.damaged_batches import damaged, sound_headers, sum_again
 
 KERNELS: list[Any] = [pure_batch_kernels]
 try:
@@ -134,19 +133,6 @@ def some_row(random: Random, *, is_plain: bool | None = None) -> Row:
     return Row(b"".join(parts), records_count, is_plain)
 
 
-def damaged(random: Random, data: bytes) -> bytes:
-    changed = bytearray(data)
-    for _ in range(random.choice((0, 1, 1, 3))):
-        if changed:
-            place = random.randrange(len(changed))
-            changed[place] = random.choice(
-                (0, 1, 0x7F, 0x80, 0xFF, changed[place] ^ 1 << random.randrange(8))
-            )
-    if random.random() < 0.2:
-        del changed[random.randrange(len(changed) + 1) :]
-    return bytes(changed) if random.random() < 0.95 else random.randbytes(random.randrange(200))
-
-
 def some_rule(random: Random, data: bytes) -> BatchFilter:
     ends = [header.next_offset for _, header in batches(data)]
     return BatchFilter(
@@ -201,16 +187,6 @@ def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
     native.scan_batches(data, position, limit, fingerprint)
     native.filter_batches(data, position, survivors, ordinal, rule, fingerprint)
     outcome(native.hash_batches, data, HASH_KEY, random.choice((0, 5, 2**32 - 3)), KeyEntries())
-
-
-def sum_again(data: bytes) -> bytes:
-    """The same batches, with checksums that are true."""
-    summed = bytearray(data)
-    for position, header in sound_headers(data):
-        end = position + header.size_in_bytes
-        crc = crc32c.crc32c(data[position + ATTRIBUTES_POSITION : end])
-        summed[position + CRC_POSITION : position + ATTRIBUTES_POSITION] = crc.to_bytes(4, "big")
-    return bytes(summed)
 
 
 def entry_of(data: bytes, **fields: Any) -> SliceEntry:
@@ -271,12 +247,8 @@ def both_outcomes(work: Callable[[], object]) -> tuple[object, object]:
 
 def built_slice(data: bytes, interval_bytes: int) -> object:
     builder = SliceBuilder(
-        UUID(int=1),
-        "topic",
-        0,
-        0,
+        SliceStart(UUID(int=1), "topic", 0, 0, KeyHashing(HASH_KEY)),
         data_position=0,
-        key_hashing=KeyHashing(HASH_KEY),
         index_interval_bytes=interval_bytes,
         max_record_count=100,
     )

@@ -147,19 +147,6 @@ def test_a_stream_that_is_not_sorted_is_refused(hashes: list[tuple[int, int]]) -
         list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), len(hashes)))
 
 
-def test_order_is_checked_from_block_to_block() -> None:
-    hashes = [(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT)]
-    encoded = encode_key_stream(key_entries([*hashes, (MAX_BLOCK_ENTRY_COUNT - 1, 0)]))
-    with pytest.raises(StoreCorruptError, match="block to block"):
-        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), len(hashes) + 1))
-
-
-def test_an_ordinal_behind_the_slice_is_refused() -> None:
-    encoded = encode_key_stream(key_entries([(1, 1), (2, 2)]))
-    with pytest.raises(StoreCorruptError, match="behind the end"):
-        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), 1))
-
-
 def test_a_damaged_block_is_not_handed_out() -> None:
     """Its own checksum tells: the stream's would come too late for whoever acts on each block."""
     encoded = encode_key_stream(key_entries([(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT + 1)]))
@@ -167,7 +154,7 @@ def test_a_damaged_block_is_not_handed_out() -> None:
     changed[-8] ^= 1  # the tombstone of the last block's only entry
     blocks = key_blocks(bytes(changed), stream_ref(encoded), MAX_BLOCK_ENTRY_COUNT + 1)
     assert next(blocks).entry_count == MAX_BLOCK_ENTRY_COUNT
-    with pytest.raises(StoreCorruptError, match="block that fails its checksum"):
+    with pytest.raises(StoreCorruptError):
         next(blocks)
 
 
@@ -178,21 +165,35 @@ def test_padding_is_zero() -> None:
     block_crc = crc_of(changed[16:], crc_of(changed[:12]))
     changed[12:16] = block_crc.to_bytes(4, "little")
     ref = stream_ref(encoded)._replace(crc=crc_of(changed))
-    with pytest.raises(StoreCorruptError, match="padding"):
+    with pytest.raises(StoreCorruptError):
         list(key_blocks(bytes(changed), ref, 1))
 
 
-def test_a_tombstone_is_a_bit() -> None:
-    found = key_entries([(1, 1)])
-    found.tombstone[0] = 2
+FULL = [(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("hashes", "record_count", "tombstone", "lost_bytes"),
+    [
+        ([*FULL, (MAX_BLOCK_ENTRY_COUNT - 1, 0)], MAX_BLOCK_ENTRY_COUNT + 1, 0, 0),
+        ([(1, 1), (2, 2)], 1, 0, 0),
+        ([(1, 1)], 1, 2, 0),
+        (
+            [*FULL, (MAX_BLOCK_ENTRY_COUNT, 0)],
+            MAX_BLOCK_ENTRY_COUNT + 1,
+            0,
+            block_size_bytes(1, has_version=False),
+        ),
+    ],
+    ids=["order between blocks", "ordinal behind the slice", "tombstone is a bit", "missing last block"],
+)
+def test_a_contradiction_is_refused(
+    hashes: list[tuple[int, int]], record_count: int, tombstone: int, lost_bytes: int
+) -> None:
+    found = key_entries(hashes)
+    found.tombstone[0] = tombstone
     encoded = encode_key_stream(found)
-    with pytest.raises(StoreCorruptError, match="tombstone"):
-        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), 1))
-
-
-def test_a_missing_block_is_noticed_in_the_end() -> None:
-    encoded = encode_key_stream(key_entries([(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT + 1)]))
-    first_bytes = block_size_bytes(MAX_BLOCK_ENTRY_COUNT, has_version=False)
-    ref = stream_ref(encoded)._replace(size_bytes=first_bytes)
-    with pytest.raises(StoreCorruptError, match="describes"):
-        list(key_blocks(b"".join(encoded.parts)[:first_bytes], ref, MAX_BLOCK_ENTRY_COUNT + 1))
+    size_bytes = encoded.size_bytes - lost_bytes
+    ref = stream_ref(encoded)._replace(size_bytes=size_bytes)
+    with pytest.raises(StoreCorruptError):
+        list(key_blocks(b"".join(encoded.parts)[:size_bytes], ref, record_count))

@@ -4,7 +4,7 @@ itself in plain Python, as the cleaner does without compiled kernels."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -12,11 +12,11 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.cleaner.clean import rebuilt_batch
 from stratalog.cleaner.clean.batch_cleaner import BatchCleaner
 from stratalog.record.batch import require_crc
-from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.native import pure_clean_kernels, pure_offset_map
 from stratalog.record.native.aborted_spans import is_aborted
 from stratalog.record.native.cleaned_batches import CleanedBatches, CleanRule
 from stratalog.record.record_sections import RecordSections
+from tests.support.logs.damaged_batches import sound_headers
 
 try:
     native: Any = importlib.import_module("stratalog.record.native._kernels")
@@ -99,20 +99,6 @@ class BatchWay:
 
 BATCH_WAY = BatchWay()
 WAYS: list[RowWay | BatchWay] = [BATCH_WAY, *([RowWay()] if native is not None else [])]
-
-
-def sound_headers(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
-    """Those of the whole batches that the data begin with."""
-    position = 0
-    while True:
-        try:
-            header = parse_header(data, position)
-        except CorruptRecordError:
-            return
-        if header.size_in_bytes > len(data) - position:
-            return
-        yield position, header
-        position += header.size_in_bytes
 
 
 def together(done: Sequence[CleanedBatches], end_position: int) -> CleanedBatches:

@@ -21,9 +21,9 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
 from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from tests.support.simulation.metadata_world import PARTITIONS, SETTINGS, TOPIC_IDS, Seat
 from tests.support.simulation.mock_objects import (
     MockObject,

@@ -18,11 +18,11 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.head.checkpoint import read_checkpoint, read_root
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.head import Head
-from stratalog.remote.metadata.shard.actions import SHARD_ACTIONS, Add, Replace
-from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, Replace
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
 from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
@@ -92,7 +92,7 @@ class MetadataAudit:
         """The directory of an object, even of one that is gone."""
         return [part.entry() for part in self._objects[ref.name]]
 
-    def readable(self, partition: PartitionState) -> Iterator[MockRecord]:
+    def readable(self, partition: TieredPartition) -> Iterator[MockRecord]:
         """What a reader of a partition gets, in the order of its slices."""
         for live in partition.slices:
             for part in self._objects[live.object_name]:
@@ -189,7 +189,7 @@ class MetadataAudit:
                     f"inline commit {commit.seq} brings object {name}, which is gone",
                 )
 
-    def _check_readable(self, tip: TopicIdPartition, partition: PartitionState) -> None:
+    def _check_readable(self, tip: TopicIdPartition, partition: TieredPartition) -> None:
         readable = list(self.readable(partition))
         offsets = [record.offset for record in readable]
         _require(offsets == sorted(set(offsets)), "a reader's offsets do not ascend")

@@ -16,7 +16,7 @@ from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
+from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -54,13 +54,10 @@ class Seat:
         """A metadata log of this actor's."""
         world = self.world
         return MetadataLog.open(
-            self.store,
-            world.clock,
-            self.random,
-            self.ids,
-            world.identity,
+            StoreActor(
+                self.store, world.clock, self.random, self.ids, world.identity, Writer(kind, self.name)
+            ),
             0,
-            Writer(kind, self.name),
             self.load_directory,
             settings=settings,
         )

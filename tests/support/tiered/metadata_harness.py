@@ -11,11 +11,11 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
 from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
-from stratalog.remote.metadata.shard.shard_machine import ShardMachine
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
@@ -58,13 +58,8 @@ class MetadataHarness:
     ) -> MetadataLog:
         """Open the shard."""
         return MetadataLog.open(
-            store or self.store,
-            self.clock,
-            self.random,
-            self.ids,
-            self.identity,
+            self.actor(kind, store=store),
             0,
-            Writer(kind, f"{kind}-1"),
             self.load_directory,
             read_only=read_only,
             settings=settings,
@@ -79,16 +74,12 @@ class MetadataHarness:
         self, *, store: ObjectStore | None = None, settings: CommitSettings = BY_HAND, read_only: bool = False
     ) -> Catalog:
         """Open the catalog."""
-        return Catalog.open(
-            store or self.store,
-            self.clock,
-            self.random,
-            self.ids,
-            self.identity,
-            Writer("owner", "owner-1"),
-            read_only=read_only,
-            settings=settings,
-        )
+        return Catalog.open(self.actor("owner", store=store), read_only=read_only, settings=settings)
+
+    def actor(self, kind: str, *, store: ObjectStore | None = None) -> StoreActor:
+        """An actor on the store, or on another one over the same bytes."""
+        writer = Writer(kind, f"{kind}-1")
+        return StoreActor(store or self.store, self.clock, self.random, self.ids, self.identity, writer)
 
     def load_directory(self, ref: ObjectRef) -> Sequence[SliceEntry]:
         self.loaded.append(ref.name)
@@ -122,7 +113,7 @@ class MetadataHarness:
     def head(self) -> Head:
         """The head as it is stored."""
         key = self.layout.head_key
-        return Head.decode(self.store.get(key).data, key, ShardMachine(self.load_directory).table)
+        return Head.decode(self.store.get(key).data, key, SHARD_ACTIONS)
 
     def put_head(self, head: Head) -> None:
         """Replace the stored head, whatever it is."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
@@ -26,21 +27,18 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
+from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
 from stratalog.remote.metadata.ownership.ownership import ReconciledLog, claim_shard, reconcile_log
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_directory import read_directory
-from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
-from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.log_restore import restore_log
-from stratalog.remote.tier.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
+from stratalog.remote.tier.partition_upload import UploadCandidate
 from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.upload_report import UploadReport
-from stratalog.remote.tier.upload_run import UploadCandidate
+from stratalog.remote.tier.uploader import Uploader, UploaderSettings, UploadReport
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 
@@ -67,30 +65,21 @@ class TieredLogs:
         self.clock = clock
         identity = StoreIdentity.open_or_create(store, ids)
         writer = Writer("owner", owner)
-        self.catalog = Catalog.open(store, clock, random.Random(0), ids, identity, writer)
-        self.metadata = MetadataLog.open(
-            store,
-            clock,
-            random.Random(0),
-            ids,
-            identity,
-            0,
-            writer,
-            self._load_directory,
-            settings=commit_settings,
-        )
+        actor = StoreActor(store, clock, random.Random(0), ids, identity, writer)
+        self.catalog = Catalog.open(actor)
+        load_directory = partial(read_directory, store, StoreLayout(0))
+        self.metadata = MetadataLog.open(actor, 0, load_directory, settings=commit_settings)
         settings = LogManagerSettings(data_dirs=("/data",))
         self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, settings)
         self.claimed = claim_shard(filesystem, ids, self.metadata, ("/data",), shard=0, owner=owner)
         stop = stop or StopSignal()
-        self.uploader = RemoteLogManager(
+        self.uploader = Uploader(
             filesystem,
             StoppableObjectStore(store, stop),
             clock,
             self.metadata,
-            identity.store_id,
             stop,
-            RemoteLogManagerSettings(
+            UploaderSettings(
                 writer=ObjectWriterSettings(
                     spool_directory="/spool", memory_bytes=memory_bytes, index_interval_bytes=100
                 ),
@@ -157,6 +146,3 @@ class TieredLogs:
     def close(self) -> None:
         """Stop as a server stops that was asked to."""
         self.manager.close()
-
-    def _load_directory(self, ref: ObjectRef) -> Sequence[SliceEntry]:
-        return read_directory(self.store, StoreLayout(0), ref)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -24,12 +25,12 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -65,28 +66,18 @@ class TieredStore:
     def store_id(self) -> UUID:
         return self._identity.store_id
 
-    def open_metadata(self, store: ObjectStore, kind: str) -> MetadataLog:
-        """Another actor's view of the shard."""
-
-        def load_directory(ref: ObjectRef) -> Sequence[SliceEntry]:
-            return read_directory(store, self.layout, ref)
-
-        return MetadataLog.open(
-            store,
-            self._clock,
-            random.Random(0),
-            self._ids,
-            self._identity,
-            0,
-            Writer(kind, kind),
-            load_directory,
-        )
+    def open_metadata(self, store: ObjectStore, kind: str, clock: Clock | None = None) -> MetadataLog:
+        """Another actor's view of the shard, by its own clock if it has one."""
+        load_directory = partial(read_directory, store, self.layout)
+        return MetadataLog.open(self._actor(store, kind, clock), 0, load_directory)
 
     def open_catalog(self, store: ObjectStore, kind: str) -> Catalog:
         """Another actor's view of the topics."""
-        return Catalog.open(
-            store, self._clock, random.Random(0), self._ids, self._identity, Writer(kind, kind)
-        )
+        return Catalog.open(self._actor(store, kind))
+
+    def _actor(self, store: ObjectStore, kind: str, clock: Clock | None = None) -> StoreActor:
+        writer = Writer(kind, kind)
+        return StoreActor(store, clock or self._clock, random.Random(0), self._ids, self._identity, writer)
 
     def compactor(
         self,
@@ -106,9 +97,10 @@ class TieredStore:
             defaults,
         )
 
-    def shard(self, store: ObjectStore) -> CompactedShard:
-        """As a compactor of its own sees it through `store`."""
-        metadata, catalog = self.open_metadata(store, "compactor"), self.open_catalog(store, "compactor")
+    def shard(self, store: ObjectStore, clock: Clock | None = None) -> CompactedShard:
+        """The shard as a compactor sees it through `store`, by its own clock if it has one."""
+        metadata = self.open_metadata(store, "compactor", clock)
+        catalog = self.open_catalog(store, "compactor")
         return CompactedShard(store, self.store_id, metadata, catalog)
 
     def upload(
@@ -157,7 +149,7 @@ class TieredStore:
         assert topic is not None
         return topic
 
-    def partition(self, tip: TopicIdPartition) -> PartitionState:
+    def partition(self, tip: TopicIdPartition) -> TieredPartition:
         """The partition as the head has it now."""
         return self.metadata.refresh().partition(tip)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.client.messages import FetchedRecords, fetched_records, fetched_runs
+from stratalog.client.messages import FetchedRecords, fetched_parts
 from stratalog.record import record_runs
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -51,11 +51,12 @@ def answer_of(batches: bytes, next_offset: int) -> log_pb2.FetchedPartition:
 @given(counts=COUNTS, fetch_offset=st.integers(0, 20), next_offset=st.integers(0, 25))
 def test_only_records_inside_the_range_count(counts: list[int], fetch_offset: int, next_offset: int) -> None:
     batches, offset = row(counts)
-    fetched = fetched_records(answer_of(batches, next_offset), fetch_offset)
+    parts = list(fetched_parts(answer_of(batches, next_offset), fetch_offset))
+    records = [record for part in parts for record in part.records]
     expected = [at for at in range(offset) if fetch_offset <= at < next_offset]
-    assert [record.offset for record in fetched.records] == expected
-    assert [record.value for record in fetched.records] == [str(at).encode() for at in expected]
-    assert fetched[2:] == (next_offset, 99, 3, 4)
+    assert [record.offset for record in records] == expected
+    assert [record.value for record in records] == [str(at).encode() for at in expected]
+    assert parts[-1][2:] == (next_offset, 99, 3, 4)
 
 
 @given(
@@ -71,7 +72,7 @@ def test_parts_go_on_where_the_one_before_ended(
     batches, offset = row(counts)
     end = offset + hole if end_offset is None else min(offset + hole, end_offset)
     with mock.patch.object(record_runs, "RUN_COUNT", run_count):
-        parts = list(fetched_runs(answer_of(batches, offset + hole), fetch_offset, end_offset))
+        parts = list(fetched_parts(answer_of(batches, offset + hole), fetch_offset, end_offset))
     assert all(len(part.records) <= run_count for part in parts)
     # Whoever stops behind any of them, and begins again at its next offset, has every record once.
     found = list[int]()
@@ -96,7 +97,7 @@ def test_parts_have_neither_markers_nor_what_was_aborted() -> None:
     answer = answer_of(batches + with_base_offset(marker, 6), 7)
     answer.aborted_transactions.add(producer_id=7, first_offset=0, last_offset=6)
     with mock.patch.object(record_runs, "RUN_COUNT", 2):
-        parts = list(fetched_runs(answer, 0))
+        parts = list(fetched_parts(answer, 0))
     assert [[record.offset for record in part.records] for part in parts] == [[2, 3], [4]]
     assert [part.next_offset for part in parts] == [4, 7]
 
@@ -107,10 +108,10 @@ def with_base_offset(batch: bytes, base_offset: int) -> bytes:
 
 def test_the_records_before_a_damaged_batch_come_first() -> None:
     batches, offset = row([3, 2])
-    parts = fetched_runs(answer_of(batches[:-1] + b"x", offset), 1)
+    parts = fetched_parts(answer_of(batches[:-1] + b"x", offset), 1)
     fetched = next(parts)
     assert ([record.offset for record in fetched.records], fetched.next_offset) == ([1, 2], 3)
-    with pytest.raises(CorruptRecordError, match="checksum"):
+    with pytest.raises(CorruptRecordError):
         next(parts)
 
 
@@ -121,9 +122,9 @@ def test_a_damaged_batch_does_not_pass_for_one_to_leave_out(mask: int) -> None:
     damaged[ATTRIBUTES_POSITION + 1] ^= mask
     answer = answer_of(plain + damaged + with_base_offset(plain, 2), 3)
     answer.aborted_transactions.add(producer_id=7, first_offset=0, last_offset=9)
-    parts = fetched_runs(answer, 0)
+    parts = fetched_parts(answer, 0)
     assert [record.offset for record in next(parts).records] == [0]
-    with pytest.raises(CorruptRecordError, match="checksum"):
+    with pytest.raises(CorruptRecordError):
         next(parts)
 
 
@@ -134,7 +135,7 @@ def test_memory_does_not_grow_with_what_an_answer_decompresses_to() -> None:
     fetched: FetchedRecords | None = None
     tracemalloc.start()
     try:
-        for fetched in fetched_runs(answer, 0):
+        for fetched in fetched_parts(answer, 0):
             count += len(fetched.records)
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:

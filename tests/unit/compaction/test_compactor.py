@@ -177,7 +177,7 @@ def test_a_clock_that_is_off_removes_no_tombstone() -> None:
         world.filesystem,
         wrong,
         SequentialIds(2),
-        tiered.shard(world.store),
+        tiered.shard(world.store, wrong),
         CompactionSettings(spool_directory="/tiered/compaction"),
     )
     assert compactor.run_once(["state"]) == ()

@@ -51,28 +51,39 @@ class TestPut:
         assert outcomes(store) == ["works, ok", "works, ok", "works, PreconditionFailedError"]
         assert str(store.trace).splitlines()[1] == "0001 a PUT k if_match: works, ok"
 
-    def test_fails(self, inner: MemoryObjectStore) -> None:
-        store = faulty(inner, FaultsAt({0: Fault.FAILS}))
-        with pytest.raises(StoreUnavailableError):
-            store.put("k", b"1")
-        assert keys(inner) == []
+    @pytest.mark.parametrize(
+        ("fault", "error", "before", "after", "outcome"),
+        [
+            (Fault.FAILS, StoreUnavailableError, None, None, "fails, did not land"),
+            (Fault.LANDS_UNKNOWN, StoreUnavailableError, None, b"1", "lands unknown, ok"),
+            (
+                Fault.LANDS_UNKNOWN,
+                StoreUnavailableError,
+                b"0",
+                b"0",
+                "lands unknown, PreconditionFailedError",
+            ),
+            (Fault.LANDS_AND_IS_REFUSED, PreconditionFailedError, None, b"1", "lands and is sent again, ok"),
+        ],
+    )
+    def test_one_fault(
+        self,
+        inner: MemoryObjectStore,
+        fault: Fault,
+        error: type[Exception],
+        before: bytes | None,
+        after: bytes | None,
+        outcome: str,
+    ) -> None:
+        if before is not None:
+            inner.put("k", before)
+        store = faulty(inner, FaultsAt({0: fault}))
+        with pytest.raises(error):
+            store.put("k", b"1", if_absent=True)
+        assert [inner.get(key).data for key in keys(inner)] == ([] if after is None else [after])
+        assert outcomes(store)[0] == outcome
         store.put("k", b"2")
-        assert keys(inner) == ["k"]
-
-    def test_lands_unknown(self, inner: MemoryObjectStore) -> None:
-        store = faulty(inner, FaultsAt({0: Fault.LANDS_UNKNOWN}))
-        with pytest.raises(StoreUnavailableError):
-            store.put("k", b"1", if_absent=True)
-        assert inner.get("k").data == b"1"
-        assert outcomes(store) == ["lands unknown, ok"]
-
-    def test_unknown_covers_a_refusal_too(self, inner: MemoryObjectStore) -> None:
-        inner.put("k", b"0")
-        store = faulty(inner, FaultsAt({0: Fault.LANDS_UNKNOWN}))
-        with pytest.raises(StoreUnavailableError):
-            store.put("k", b"1", if_absent=True)
-        assert inner.get("k").data == b"0"
-        assert outcomes(store) == ["lands unknown, PreconditionFailedError"]
+        assert inner.get("k").data == b"2"
 
     def test_lands_late_and_is_judged_late(self, inner: MemoryObjectStore) -> None:
         store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE, 1: Fault.LANDS_LATE}))
@@ -99,15 +110,6 @@ class TestPut:
         assert inner.get("k").data == b"2"
         store.release()
         assert inner.get("k").data == b"1"
-
-    def test_lands_and_is_refused(self, inner: MemoryObjectStore) -> None:
-        etag = inner.put("k", b"0")
-        store = faulty(inner, FaultsAt({0: Fault.LANDS_AND_IS_REFUSED, 1: Fault.LANDS_AND_IS_REFUSED}))
-        with pytest.raises(PreconditionFailedError):
-            store.put("k", b"1", if_match=etag)
-        assert inner.get("k").data == b"1"
-        store.put("k", b"2")
-        assert inner.get("k").data == b"2"
 
     def test_large_objects_meet_the_same_faults(self, inner: MemoryObjectStore) -> None:
         store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE}))

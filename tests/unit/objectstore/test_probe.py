@@ -39,7 +39,7 @@ class CarelessStore(MemoryObjectStore):
 )
 def test_a_careless_store_is_refused(ignores_match: bool, ignores_absent: bool, header: str) -> None:
     store = CarelessStore(ignores_match=ignores_match, ignores_absent=ignores_absent)
-    with pytest.raises(StoreNotUsableError, match="commits would be lost") as refused:
+    with pytest.raises(StoreNotUsableError) as refused:
         require_conditional_writes(store, SequentialIds(1))
     assert refused.value.fields["header"] == header
     assert list(store.list("")) == []

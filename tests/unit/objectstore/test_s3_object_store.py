@@ -29,6 +29,11 @@ from tests.support.tiered.scripted_s3 import DATE, DATE_MS, Answer, error_answer
 RANGE_HEADERS = {"Date": DATE, "ETag": '"etag"', "Content-Range": "bytes 10-29/100"}
 
 
+GET: Callable[[S3ObjectStore], object] = lambda store: store.get("key")  # noqa: E731
+GET_RANGE: Callable[[S3ObjectStore], object] = lambda store: store.get_range("key", 10, 20)  # noqa: E731
+LIST: Callable[[S3ObjectStore], object] = lambda store: list(store.list(""))  # noqa: E731
+
+
 class ImpatientClock(ManualClock):
     """Time passes whenever somebody looks."""
 
@@ -82,14 +87,6 @@ class TestRequests:
     def test_the_date_is_the_servers(self) -> None:
         with scripted_s3([Answer(body=b"data")]) as server:
             assert server.open_store().get("key").date_ms == DATE_MS
-
-    @pytest.mark.parametrize("headers", [{"ETag": '"e"'}, {"ETag": '"e"', "Date": "yesterday"}])
-    def test_an_answer_without_a_date_is_of_no_use(self, headers: dict[str, str]) -> None:
-        with (
-            scripted_s3([Answer(body=b"data", headers=headers)]) as server,
-            pytest.raises(StoreNotUsableError, match="Date"),
-        ):
-            server.open_store().get("key")
 
 
 class TestRetries:
@@ -156,21 +153,6 @@ class TestCutOff:
             with pytest.raises(StoreUnavailableError):
                 store.get("key")
 
-    def test_a_server_that_ignores_ranges_is_found_out(self) -> None:
-        with (
-            scripted_s3([Answer(200, b"x" * 100)]) as server,
-            pytest.raises(StoreNotUsableError, match="Range"),
-        ):
-            server.open_store().get_range("key", 10, 20)
-
-    @pytest.mark.parametrize("sent", ["bytes 10-19/20", "bytes 0-19/100", "bytes 10-29"])
-    def test_another_range_than_asked_for_is_corruption(self, sent: str) -> None:
-        with (
-            scripted_s3([Answer(206, b"x" * 20, {"Date": DATE, "Content-Range": sent})]) as server,
-            pytest.raises(StoreCorruptError),
-        ):
-            server.open_store().open_range("key", 10, 20)
-
 
 class TestDeadlines:
     def test_silence_ends(self) -> None:
@@ -188,9 +170,7 @@ class TestDeadlines:
         clock = ImpatientClock(25_000)
         with scripted_s3([error_answer(503, "SlowDown")]) as server:
             store = server.open_store(clock=clock, call_timeout_s=60, max_attempts=9)
-            with pytest.raises(
-                StoreUnavailableError, match="see whether the endpoint is right and up"
-            ) as late:
+            with pytest.raises(StoreUnavailableError) as late:
                 store.get("key")
             assert len(server.requests) == 2
             assert late.value.fields == {
@@ -204,25 +184,23 @@ class TestDeadlines:
             assert "key" not in late.value.fields
             assert late.value.fields["endpoint"] == server.endpoint_url
 
-    def test_a_large_write_is_given_up_when_its_time_is_over(self) -> None:
-        with scripted_s3([Answer()]) as server:
-            store = server.open_store(clock=ImpatientClock(1_000), call_timeout_s=20, max_attempts=1)
-            with pytest.raises(StoreUnavailableError):
-                store.put("key", bytes(8 << 20))
-            with pytest.raises(StoreUnavailableError):
-                store.put_parts("key", [bytes(8 << 20)])
-
-    def test_a_slow_read_is_given_up_when_its_time_is_over(self) -> None:
-        with scripted_s3([Answer(body=b"data")]) as server:
-            store = server.open_store(clock=ImpatientClock(31_000))
-            with pytest.raises(StoreUnavailableError, match="too slow"):
-                store.get("key")
-
-    def test_a_slow_read_of_a_range_is_given_up_when_its_time_is_over(self) -> None:
-        with scripted_s3([Answer(206, bytes(20), RANGE_HEADERS)]) as server:
-            store = server.open_store(clock=ImpatientClock(31_000))
-            with pytest.raises(StoreUnavailableError, match="too slow") as late:
-                store.get_range("key", 10, 20)
+    @pytest.mark.parametrize(
+        ("step_ms", "answer", "call"),
+        [
+            (4_000, Answer(), lambda store: store.put("key", bytes(8 << 20))),
+            (4_000, Answer(), lambda store: store.put_parts("key", [bytes(8 << 20)])),
+            (31_000, Answer(body=b"data"), lambda store: store.get("key")),
+            (31_000, Answer(206, bytes(20), RANGE_HEADERS), lambda store: store.get_range("key", 10, 20)),
+        ],
+        ids=["put", "put_parts", "get", "get_range"],
+    )
+    def test_a_slow_call_is_given_up_when_its_time_is_over(
+        self, step_ms: int, answer: Answer, call: Callable[[S3ObjectStore], object]
+    ) -> None:
+        with scripted_s3([answer]) as server:
+            store = server.open_store(clock=ImpatientClock(step_ms), max_attempts=1)
+            with pytest.raises(StoreUnavailableError) as late:
+                call(store)
             assert late.value.fields["key"] == "key"
             assert late.value.fields["endpoint"] == server.endpoint_url
 
@@ -241,13 +219,6 @@ class TestDeadlines:
                 opened.get("key")
             assert len(attempts) == count
             assert raised.value.fields["endpoint"] == server.endpoint_url
-
-    def test_nobody_there(self) -> None:
-        with scripted_s3([Answer()]) as server:
-            store = server.open_store()
-        with pytest.raises(StoreUnavailableError) as raised:
-            store.put("key", b"", if_absent=True)
-        assert raised.value.fields["endpoint"] == server.endpoint_url
 
 
 class TestLargeObjects:
@@ -316,18 +287,35 @@ class TestAnswers:
                             call(store)
 
     @pytest.mark.parametrize(
-        "listing",
+        ("answer", "call", "error"),
         [
-            b"<ListBucketResult></ListBucketResult>",
-            b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+            (Answer(body=b"data", headers={"ETag": "e"}), GET, StoreNotUsableError),
+            (Answer(body=b"data", headers={"ETag": "e", "Date": "yesterday"}), GET, StoreNotUsableError),
+            (Answer(200, b"x" * 100), GET_RANGE, StoreNotUsableError),
+            *(
+                (Answer(206, b"x" * 20, {"Date": DATE, "Content-Range": sent}), GET_RANGE, StoreCorruptError)
+                for sent in ("bytes 10-19/20", "bytes 0-19/100", "bytes 10-29")
+            ),
+            *(
+                (
+                    Answer(
+                        200,
+                        b"<ListBucketResult>%b</ListBucketResult>" % inner,
+                        {"Content-Type": "application/xml"},
+                    ),
+                    LIST,
+                    StoreNotUsableError,
+                )
+                for inner in (b"", b"<IsTruncated>true</IsTruncated>")
+            ),
         ],
     )
-    def test_half_a_listing_is_not_taken_for_a_short_one(self, listing: bytes) -> None:
-        with (
-            scripted_s3([Answer(200, listing, {"Content-Type": "application/xml"})]) as server,
-            pytest.raises(StoreNotUsableError),
-        ):
-            list(server.open_store().list(""))
+    def test_an_answer_that_is_not_what_was_asked_for(
+        self, answer: Answer, call: Callable[[S3ObjectStore], object], error: type[StoreError]
+    ) -> None:
+        """No date, a wrong date, no range, another range, half a listing."""
+        with scripted_s3([answer]) as server, pytest.raises(error):
+            call(server.open_store())
 
     def test_a_deletion_that_is_refused_in_part_raises(self) -> None:
         body = (
@@ -365,7 +353,7 @@ class TestConfiguration:
     """Everything comes from where every boto3 user expects it."""
 
     def test_no_credentials(self) -> None:
-        with pytest.raises(StoreAccessDeniedError, match="AWS_ACCESS_KEY_ID"):
+        with pytest.raises(StoreAccessDeniedError):
             open_store("s3://bucket?endpoint=http://127.0.0.1:1&region=us-east-1")
 
     @pytest.mark.parametrize("is_in_url", [True, False])
@@ -375,7 +363,7 @@ class TestConfiguration:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         if not is_in_url:
             monkeypatch.setenv("AWS_PROFILE", "nobody")
-        with pytest.raises(StoreAccessDeniedError, match="there is no such profile") as refused:
+        with pytest.raises(StoreAccessDeniedError) as refused:
             open_store("s3://bucket?profile=nobody" if is_in_url else "s3://bucket")
         assert refused.value.fields["profile"] == "nobody"
         assert refused.value.fields["looked_in"] == f"{tmp_path}/credentials, {tmp_path}/config"

@@ -47,7 +47,7 @@ def test_no_request_begins_behind_a_stop(name: str) -> None:
     stop = StopSignal()
     store = StoppableObjectStore(counting, stop)
     stop.set()
-    with pytest.raises(StoppingError, match="stopping"):
+    with pytest.raises(StoppingError):
         CALLS[name](store)
     assert counting.counts() == {}
     assert store.url == counting.url

@@ -21,6 +21,7 @@ from stratalog.record.keep_rules import (
     new_horizon_ms,
     record_fate,
 )
+from stratalog.record.native.aborted_spans import ordered
 from stratalog.record.native.cleaned_batches import NO_HORIZON, CleanedBatches, CleanRule
 from stratalog.record.record import Record
 from tests.support.cleaner.clean_ways import WAYS
@@ -151,6 +152,19 @@ def test_a_batch_gets_one_horizon_when_all_older_records_are_known(
     offset_map.skip_to(1 if sees_all_older else 0)
     cleaned = way.clean(batch, offset_map, CleanRule(NOW_MS, NEW_MS), way.transactions())
     assert parse_header(cleaned.data).delete_horizon_ms == (NEW_MS if expected else horizon_ms)
+
+
+@both_ways
+def test_each_record_of_an_aborted_transaction_goes_and_counts(way: Any) -> None:
+    producer = BatchProducer(7, 0, 0, is_transactional=True)
+    batch = encode_batch([Record(0, 0, b"k", b"v"), Record(0, 0, b"other", b"v")], producer=producer)
+    offset_map, transactions = way.new_map(), way.transactions()
+    offset_map.skip_to(1)
+    cleaned = way.clean(
+        batch, offset_map, CleanRule(NOW_MS, NEW_MS, aborted=ordered([(7, 0, 2)])), transactions
+    )
+    assert (cleaned.data, cleaned.aborted_count, cleaned.records_in) == (b"", 2, 0)
+    assert transactions.on_marker(7) is False
 
 
 def test_the_latest_horizon_is_never() -> None:

@@ -21,6 +21,7 @@ from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
@@ -54,7 +55,7 @@ def loaded(disk: MemoryFileSystem, segment: LogSegment) -> LogSegment:
         size_bytes=segment.size_bytes,
         created_ms=0,
         index_interval_bytes=segment.index_interval_bytes,
-        indexes=None,
+        seal=SegmentSeal.read(disk, "/d", segment.base_offset),
     )
 
 
@@ -343,7 +344,7 @@ def test_a_dropped_segment_is_gone_for_newcomers_and_unlinked_later() -> None:
     assert next(reader).header.base_offset == 0
     segment.mark_deleted()
     assert all(name.endswith(".deleted") for name in disk.list_directory("/d"))
-    assert len(disk.list_directory("/d")) == 3
+    assert len(disk.list_directory("/d")) == 4
     with pytest.raises(FileNotFoundError):
         segment.position_of(0)
     assert list(reader) == []
@@ -376,7 +377,7 @@ def test_where_a_full_disk_has_no_room_for_names_a_dropped_segment_is_unlinked_a
 
 
 def test_a_segment_whose_data_must_stay_is_as_it_was_and_one_without_data_is_gone() -> None:
-    for refused, left in ((1, 3), (2, 1)):
+    for refused, left in ((1, 4), (2, 1)):
         disk = FaultyFileSystem()
         segment = new_segment(disk)
         append(segment, [1])
@@ -467,7 +468,6 @@ def test_aborted_transactions_are_found_in_active_sealed_and_loaded_segments() -
     segment.save_indexes()
     segment.seal()
     found = loaded(disk, segment)
-    found.has_aborted = True
     # The files of the other two indexes may be made again; this one stays.
     disk.unlink("/d/00000000000000000000.index")
     for each in (segment, found):

@@ -6,7 +6,6 @@ import re
 from uuid import UUID
 
 import pytest
-from crc32c import crc32c
 
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
@@ -28,10 +27,11 @@ from stratalog.manager.partitions.partition_metadata import (
 )
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
-from stratalog.segment.indexes.transaction_checksum import checksum_line
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -65,7 +65,15 @@ def test_the_transaction_index() -> None:
     index = TransactionIndex(2)
     index.append(AbortedTransaction(2, 13, 19, 20))
     assert index.to_bytes() == bytes.fromhex(example("transaction index"))
-    assert checksum_line(crc32c(index.to_bytes()), 5647).decode() == example("transaction checksum")
+
+
+def test_the_seal() -> None:
+    indexes = [bytes.fromhex(example(f"{name} index")) for name in ("offset", "time", "transaction")]
+    seal = SegmentSeal.of(
+        6_012, 147_070, indexes[0], indexes[1], IndexSeal.of(indexes[2], TransactionIndex.page_bytes)
+    )
+    assert seal.to_bytes() == bytes.fromhex(example("seal"))
+    assert SegmentSeal.from_bytes(seal.to_bytes()) == seal
 
 
 def test_the_producer_snapshot() -> None:

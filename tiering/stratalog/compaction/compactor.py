@@ -47,7 +47,6 @@ from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.objects.spool import clear_spool_directory
-from stratalog.remote.store_clock import MAX_CLOCK_SKEW_MS, clock_skew_ms
 
 CONFIG_CHANGED = (
     "a topic was deleted or configured anew while the job ran; it is planned again with the new settings"
@@ -238,7 +237,7 @@ class Compactor:
             self._excluded[tip] = _Exclusion(str(error), until_ms)
 
     def _job_clock(self) -> JobClock:
-        is_trusted = abs(clock_skew_ms(self._clock, self._metadata)) <= MAX_CLOCK_SKEW_MS
+        is_trusted = self._metadata.is_clock_trusted
         return JobClock(self._metadata.store_date_ms, is_trusted)
 
 

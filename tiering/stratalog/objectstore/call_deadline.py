@@ -1,4 +1,4 @@
-"""How long a call to a store may take as a whole, whatever it waits for meanwhile."""
+"""The deadline of one whole call to a store, over all its waits."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ _READ_BYTES: Final = 1 << 20
 
 
 class CallTimeoutError(Exception):
-    """A call is over its time. Never leaves the store, which says whose call it was and on what."""
+    """A call exceeded its deadline. Never leaves the store, which raises its own error with key and URL."""
 
 
 class CallDeadline:
-    """When a call gives up. Not thread-safe: belongs to the call."""
+    """The time at which a call gives up. Not thread-safe: belongs to the call."""
 
     def __init__(self, clock: Clock, duration_s: float) -> None:
         self._clock = clock
         self._end_s = clock.monotonic_s() + duration_s
 
     def extend(self, duration_s: float) -> None:
-        """The call has more to move than was known when it began."""
+        """Add time for bytes that were not known when the call began."""
         self._end_s += duration_s
 
     def check(self) -> None:
-        """Raises CallTimeoutError once it is too late."""
+        """Raises CallTimeoutError after the deadline."""
         if self._clock.monotonic_s() > self._end_s:
             raise CallTimeoutError
 
 
 def read_in_time(stream: ReadStream, size: int, deadline: CallDeadline) -> bytes:
-    """All `size` bytes of a stream, in pieces, with a look at the clock after each. Raises CallTimeoutError,
-    and what the stream raises.
+    """All `size` bytes of a stream, in pieces, with a check of the deadline after each. Raises
+    CallTimeoutError and the errors of the stream.
     """
     pieces: list[bytes] = []
     remaining_bytes = size

@@ -1,9 +1,9 @@
-"""Counts what is asked of a store, by verb and key.
+"""Counts the requests to a store, by verb and key.
 
-A request is counted when it is made, whether it succeeds or not; bytes are counted when they have arrived
-(or, for writes, been accepted), a stream's as they are read. A listing counts as one LIST and a bulk deletion
-as one DELETE for each thousand keys, both under the empty key's or prefix's name. Requests on the wire
-(retries, the parts of a multipart upload) are not seen from here: `S3ObjectStore` has a hook for those.
+A request counts when it is made, whether it succeeds or not. Bytes count when they have arrived (or, for
+writes, been accepted), a stream's as they are read. A listing counts as one LIST; a bulk deletion as one
+DELETE for each thousand keys, under an empty key. Requests on the wire (retries, parts of a multipart upload)
+are not visible here: `S3ObjectStore` has a hook for those.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RequestKind(NamedTuple):
 
 
 class RequestCount(NamedTuple):
-    """How often, and how many bytes of body."""
+    """Requests, and bytes of their bodies."""
 
     requests: int = 0
     size_bytes: int = 0
@@ -63,7 +63,7 @@ class CountingObjectStore:
         self._counts: dict[RequestKind, RequestCount] = {}
 
     def counts(self) -> dict[RequestKind, RequestCount]:
-        """Everything counted since the last `reset`, as a copy."""
+        """A copy of the counts since the last `reset`."""
         with self._lock:
             return dict(self._counts)
 
@@ -145,7 +145,7 @@ class CountingObjectStore:
 
 
 def _noting_sizes(parts: Iterable[Buffer], sizes: list[int]) -> Iterator[Buffer]:
-    """The parts, which may be looked at only once."""
+    """Yield the parts, which may be iterated only once, and collect their sizes."""
     for part in parts:
         sizes.append(memoryview(part).nbytes)
         yield part

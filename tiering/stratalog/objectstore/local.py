@@ -4,16 +4,16 @@
     ROOT/.aside/    files being written; never listed, never read
     ROOT/.lock      locked (flock) while names change
 
-A write goes aside first, is fsynced there, and then takes its name: lock, compare, rename, fsync of the
-directory, unlock. So an object appears whole or not at all whatever dies when, and a put that has returned
-survives a power loss. The lock spans processes and is held for the change of a name only, never while bytes
-are written. Writes without a precondition take it too: renaming between somebody else's compare and rename
-would undo a finished write.
+A write goes to a file aside, is fsynced there, and then gets its name: lock, compare, rename, fsync of the
+directory, unlock. So an object appears whole or not at all after any crash, and a put that has returned
+survives a power loss. The lock spans processes and is held only while a name changes, never while bytes are
+written. Writes without a precondition take it too: a rename between another writer's compare and rename would
+undo a finished write.
 
-The ETag is a hash of the content, so nothing has to be kept beside the file that a crash could separate from
-it. A crash leaves at most a file in `.aside`; those older than a day are removed by the next process that
-writes. Directories are made on demand, each fsynced into its parent, and stay when they become empty. Reading
-needs no lock and no write permission, and a root that is not there yet reads as an empty store.
+The ETag is a hash of the content, so there is no second file that a crash could separate from the object. A
+crash leaves at most a file in `.aside`; the next writing process removes files older than a day. Directories
+are made on demand, each fsynced into its parent, and stay when they become empty. Reading needs no lock and
+no write permission; a missing root reads as an empty store.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from stratalog.objectstore.object_key import check_key, check_prefix, directory_
 from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
 
 LOCK_TIMEOUT_S = 30.0
-"""A change of names takes milliseconds: whoever holds the lock this long is stuck."""
+"""A change of a name takes milliseconds: a process that holds the lock this long is stuck."""
 _LOCK_POLL_S = 0.001
 _LOCK_POLL_MAX_S = 0.020
-# The names of those files; what has another one is not of a store.
+# Names of files in `.aside`; other files do not belong to the store.
 _ASIDE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STALE_ASIDE_MS = 24 * 3600 * 1000
 
@@ -67,7 +67,9 @@ class _FileStream:
         with _os_errors(self._key):
             data = self._file.read_at(self._position, wanted_bytes)
         if len(data) < wanted_bytes:
-            raise StoreCorruptError("the object became shorter while it was read", key=self._key)
+            raise StoreCorruptError(
+                "the object became shorter while it was read; restore it from a copy", key=self._key
+            )
         self._position += wanted_bytes
         return data
 
@@ -129,7 +131,9 @@ class LocalObjectStore:
         if position + size > file_bytes:
             file.close()
             raise StoreCorruptError(
-                "the object ends before the range that was asked for", key=key, size_bytes=file_bytes
+                "the object ends before the requested range; restore it from a copy",
+                key=key,
+                size_bytes=file_bytes,
             )
         return _FileStream(file, key, position, position + size)
 
@@ -144,7 +148,7 @@ class LocalObjectStore:
                 self._delete(paths)
 
     def close(self) -> None:
-        """Nothing is held between calls."""
+        """Does nothing: nothing is held between calls."""
 
     def _delete(self, paths: Sequence[str]) -> None:
         with self._exclusive():
@@ -164,7 +168,7 @@ class LocalObjectStore:
                 aside, etag = self._write_aside(parts)
                 self._give_name(aside, key, path, if_match, if_absent)
             except OSError:
-                # Somebody may have removed a directory: the next write looks at them again.
+                # A directory may have been removed: the next write checks all of them again.
                 with self._lock:
                     self._durable_directories.clear()
                 raise
@@ -175,8 +179,7 @@ class LocalObjectStore:
             with self._exclusive():
                 self._check_precondition(key, path, if_match, if_absent)
                 self._filesystem.rename(aside, path)
-                # Still under the lock: whoever sees this object next must not build on a name that can
-                # vanish.
+                # Still under the lock: no writer may build on an object whose name could vanish.
                 self._filesystem.sync_directory(posixpath.dirname(path))
         except (OSError, StoreError):
             with suppress(OSError):
@@ -185,7 +188,7 @@ class LocalObjectStore:
 
     def _check_precondition(self, key: str, path: str, if_match: str | None, if_absent: bool) -> None:
         if if_absent and self._filesystem.exists(path):
-            raise PreconditionFailedError("the object exists already", key=key)
+            raise PreconditionFailedError("the object exists already; read it", key=key)
         if if_match is None:
             return
         try:
@@ -193,10 +196,10 @@ class LocalObjectStore:
         except FileNotFoundError:
             current = None
         if current != if_match:
-            raise PreconditionFailedError("the object is not the one that was to be replaced", key=key)
+            raise PreconditionFailedError("the object has changed; read it again", key=key)
 
     def _write_aside(self, parts: Iterable[Buffer]) -> tuple[str, str]:
-        """The path of a file with the parts, and their ETag."""
+        """Write the parts to a file aside; returns its path and ETag."""
         directory = f"{self._root}/.aside"
         if directory not in self._durable_directories:
             self._make_directory(directory)
@@ -205,7 +208,7 @@ class LocalObjectStore:
         try:
             file = self._filesystem.open_append(path)
             try:
-                # One by one: a part of a spooled object is read when it is its turn.
+                # One by one: parts of a spooled object are read in their turn.
                 etag = content_etag(_appended(file, parts))
                 file.sync()
             finally:
@@ -224,12 +227,12 @@ class LocalObjectStore:
                     self._filesystem.unlink(f"{directory}/{name}")
 
     def _make_directory(self, directory: str) -> None:
-        """Make a directory at or below the root, durably: its name counts once this process has synced it."""
+        """Make a directory at or below the root durably."""
         if directory in self._durable_directories:
             return
         self._filesystem.make_directories(directory)
-        # Those that were there may be the work of a process that died before its fsync, so all names on the
-        # way are synced, up to the top. What this user may not even open was not made by this user.
+        # An existing directory may come from a process that died before its fsync, so all parents are synced,
+        # up to the top. Directories that this user may not open were not made by this user.
         names = [directory]
         while names[-1] not in self._durable_directories and names[-1] != "/":
             names.append(posixpath.dirname(names[-1]))
@@ -248,7 +251,7 @@ class LocalObjectStore:
             while (lock := self._filesystem.try_lock(f"{self._root}/.lock")) is None:
                 if self._clock.monotonic_s() >= deadline_s:
                     raise StoreUnavailableError(
-                        "another process holds the store's lock: see who does", store=self.url
+                        "another process holds the store's lock; find and end it", store=self.url
                     )
                 self._clock.sleep(poll_s)
                 poll_s = min(2 * poll_s, _LOCK_POLL_MAX_S)
@@ -266,7 +269,7 @@ class LocalObjectStore:
                     yield from self._walk(key, prefix, start_after)
             elif key > start_after and key.startswith(prefix):
                 path = f"{self._root}/{key}"
-                # Deleted meanwhile is as good as never listed.
+                # An object that is deleted meanwhile is not listed.
                 with suppress(ObjectNotFoundError):
                     with _os_errors(key):
                         size = self._filesystem.file_size(path)
@@ -274,7 +277,7 @@ class LocalObjectStore:
                     yield ObjectInfo(key, size, modified_ms)
 
     def _entries(self, directory: str, prefix: str) -> Sequence[str]:
-        """What is in a directory and may lie below the prefix, in byte order; directories have a slash."""
+        """Entries of a directory that may match the prefix, in byte order; directories have a slash."""
         base = f"{self._root}/{directory}"
         with _os_errors(directory):
             try:
@@ -297,20 +300,20 @@ def _appended(file: AppendFile, parts: Iterable[Buffer]) -> Iterator[Buffer]:
 
 @contextmanager
 def _os_errors(key: str, *, is_write: bool = False) -> Generator[None]:
-    """Turn the operating system's errors into the tree's."""
+    """Turn errors of the operating system into ours."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
         if not is_write:
-            raise ObjectNotFoundError("no object has this key", key=key) from error
+            raise ObjectNotFoundError("no object has this key; check it", key=key) from error
         if isinstance(error, FileNotFoundError):
             raise StoreUnavailableError(
-                "the store's directory cannot be made, or was removed while in use: check the path",
+                "the store's directory cannot be made, or was removed while in use; check the path",
                 key=key,
                 path=error.filename,
             ) from error
         raise StoreNotUsableError(
-            "a file is where the store needs a directory, or the other way round: choose another directory",
+            "a file is where the store needs a directory, or the other way round; choose another directory",
             key=key,
             path=error.filename,
         ) from error
@@ -318,11 +321,13 @@ def _os_errors(key: str, *, is_write: bool = False) -> Generator[None]:
         reason = errno.errorcode.get(error.errno or 0, "unknown")
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StoreAccessDeniedError(
-                "this user may not use the store's directory: correct its owner or mode",
+                "this user may not use the store's directory; correct its owner or mode",
                 key=key,
                 path=error.filename,
                 reason=reason,
             ) from error
         raise StoreUnavailableError(
-            "the store's directory cannot be used now", key=key, reason=reason
+            "the store's directory is unavailable; repair the disk, or try again later",
+            key=key,
+            reason=reason,
         ) from error

@@ -1,7 +1,7 @@
-"""An object store in this process's memory: for tests, simulations and a first look.
+"""An object store in the memory of this process: for tests, simulations and first steps.
 
 It keeps every promise of the protocol except surviving the process. The lock is held for a dictionary
-operation, so conditional writes are atomic however many threads race.
+operation, so conditional writes are atomic for any number of threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
-from stratalog.objectstore.buffer_stream import BufferStream
 from stratalog.objectstore.content_etag import content_etag
 from stratalog.objectstore.object_key import check_key, check_prefix
 from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
@@ -23,6 +22,24 @@ class _Content(NamedTuple):
     data: bytes
     etag: str
     modified_ms: int
+
+
+class _BufferStream:
+    """A read stream over bytes in memory. One user at a time, as every `ReadStream`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def read(self, size: int) -> bytes:
+        assert size >= 0, "a read has a size"
+        chunk = self._data[self._position : self._position + size]
+        self._position += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        self._data = b""
+        self._position = 0
 
 
 class MemoryObjectStore:
@@ -44,9 +61,9 @@ class MemoryObjectStore:
         with self._lock:
             current = self._contents.get(key)
             if if_absent and current is not None:
-                raise PreconditionFailedError("the object exists already", key=key)
+                raise PreconditionFailedError("the object exists already; read it", key=key)
             if if_match is not None and (current is None or current.etag != if_match):
-                raise PreconditionFailedError("the object is not the one that was to be replaced", key=key)
+                raise PreconditionFailedError("the object has changed; read it again", key=key)
             self._contents[key] = content
         return content.etag
 
@@ -67,12 +84,14 @@ class MemoryObjectStore:
         data = self._content(key).data
         if position + size > len(data):
             raise StoreCorruptError(
-                "the object ends before the range that was asked for", key=key, size_bytes=len(data)
+                "the object ends before the requested range; restore it from a copy",
+                key=key,
+                size_bytes=len(data),
             )
         return data[position : position + size]
 
     def open_range(self, key: str, position: int, size: int) -> ReadStream:
-        return BufferStream(self.get_range(key, position, size))
+        return _BufferStream(self.get_range(key, position, size))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -95,12 +114,12 @@ class MemoryObjectStore:
                 self._contents.pop(key, None)
 
     def close(self) -> None:
-        """Nothing is held, and what was stored stays readable: a test may look at it afterwards."""
+        """Does nothing: the objects stay readable, for a test to read them afterwards."""
 
     def _content(self, key: str) -> _Content:
         check_key(key)
         with self._lock:
             content = self._contents.get(key)
         if content is None:
-            raise ObjectNotFoundError("no object has this key", key=key)
+            raise ObjectNotFoundError("no object has this key; check it", key=key)
         return content

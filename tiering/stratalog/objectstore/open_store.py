@@ -1,4 +1,4 @@
-"""From the URL that an operator writes to a store."""
+"""Opens the object store that a URL names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_store(
     ids: IdGenerator | None = None,
     on_request: Callable[[str, str], None] | None = None,
 ) -> ObjectStore:
-    """The store that `url` names; nothing is contacted yet. What is not handed in is the operating system's.
+    """The store that `url` names, without contacting it. Seams default to the operating system's.
 
     `file:///directory` is made when first written to. `s3://bucket/prefix` takes `?endpoint=`, `&region=`,
     `&addressing=` and `&profile=`, see `S3Settings`; `on_request` sees its requests. Each `memory://` is a
@@ -36,13 +36,16 @@ def open_store(
     clock = clock or SystemClock()
     parts = urlsplit(url)
     if parts.scheme == "s3":
-        # Importing boto3 takes 0.2 s and 25 MB, which whoever uses a directory need not pay.
+        # Importing boto3 takes 0.2 s and 25 MB, which other stores do not need.
         from stratalog.objectstore.s3 import S3ObjectStore
 
         return S3ObjectStore(clock, S3Settings.from_url(url), on_request)
     if parts.query or parts.fragment:
         raise InvalidConfigError(
-            "this store's url takes no query", name="store", value=url.partition("?")[0], allowed=_ALLOWED
+            "this kind of store takes no query in its url; remove it",
+            name="store",
+            value=url.partition("?")[0],
+            allowed=_ALLOWED,
         )
     directory = store_directory(url)
     if directory is not None:
@@ -50,12 +53,12 @@ def open_store(
     if url == "memory://":
         return MemoryObjectStore(clock)
     raise InvalidConfigError(
-        "this is not the url of an object store", name="store", value=url[:200], allowed=_ALLOWED
+        "this is not the url of an object store; correct it", name="store", value=url[:200], allowed=_ALLOWED
     )
 
 
 def store_directory(url: str) -> str | None:
-    """The directory on this machine that `url` names; None where it names another kind of store."""
+    """The local directory that `url` names; None for other kinds of stores."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     is_local = parts.scheme == "file" and parts.netloc in ("", "localhost") and path.rstrip("/") != ""

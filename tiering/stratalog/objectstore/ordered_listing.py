@@ -1,14 +1,14 @@
-"""Listings in byte order from servers that have an order of their own, a page at a time.
+"""Lists keys in byte order, page by page, from servers that may use another order.
 
-A level is listed with the delimiter `/`, which gives its objects and its directories (common prefixes, with
-their slash); directories are then entered in their turn. Servers send a level in one of two orders:
+A level is listed with the delimiter `/`, which returns its objects and its directories (common prefixes, with
+their slash); directories are then listed in turn. Servers return a level in one of two orders:
 
-* byte order of the entries as they stand, as S3 prescribes: `a  a!  a-b  a.b/  a/  a0`;
+* byte order of the entries, as S3 prescribes: `a  a!  a-b  a.b/  a/  a0`;
 * byte order of the *names*, without the slash, as SeaweedFS does: `a  a/  a!  a-b  a.b/  a0`.
 
-Either way no later entry can sort before the largest name seen so far, so an entry waits in a heap only until
-a name at or above it has been seen. Memory is a page and the entries that wait; a flat level, as all large
-ones of the store's layout are, costs one request for each thousand objects.
+In both orders no later entry can sort before the largest name so far, so an entry waits in a heap only until
+a name at or above it arrives. Memory holds a page and the waiting entries. A flat level, as all large levels
+of the store's layout are, costs one request for each thousand objects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.objectstore.protocol import ObjectInfo
 
 
 class ListingPage(NamedTuple):
-    """One answer of the server: each part in any order. `next_token` is None on the last page."""
+    """One response of the server, in any order. `next_token` is None on the last page."""
 
     objects: Sequence[ObjectInfo]
     directories: Sequence[str]
@@ -31,7 +31,7 @@ class ListingPage(NamedTuple):
 
 
 FetchPage = Callable[[str, str, str | None], ListingPage]
-"""(prefix, start_after, token) to a page of the level; start_after is empty for the level's beginning."""
+"""Maps (prefix, start_after, token) to a page of the level; start_after is empty for its beginning."""
 
 
 def list_in_key_order(fetch_page: FetchPage, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
@@ -68,18 +68,20 @@ def _level_in_key_order(
         while waiting and (is_last_page or waiting[0][0] <= largest_name):
             key, info = heapq.heappop(waiting)
             if key < last_key:
-                raise StoreCorruptError("the store lists keys in an order that cannot be followed", key=key)
+                raise StoreCorruptError(
+                    "the store lists keys in an unknown order; use another store", key=key
+                )
             if key != last_key:
                 yield key, info
             last_key = key
 
 
 def _level_start(prefix: str, start_after: str) -> str:
-    """Where the server may begin with a level so that nothing wanted is left out; empty for its beginning.
+    """The `start_after` for a level that skips no wanted key; empty for the level's beginning.
 
-    In the order of names a directory comes earlier than its keys do in byte order: of the first segment
-    behind the level's directory, only what stands before a character below `/` is sure to lie before all that
-    is wanted, and a character less of it lies before the directory of that very name too.
+    In the order of names a directory comes before the place of its keys in byte order. Take the first segment
+    of `start_after` behind the level's directory: only its part before a character below `/` sorts before all
+    wanted entries in both orders. One character less also sorts before the directory of that very name.
     """
     if start_after <= prefix:
         return ""

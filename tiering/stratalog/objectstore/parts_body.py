@@ -1,13 +1,12 @@
-"""A request body made of buffers that stay where they are, and the windows in which a large object is sent.
+"""A request body over buffers that are not copied, and the windows in which a large object is sent.
 
-The HTTP library reads a body in small blocks, each sent under a timeout of its own: a large body that is
-handed over as one buffer would have to be sent whole within a single socket timeout. Reading checks the
-deadline of the whole call, so that a server which takes a block every few seconds cannot hold a caller for
-ever.
+The HTTP library reads a body in small blocks and sends each under its own timeout; a body that is one large
+buffer would have to be sent within a single socket timeout. Each read checks the deadline of the whole call,
+so a server that accepts a block every few seconds cannot hold a caller for ever.
 
-The parts of an object may lie on a disk and be read as they are asked for. Each is asked for once: a window
-is held in memory until it has arrived, so that sending it again reads nothing again, and is let go of before
-the next one is gathered.
+The parts of an object may lie on a disk and be read on demand, each once. A window is held in memory until
+the server has it, so that sending it again reads nothing again; it is released before the next one is
+gathered.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from stratalog.objectstore.protocol import Buffer
 
 
 def part_windows(parts: Iterable[Buffer], window_bytes: int) -> Iterator[tuple[list[memoryview], bool]]:
-    """The bytes of `parts` in windows of exactly `window_bytes`, and whether a window is the last, which may
-    be smaller, and empty where there is nothing at all. Asking for the next window empties the one before.
+    """The bytes of `parts` in windows of exactly `window_bytes`, each with whether it is the last. The last
+    may be smaller; without bytes it is empty. Taking the next window empties the one before.
     """
     window: list[memoryview] = []
     room_bytes = window_bytes
@@ -41,10 +40,10 @@ def part_windows(parts: Iterable[Buffer], window_bytes: int) -> Iterator[tuple[l
 
 
 class PartsBody(io.RawIOBase):
-    """Not thread-safe: belongs to one request. Seekable, because a retry sends it from the beginning."""
+    """Not thread-safe: belongs to one request. Seekable, because a retry starts from the beginning."""
 
     def __init__(self, window: Sequence[memoryview], check_deadline: Callable[[], None]) -> None:
-        """The bytes of `window`, one view behind the other; `check_deadline` raises once it is too late."""
+        """The bytes of `window`, in order. `check_deadline` raises after the deadline."""
         super().__init__()
         self._window = tuple(window)
         self._end_positions = list(accumulate(view.nbytes for view in self._window))
@@ -75,7 +74,7 @@ class PartsBody(io.RawIOBase):
         return b"".join(self._pieces(left_bytes if size < 0 else min(size, left_bytes)))
 
     def _pieces(self, size: int) -> list[memoryview]:
-        """The next `size` bytes as they lie in the window; moves on."""
+        """Take the next `size` bytes as views of the window."""
         found: list[memoryview] = []
         while size > 0:
             index = bisect_right(self._end_positions, self._position)

@@ -1,8 +1,8 @@
-"""Does the store keep the one promise that commits rest on?
+"""Checks that a store honours conditional writes, the one promise that commits rely on.
 
-Some servers that call themselves S3-compatible ignore `If-Match` and `If-None-Match` and simply overwrite;
-two owners on such a store would overwrite each other's commits in silence. So whoever opens a store for
-writing asks first, on a scratch object of a fresh name.
+Some servers that call themselves S3-compatible ignore `If-Match` and `If-None-Match` and overwrite. Two
+owners on such a store would overwrite each other's commits silently. So a writer first tries the store with a
+scratch object of a fresh name.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ def require_conditional_writes(
     """Four small writes and a deletion: create, create again, replace, replace the replaced.
 
     Raises StoreNotUsableError where the second or the fourth is not refused, StoreUnavailableError where an
-    outcome was unclear (try again: every probe has a name of its own).
+    outcome is unclear (try again: each probe has its own name).
     """
     key = f"{scratch_prefix}{ids.uuid()}"
     try:
         created = store.put(key, b"created by a probe", if_absent=True)
     except PreconditionFailedError as error:
-        # Nobody else knows this name, so this is the refusal of a request that something on the way sent
-        # twice.
+        # No other process knows this name, so the request was sent twice on its way.
         raise StoreUnavailableError(
-            "the outcome of a probing write is unclear: try again", store=store.url
+            "the outcome of a probing write is unclear; try again", store=store.url
         ) from error
     try:
         if not _is_refused(store, key, b"created twice by a probe", if_absent=True):
@@ -43,12 +42,12 @@ def require_conditional_writes(
             store.put(key, b"replaced by a probe", if_match=created)
         except PreconditionFailedError as error:
             raise StoreUnavailableError(
-                "the outcome of a probing write is unclear: try again", store=store.url
+                "the outcome of a probing write is unclear; try again", store=store.url
             ) from error
         if not _is_refused(store, key, b"replaced twice by a probe", if_match=created):
             raise _lacks(store, "If-Match")
     finally:
-        # Without permission to delete, the sweep of old scratch objects is somebody else's task.
+        # Without permission to delete, an operator has to remove old scratch objects.
         with suppress(StoreError):
             store.delete_many([key])
 
@@ -65,8 +64,8 @@ def _is_refused(
 
 def _lacks(store: ObjectStore, header: str) -> StoreNotUsableError:
     return StoreNotUsableError(
-        "the store overwrites in spite of a precondition, so commits would be lost: use one that honours it"
-        " (AWS S3, MinIO, SeaweedFS or a local directory do)",
+        "the store ignores preconditions, so commits would be lost; use a store that honours them (AWS S3,"
+        " MinIO, SeaweedFS or a local directory do)",
         store=store.url,
         header=header,
     )

@@ -1,17 +1,16 @@
-"""The object store, as something that is handed in.
+"""The protocol of object stores.
 
-Eight methods, chosen so that S3, a local directory and memory can all keep the same promises
+Eight methods, chosen so that S3, a local directory and memory can keep the same promises
 (``stratalog.testing.object_store_contract`` checks them):
 
-* An object appears whole or not at all, and a read that follows a finished write sees it.
+* An object appears whole or not at all. A read that follows a finished write returns it.
 * A conditional write is atomic: of two writers with the same precondition at most one succeeds.
-* **No method retries a conditional write by itself.** A refusal (`PreconditionFailedError`) and a failure
-  (`StoreUnavailableError`) both leave it unknown whether an earlier attempt landed; the metadata protocol
-  settles that.
-* Keys are `/`-separated, relative to the store's root, in the alphabet of ``object_key``; listings come in
-  byte order whatever the store's own order is (SeaweedFS, for one, lists a directory at a time).
-* An ETag is opaque and depends on nothing but the content: equal contents may have equal ETags, so whoever
-  needs to tell two writes of the same content apart puts something unique into it.
+* **No method retries a conditional write.** After a refusal (`PreconditionFailedError`) and after a failure
+  (`StoreUnavailableError`) an earlier attempt may or may not have landed; the metadata protocol settles that.
+* Keys are `/`-separated, relative to the store's root, in the alphabet of ``object_key``. Listings are in
+  byte order whatever the store's own order is (SeaweedFS, for one, lists directory by directory).
+* An ETag is opaque and depends only on the content: equal contents may have equal ETags. To tell two writes
+  of the same content apart, put something unique into it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DEFAULT_PART_BYTES = 64 << 20
 
 
 class ObjectInfo(NamedTuple):
-    """An object as a listing shows it. `modified_ms` is the store's own clock at the write."""
+    """An object in a listing. `modified_ms` is the time of the write, by the store's clock."""
 
     key: str
     size: int
@@ -34,7 +33,7 @@ class ObjectInfo(NamedTuple):
 
 
 class StoredObject(NamedTuple):
-    """A whole object. `date_ms` is the store's own clock at the answer (`Date`), for judging ages."""
+    """A whole object. `date_ms` is the time of the response (`Date`), by the store's clock, for ages."""
 
     data: bytes
     etag: str
@@ -45,41 +44,42 @@ class ReadStream(Protocol):
     """The body of one GET, moving forward only. One user at a time."""
 
     def read(self, size: int) -> bytes:
-        """Exactly `size` bytes, fewer only at the range's end and b"" behind it.
+        """Exactly `size` bytes; fewer only at the end of the range, b"" behind it.
 
-        Raises StoreUnavailableError when cut off: what comes back short is never passed off as the end.
+        Raises StoreUnavailableError where the stream is cut off before the end of the range.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the connection or file; harmless when repeated."""
+        """Release the connection or file. May be called repeatedly."""
         ...
 
 
 class ObjectStore(Protocol):
     """Thread-safe.
 
-    Besides what it names, every method raises StoreUnavailableError (retriable), StoreAccessDeniedError or
-    StoreNotUsableError (no such bucket), and InvalidRequestError for a key outside the alphabet.
+    Besides the errors that it names, every method raises StoreUnavailableError (retriable),
+    StoreAccessDeniedError, StoreNotUsableError (no such bucket), and InvalidRequestError for a key outside
+    the alphabet.
     """
 
     @property
     def url(self) -> str:
-        """Where this is, for people: `s3://bucket/prefix` or `file:///dir`. Never holds secrets."""
+        """The URL for people: `s3://bucket/prefix` or `file:///dir`. Contains no secrets."""
         ...
 
     def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        """Store an object in one request; returns its ETag. Without a precondition it may retry by itself.
+        """Store an object in one request; returns its ETag. Writes without a precondition may be retried.
 
-        Raises PreconditionFailedError where `if_match` is not the current ETag (or nothing is there), or
-        where `if_absent` and something is there.
+        Raises PreconditionFailedError where `if_match` is not the current ETag (or there is no object), or
+        where `if_absent` and there is an object.
         """
         ...
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
-        """Store an object from consecutive parts, without joining them; multipart above `part_bytes`. Each
-        part is asked for once, in order, and of an object on its way no more is held than `part_bytes` and
-        one part.
+        """Store an object from consecutive parts, without joining them; multipart above `part_bytes`.
+
+        Each part is taken once, in order. Memory holds at most `part_bytes` and one part.
         """
         ...
 
@@ -88,7 +88,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
-        """None where the object still has this ETag (If-None-Match). Raises ObjectNotFoundError."""
+        """The object; None if it still has this ETag (If-None-Match). Raises ObjectNotFoundError."""
         ...
 
     def get_range(self, key: str, position: int, size: int) -> bytes:
@@ -99,24 +99,23 @@ class ObjectStore(Protocol):
         ...
 
     def open_range(self, key: str, position: int, size: int) -> ReadStream:
-        """A stream over exactly that range, one GET, sent now and resumed never: a cut-off stream raises.
+        """A stream over exactly that range: one GET, sent now, never resumed.
 
         Raises ObjectNotFoundError, StoreCorruptError where the object ends sooner.
         """
         ...
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose key begins with `prefix`, in byte order, behind `start_after` where one is given.
+        """All objects with keys that begin with `prefix` and sort behind `start_after`, in byte order.
 
-        Lazy: pages are asked for as the iterator moves on, so what is written or deleted meanwhile may show
-        or not.
+        Lazy: pages are fetched on demand, so concurrent writes and deletions may be visible or not.
         """
         ...
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete objects, in bulk requests of at most 1,000; a missing one is no error."""
+        """Delete objects, in bulk requests of at most 1,000. A missing object is no error."""
         ...
 
     def close(self) -> None:
-        """Give back connections. No call may follow."""
+        """Release connections. No call may follow."""
         ...

@@ -1,24 +1,23 @@
-"""An object store in an S3 bucket, through boto3. The only module that knows boto3.
+"""An object store in an S3 bucket, through boto3. The only module that imports boto3.
 
-The clients share one session. Reads, plain writes and deletions retry in botocore's standard mode;
-conditional writes go through a client that sends once, because a second sending of a write that landed would
-be refused and hide that it landed. Nothing is retried above botocore, and a body that was cut off is never
-taken up again.
+The clients share one session. Reads, plain writes and deletions retry in botocore's standard mode.
+Conditional writes use a client that sends once: a second attempt of a write that landed would be refused and
+hide that it landed. Nothing is retried above botocore, and a body that was cut off is never resumed.
 
-Until the store has answered once, a connection that cannot be made is waited for only shortly and not tried
-again: a wrong endpoint is said at once. A store that was there before is given all patience.
+Until the store has answered once, a failing connection has a short timeout and is not retried, so a wrong
+endpoint is reported at once. A store that has answered before gets the full timeouts and retries.
 
-Every wait is bounded: connecting, each silence of the server, and the call as a whole
-(`S3Settings.call_timeout_s`): once its time is over no request is begun, no block of a body sent and no piece
-awaited. A stream lives as long as its reader likes, with the same bound on each silence.
+Every wait is bounded: connecting, each silence of the server, and the whole call
+(`S3Settings.call_timeout_s`). After the deadline of a call no request begins, no block of a body is sent and
+no piece is awaited. A stream lives as long as its reader, with the same bound on each silence.
 
-What differs from boto3's defaults, and why: request and response checksums only `when_required`, because
-botocore would choose one for us and some servers choke on it in ranges and errors; instead every write
-carries its CRC-32C, which S3, MinIO and SeaweedFS verify and others ignore. No `Expect: 100-continue`, which
-costs a round trip. The body is not hashed into the signature where TLS or the loopback interface protects it
-already. Large objects go out in windows, one a part of a multipart upload, each read once from its source and
-held until it has arrived. Bodies are read in pieces of 1 MiB. Bytes are counted here, so that whether an
-early end is noticed depends on no library.
+Differences from boto3's defaults: Request and response checksums only `when_required`, because botocore would
+choose one for us and some servers fail on it in ranges and errors. Instead every write carries its CRC-32C,
+which S3, MinIO and SeaweedFS verify and others ignore. No `Expect: 100-continue`, which costs a round trip.
+The body is not hashed into the signature where TLS or the loopback interface protects it already. Large
+objects are sent in windows, one for each part of a multipart upload; each is read once from its source and
+held until the server has it. Bodies are read in pieces of 1 MiB. Bytes are counted here, so that an early end
+is always detected.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ _LEAST_PART_BYTES: Final = 5 << 20
 _MAX_PARTS: Final = 10_000
 _KEYS_PER_DELETE: Final = 1000
 
-# Where no usable credentials were found at all, as opposed to credentials that the server refuses.
+# No usable credentials were found, as opposed to credentials that the server refuses.
 _CREDENTIAL_ERRORS: Final = (
     CredentialRetrievalError,
     NoCredentialsError,
@@ -91,18 +90,18 @@ _CREDENTIAL_ERRORS: Final = (
     SSOError,
     TokenRetrievalError,
 )
-# Where nobody is there who speaks to us at all.
+# There is no server at the endpoint.
 _NO_CONNECTION_ERRORS: Final = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError, SSLError)
 
 
 class _CurrentCall(threading.local):
-    """What the hooks of a thread's requests have to know. Each thread sees its own."""
+    """The current call of a thread, for the hooks of its requests. Each thread has its own."""
 
     deadline: CallDeadline
 
 
 class _S3Stream:
-    """One user at a time, as every `ReadStream`. Counts bytes: an early end never passes for the end."""
+    """One user at a time, as every `ReadStream`. Counts bytes to detect an early end."""
 
     def __init__(self, body: StreamingBody, size: int, errors: Callable[[], Any]) -> None:
         self._body = body
@@ -116,27 +115,29 @@ class _S3Stream:
             while wanted_bytes > 0:
                 piece = self._body.read(min(wanted_bytes, _READ_BYTES))
                 if not piece:
-                    raise StoreUnavailableError("the store broke off in the middle of an object")
+                    raise StoreUnavailableError(
+                        "the store ended a response in the middle of an object; try again"
+                    )
                 pieces.append(piece)
                 wanted_bytes -= len(piece)
                 self._remaining_bytes -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        # A body that was not read to its end takes its connection along; one that was has given it back
-        # already.
+        # Closing a body before its end closes its connection; a body that was read has returned it already.
         self._remaining_bytes = 0
         with suppress(BotoCoreError, HTTPError, OSError):
             self._body.close()
 
 
 class S3ObjectStore:
-    """Thread-safe: boto3's clients are, and nothing else changes but one flag, once."""
+    """Thread-safe: boto3's clients are, and one flag is set once."""
 
     def __init__(
         self, clock: Clock, settings: S3Settings, on_request: Callable[[str, str], None] | None = None
     ) -> None:
-        """`on_request(method, key)` sees each request on the wire, retries included; no key in listings.
+        """`on_request(method, key)` is called for each request on the wire, retries included; no key in
+        listings.
 
         The store is not contacted yet. Raises StoreAccessDeniedError where no credentials can be found.
         """
@@ -156,7 +157,7 @@ class S3ObjectStore:
                 profile_name=settings.profile,
             )
             if session.get_credentials() is None:
-                # Each client would look for an instance's role again: seconds, where there is none.
+                # Each client would look for an instance's role again, which takes seconds.
                 raise NoCredentialsError
             patience_s, first_s = settings.connect_timeout_s, settings.first_connect_timeout_s
             self._first_client = self._make_client(session, settings.max_attempts, min(first_s, patience_s))
@@ -170,7 +171,7 @@ class S3ObjectStore:
 
     @property
     def _client(self) -> S3Client:
-        """For all but conditional writes."""
+        """The client for everything but conditional writes."""
         return self._patient_client if self._was_reached else self._first_client
 
     def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
@@ -229,10 +230,13 @@ class S3ObjectStore:
         stream.close()
         if not sent:
             raise StoreNotUsableError(
-                "the store ignores Range: it is no complete S3 server", key=key, store=self.url
+                "the store ignores Range; use a complete S3 server", key=key, store=self.url
             )
         raise StoreCorruptError(
-            "the object ends before the range that was asked for", key=key, asked=wanted, sent=sent[:64]
+            "the object ends before the requested range; restore it from a copy",
+            key=key,
+            asked=wanted,
+            sent=sent[:64],
         )
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
@@ -291,7 +295,7 @@ class S3ObjectStore:
                     Bucket=bucket, Key=name, UploadId=upload_id, MultipartUpload={"Parts": completed}
                 )["ETag"]
         except BaseException:
-            # Parts that belong to nothing cost money for ever. If the upload did complete, this changes
+            # Parts without an object would cost money for ever. If the upload did complete, this changes
             # nothing.
             with suppress(StoreError), self._call(key):
                 self._client.abort_multipart_upload(Bucket=bucket, Key=name, UploadId=upload_id)
@@ -332,9 +336,9 @@ class S3ObjectStore:
             answer = self._client.list_objects_v2(
                 Bucket=self._bucket, Prefix=self._root + prefix, Delimiter="/", **options
             )
-            # An empty listing is a decision (a new store, nothing to collect), so it must be one for sure.
+            # An empty listing decides something (a new store, nothing to collect), so it must be certain.
             next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
-        # Names outside the alphabet are nobody's objects here: markers of folders, or somebody else's files.
+        # Names outside the alphabet are not our objects: markers of folders, or foreign files.
         root_size = len(self._root)
         directories = [str(item.get("Prefix"))[root_size:] for item in answer.get("CommonPrefixes", [])]
         return ListingPage(
@@ -344,7 +348,7 @@ class S3ObjectStore:
         )
 
     def _object_info(self, item: ObjectTypeDef) -> ObjectInfo:
-        # The type stubs find that S3 may leave out any of these; it never does.
+        # According to the type stubs S3 may omit any of these; it never does.
         assert "Key" in item, "a listed object has a key"
         assert "Size" in item, "a listed object has a size"
         assert "LastModified" in item, "a listed object has a date"
@@ -354,8 +358,8 @@ class S3ObjectStore:
 
     def _body(self, window: Sequence[memoryview]) -> IO[bytes] | bytes:
         body = PartsBody(window, self._current.deadline.check)
-        # Small bodies go out together with the header, in one piece.
-        # What the HTTP library asks of a file is less than the type stubs do.
+        # Small bodies are sent together with the header.
+        # The HTTP library needs less of a file than the type stubs say.
         return cast("IO[bytes]", body) if body.size_bytes > _READ_BYTES else body.read()
 
     def _deadline(self, size: int = 0) -> CallDeadline:
@@ -367,12 +371,12 @@ class S3ObjectStore:
         return self._root + check_key(key)
 
     def _date_ms(self, headers: dict[str, str]) -> int:
-        """The server's clock. Ages are judged by it, so an answer without it is of no use."""
+        """Time of the server's clock, which ages are compared with. Raises StoreNotUsableError without it."""
         try:
             return _milliseconds(parsedate_to_datetime(headers["date"]))
         except (KeyError, ValueError) as error:
             raise StoreNotUsableError(
-                "the store's answers carry no Date: it is no complete S3 server"
+                "the store's responses have no Date; use a complete S3 server"
             ) from error
 
     def _make_client(
@@ -401,7 +405,9 @@ class S3ObjectStore:
         return client
 
     def _before_request(self, request: AWSPreparedRequest, **_: object) -> None:
-        """Before each attempt, by botocore: raising ends the call, a result would replace the answer."""
+        """Called by botocore before each attempt. An error ends the call; a result would replace the
+        response.
+        """
         self._current.deadline.check()
         if self._on_request is None:
             return
@@ -412,7 +418,7 @@ class S3ObjectStore:
         self._on_request(request.method, path.removeprefix(self._root))
 
     def _after_attempt(self, exception: Exception | None, **_: object) -> None:
-        """Behind each attempt, by botocore: raising ends the call, with no further attempt."""
+        """Called by botocore after each attempt. An error ends the call without further attempts."""
         if self._was_reached:
             return
         if isinstance(exception, _NO_CONNECTION_ERRORS):
@@ -423,43 +429,43 @@ class S3ObjectStore:
     def _call(
         self, key: str = "", deadline: CallDeadline | None = None, *, is_conditional_write: bool = False
     ) -> Generator[None]:
-        """One call of a method, or a piece of it: its deadline, and its errors."""
+        """The context of one call, or of a part of it: sets its deadline and converts its errors."""
         self._current.deadline = deadline or self._deadline()
         with self._errors(key, is_conditional_write=is_conditional_write):
             yield
 
     @contextmanager
     def _errors(self, key: str = "", *, is_conditional_write: bool = False) -> Generator[None]:
-        """Turn what boto3 raises into the tree's errors; botocore's texts are unbounded and stay behind."""
+        """Turn errors of boto3 into ours, without botocore's texts, whose length is unbounded."""
         try:
             yield
         except ClientError as error:
             raise self._error_of_answer(error, key, is_conditional_write) from None
         except ProfileNotFound as error:
             raise StoreAccessDeniedError(
-                "there is no such profile: correct AWS_PROFILE or the store's url, or add it to a file",
+                "there is no such profile; correct AWS_PROFILE or the store's url, or add it to a file",
                 store=self.url,
                 profile=str(error.kwargs["profile"])[:64],
                 looked_in=", ".join(_profile_files()),
             ) from None
         except _CREDENTIAL_ERRORS as error:
             raise StoreAccessDeniedError(
-                "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+                "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
                 store=self.url,
                 reason=type(error).__name__,
             ) from None
         except (ParamValidationError, ResponseParserError, ValueError, KeyError) as error:
-            # A KeyError is an answer that lacks what S3 never leaves out: an HTML page, for one.
+            # A KeyError means that the response lacks a part that S3 always sends: an HTML page, for example.
             raise StoreNotUsableError(
-                "this is not the answer of an S3 server: correct the store's url or endpoint",
+                "this is not the response of an S3 server; correct the store's url or endpoint",
                 store=self.url,
                 endpoint=self._endpoint_shown,
                 reason=type(error).__name__,
             ) from None
         except (BotoCoreError, CallTimeoutError, HTTPError, OSError) as error:
             raise StoreUnavailableError(
-                "the store cannot be reached, broke off or is too slow: see whether the endpoint is right and"
-                " up",
+                "the store cannot be reached, ended a response early or is too slow; check its endpoint and"
+                " that it runs",
                 **({"key": key} if key else {}),
                 store=self.url,
                 endpoint=self._endpoint_shown,
@@ -478,7 +484,7 @@ class S3ObjectStore:
 
 
 def _profile_files() -> list[str]:
-    """Where botocore looks for profiles, as its environment variables have it."""
+    """The files in which botocore looks for profiles, according to the environment."""
     session = botocore.session.Session()
     return [str(session.get_config_variable(name)) for name in ("credentials_file", "config_file")]
 
@@ -488,7 +494,7 @@ def _status(error: ClientError) -> int:
 
 
 def _crc32c(window: Sequence[memoryview]) -> str:
-    """The checksum of a window as S3's header wants it: big-endian, in base64."""
+    """The checksum of a window in the form of S3's header: big-endian, in base64."""
     value = 0
     for view in window:
         value = crc32c.crc32c(view, value)

@@ -1,8 +1,8 @@
-"""The one table from what an S3 server answers to what the caller can do about it.
+"""The only table from the responses of an S3 server to our errors.
 
 Fields hold the HTTP status, the server's error code and its request id, each cut to a bound and to harmless
-characters; the server's own prose never gets into a message or a log, because its length and content are not
-ours.
+characters. The server's own text never gets into a message or a log: we control neither its length nor its
+content.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ _ACCESS_CODES: Final = frozenset(
 _REGION_CODES: Final = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 )
-# The bytes that arrived are not those that were sent, or arrived too slowly: sending them again is the
-# remedy.
+# The bytes were changed on their way, or were too slow: sending them again helps.
 _TRANSIENT_CODES: Final = frozenset(
     {
         "BadDigest",
@@ -58,37 +57,37 @@ _TRANSIENT_CODES: Final = frozenset(
 def error_of_answer(
     status: int, code: str, *, key: str, store: str, request_id: str = "", is_conditional_write: bool = False
 ) -> StoreError:
-    """The error for an answer that is no success. `key` is empty where no single object was concerned."""
+    """The error for a response that is no success. `key` is empty unless it concerns a single object."""
     answer: dict[str, object] = {"key": key} if key else {}
     answer |= {"store": store, "status": status, "store_code": _bounded(code)}
     if request_id:
         answer["request_id"] = _bounded(request_id)
     if is_conditional_write and (status in (404, 409, 412) and code != "NoSuchBucket"):
-        return PreconditionFailedError("the conditional write was refused", **answer)
+        return PreconditionFailedError("the conditional write was refused; read the object again", **answer)
     if code in _TRANSIENT_CODES or (status >= 500 and status != 501) or status == 429:
-        return StoreUnavailableError("the store cannot do this now: try again later", **answer)
+        return StoreUnavailableError("the store cannot do this now; try again later", **answer)
     if code == "NoSuchBucket":
         return StoreNotUsableError(
-            "the bucket does not exist: make it (for example with `aws s3 mb`) or correct the store's url",
+            "the bucket does not exist; make it (for example with `aws s3 mb`) or correct the store's url",
             **answer,
         )
     if code in _CLOCK_CODES:
-        return StoreAccessDeniedError("the store finds this machine's clock wrong: set it", **answer)
+        return StoreAccessDeniedError("the clock of this machine differs from the store's; set it", **answer)
     if code in _REGION_CODES or status in (301, 307, 308):
         return StoreNotUsableError(
-            "the bucket is in another region or at another endpoint: correct them", **answer
+            "the bucket is in another region or at another endpoint; correct them", **answer
         )
     if code in _ACCESS_CODES or status in (401, 403):
         return StoreAccessDeniedError(
-            "the store refuses these credentials: correct them or their permissions", **answer
+            "the store refuses these credentials; correct them or their permissions", **answer
         )
     if status == 404 and key:
-        return ObjectNotFoundError("no object has this key", **answer)
+        return ObjectNotFoundError("no object has this key; check it", **answer)
     if status == 416:
-        return StoreCorruptError("the object ends before the range that was asked for", **answer)
-    return StoreNotUsableError(
-        "the store does not accept this request: is it a complete S3 server?", **answer
-    )
+        return StoreCorruptError(
+            "the object ends before the requested range; restore it from a copy", **answer
+        )
+    return StoreNotUsableError("the store does not accept this request; use a complete S3 server", **answer)
 
 
 def _bounded(text: str) -> str:

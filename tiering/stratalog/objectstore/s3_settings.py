@@ -1,8 +1,8 @@
-"""Which bucket, and how to talk to it.
+"""The settings of an S3 store: its bucket, and how to reach it.
 
-Whatever is left out here is found where every boto3 user expects it: `AWS_ACCESS_KEY_ID`,
-`AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_PROFILE`, `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3`,
-`AWS_ENDPOINT_URL`, `AWS_CA_BUNDLE`, the files in `~/.aws`, a container's or an instance's role.
+boto3 finds omitted settings where its users expect: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+`AWS_SESSION_TOKEN`, `AWS_PROFILE`, `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`,
+`AWS_CA_BUNDLE`, the files in `~/.aws`, the role of a container or an instance.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ADDRESSINGS: Final = ("auto", "path", "virtual")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """Values only; `S3ObjectStore` makes the client of them. `repr()` shows no secret."""
+    """Immutable. `repr()` shows no secret."""
 
     bucket: str
-    """Must exist: the store never makes buckets."""
+    """Must exist: the store makes no buckets."""
     prefix: str = ""
     """Keys are put below `prefix/`; empty for the whole bucket."""
     endpoint_url: str | None = None
@@ -37,36 +37,36 @@ class S3Settings:
     profile: str | None = None
     """A section of `~/.aws/config`; None for `AWS_PROFILE` or the default."""
     access_key_id: str | None = field(default=None, repr=False)
-    """With `secret_access_key`, instead of boto3's chain: for embedding and tests. Never taken from a URL."""
+    """With `secret_access_key`, replaces boto3's chain, for embedding and tests. Never taken from a URL."""
     secret_access_key: str | None = field(default=None, repr=False)
     connect_timeout_s: float = 10.0
-    """Also how long a new connection may take nothing of a body that is being sent."""
+    """Also the time in which a new connection may accept no bytes of a body."""
     first_connect_timeout_s: float = 2.0
-    """As long as the store has never answered, instead of `connect_timeout_s`; such a connection is not tried
-    again, so that a wrong endpoint is said at once.
+    """Replaces `connect_timeout_s` until the store has answered once. Such a connection is not retried, so a
+    wrong endpoint is reported at once.
     """
     read_timeout_s: float = 30.0
-    """How long the store may send nothing at all while an answer or a body is awaited."""
+    """Longest silence of the store while a response or a body is awaited."""
     call_timeout_s: float = 60.0
-    """A whole call may take this long, and a second more for each `least_bytes_per_s` that it moves."""
+    """Limit of a whole call, plus a second for each `least_bytes_per_s` that it moves."""
     least_bytes_per_s: int = 256 << 10
-    """Slower than this counts as hanging."""
+    """A slower transfer counts as hanging."""
     max_attempts: int = 4
-    """Of calls without a precondition, the first try included. A conditional write is sent once, always."""
+    """Attempts of a call without a precondition, the first included. A conditional write is sent once."""
     max_connections: int = 32
-    """Kept open for reuse; set it to the number of threads that call at the same time, or more."""
+    """Connections kept open for reuse; at least the number of threads that call at the same time."""
 
     @classmethod
     def from_url(cls, url: str) -> S3Settings:
         """Parse `s3://bucket/prefix?endpoint=URL&region=NAME&addressing=path|virtual&profile=NAME`.
 
-        Raises InvalidConfigError, which repeats nothing of the query: somebody may have put a secret there.
+        Raises InvalidConfigError without the query, which may contain a secret.
         """
         parts = urlsplit(url)
         shown = url.partition("?")[0] if "@" not in parts.netloc else f"{parts.scheme}://…"
         if parts.scheme != "s3" or _BUCKET.fullmatch(parts.netloc) is None or parts.fragment:
             raise InvalidConfigError(
-                "this is not the url of a bucket",
+                "this is not the url of a bucket; correct it",
                 name="store",
                 value=shown,
                 allowed="s3://bucket/prefix?endpoint=URL, with a bucket name of 2 to 63 letters, "
@@ -84,7 +84,7 @@ class S3Settings:
 
     @property
     def root(self) -> str:
-        """What every key is put behind: empty, or the prefix with its slash."""
+        """The beginning of every key in the bucket: empty, or the prefix with its slash."""
         return f"{self.prefix}/" if self.prefix else ""
 
     @property
@@ -106,7 +106,7 @@ def _prefix_of(parts: SplitResult, shown: str) -> str:
         return check_key(prefix) if prefix else ""
     except InvalidRequestError as error:
         raise InvalidConfigError(
-            "the path of the store's url is not a usable prefix",
+            "the path of the store's url is not a valid prefix; correct it",
             name="store",
             value=shown,
             allowed="A-Z a-z 0-9 _ = . - /",
@@ -118,7 +118,7 @@ def _query_of(parts: SplitResult, shown: str) -> dict[str, str]:
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in _QUERY_NAMES or name in values or not value:
             raise InvalidConfigError(
-                "the query of the store's url is unknown, repeated or empty; credentials never go there",
+                "a name in the query of the store's url is unknown, repeated or empty; correct it",
                 name="store",
                 value=shown,
                 allowed=", ".join(_QUERY_NAMES),
@@ -128,7 +128,7 @@ def _query_of(parts: SplitResult, shown: str) -> dict[str, str]:
         check_endpoint(values["endpoint"])
     if values.get("addressing", "auto") not in _ADDRESSINGS:
         raise InvalidConfigError(
-            "there is no such addressing style",
+            "there is no such addressing style; choose an allowed one",
             name="addressing",
             value=values["addressing"],
             allowed=", ".join(_ADDRESSINGS),
@@ -137,7 +137,7 @@ def _query_of(parts: SplitResult, shown: str) -> dict[str, str]:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Raises InvalidConfigError where it is no `http://` or `https://` address."""
+    """Raises InvalidConfigError unless this is an `http://` or `https://` address."""
     parts = urlsplit(endpoint)
     if (
         parts.scheme not in ("http", "https")
@@ -147,14 +147,14 @@ def check_endpoint(endpoint: str) -> None:
         or "@" in parts.netloc
     ):
         raise InvalidConfigError(
-            "the store's endpoint is not an address",
+            "the store's endpoint is not an address; correct it",
             name="endpoint",
             allowed="http://host:port or https://host:port",
         )
 
 
 def is_protected(endpoint_url: str) -> bool:
-    """Whether a body needs no hash in its signature: under TLS, or where it never leaves this machine."""
+    """Whether a body needs no hash in its signature: with TLS, or if it stays on this machine."""
     parts = urlsplit(endpoint_url)
     if parts.scheme == "https" or parts.hostname == "localhost":
         return True

@@ -1,7 +1,8 @@
-"""An object store for work that a stop ends early: no request begins once the signal is set.
+"""An object store whose requests end early after a stop signal.
 
-Streams are looked at with each read, and objects on their way with each part; so a request of gigabytes ends
-early, too. What is under way below that is not cut off, and an object that is not whole does not appear.
+No request begins once the signal is set. Streams check it with each read, and objects on their way with each
+part, so a request of gigabytes ends early, too. Work below that is not interrupted; an object that was not
+sent whole does not appear.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class _StoppableStream:
 
 
 class StoppableObjectStore:
-    """As thread-safe as the store inside. Every method raises StoppingError once the signal is set, but `url`
-    and `close`.
+    """Thread-safe if the inner store is. Every method except `url` and `close` raises StoppingError once the
+    signal is set.
     """
 
     def __init__(self, inner: ObjectStore, stop: StopSignal) -> None:

@@ -1,11 +1,11 @@
-"""Which store this is: `stratalog.json`, written once and never changed.
+"""The identity of a store: `stratalog.json`, written once and never changed.
 
     {"format":"stratalog-store","read_version":1,"write_version":1,"store_id":UUID,"shard_count":N}
 
-It is put only where nothing is there, and only into a store that has neither a catalog nor shards: a store
-that has those has lost its identity, and a new one would contradict every head. Of two processes that create
-a store at the same time one wins and both read the same file afterwards. A put whose outcome is unknown needs
-no settling beyond reading: whoever's file it is, it is the store's identity from then on.
+It is put only if it is absent, and only into a store without catalog and shards: a store with those has lost
+its identity, and a new one would contradict every head. If two processes create a store at the same time, one
+wins and both read the same file. A put of unknown outcome needs no settling: the file that is read afterwards
+is the store's identity, whichever process wrote it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.metadata.head.format_version import FORMAT_VERSION, require_readable
-from stratalog.remote.metadata.head.json_document import decode_document, encode_document
+from stratalog.remote.json_document import FORMAT_VERSION, decode_document, encode_document
 from stratalog.remote.store_layout import IDENTITY_KEY, MAX_SHARD_COUNT
 
 _FORMAT = "stratalog-store"
@@ -44,7 +43,7 @@ class StoreIdentity:
 
     @staticmethod
     def open(store: ObjectStore) -> StoreIdentity:
-        """Read the identity. Raises StoreNotUsableError where there is none, or it needs newer software,
+        """Read the identity. Raises StoreNotUsableError where there is no store or it needs newer software,
         StoreCorruptError where only the identity is missing.
         """
         identity = StoreIdentity.find(store)
@@ -57,9 +56,7 @@ class StoreIdentity:
 
     @staticmethod
     def find(store: ObjectStore) -> StoreIdentity | None:
-        """Read the identity; None where there is no store. Raises StoreNotUsableError where it needs newer
-        software, StoreCorruptError where only the identity is missing.
-        """
+        """Read the identity; None where there is no store. Raises as `open`."""
         try:
             return _parse(store.get(IDENTITY_KEY).data)
         except ObjectNotFoundError:
@@ -68,16 +65,16 @@ class StoreIdentity:
 
     @staticmethod
     def open_or_create(store: ObjectStore, ids: IdGenerator, shard_count: int | None = None) -> StoreIdentity:
-        """Read the identity, or create it with `shard_count` shards (1 where None is given).
+        """Read the identity, or create it with `shard_count` shards (default 1).
 
-        Raises StoreNotUsableError where the store was created with another number of shards,
+        Raises StoreNotUsableError where the store has another number of shards,
         StoreCorruptError where only the identity is missing, StoreUnavailableError.
         """
         assert shard_count is None or 1 <= shard_count <= MAX_SHARD_COUNT, "settings are checked at the edge"
         identity = StoreIdentity.find(store) or _create(store, StoreIdentity(ids.uuid(), shard_count or 1))
         if shard_count is not None and identity.shard_count != shard_count:
             raise StoreNotUsableError(
-                "the number of shards is fixed when a store is created; ask for the number that it has",
+                "the number of shards is fixed when a store is created; use the store's number",
                 shard_count=shard_count,
                 store_shard_count=identity.shard_count,
             )
@@ -108,10 +105,11 @@ def _create(store: ObjectStore, identity: StoreIdentity) -> StoreIdentity:
         try:
             return _parse(store.get(IDENTITY_KEY).data)
         except ObjectNotFoundError:
-            # The put failed. Sending the same bytes again is safe: whichever try lands first stays.
+            # The put failed. Sending the same bytes again is safe: the first that lands stays.
             if attempt == _CREATE_ATTEMPTS:
                 raise StoreUnavailableError(
-                    "the store neither keeps nor refuses its identity; try again later", key=IDENTITY_KEY
+                    "the store accepted its identity and does not return it; try again later",
+                    key=IDENTITY_KEY,
                 ) from None
     raise AssertionError("unreachable: the loop counts for ever")
 
@@ -119,7 +117,7 @@ def _create(store: ObjectStore, identity: StoreIdentity) -> StoreIdentity:
 def _require_empty(store: ObjectStore) -> None:
     for prefix in ("catalog/", "shards/"):
         for found in store.list(prefix):
-            # Another process may have created identity and head since we looked: only without one it is lost.
+            # Another process may have created identity and head meanwhile: look once more.
             try:
                 store.get(IDENTITY_KEY)
             except ObjectNotFoundError:
@@ -132,10 +130,7 @@ def _require_empty(store: ObjectStore) -> None:
 
 
 def _parse(data: bytes) -> StoreIdentity:
-    fields = decode_document(data, IDENTITY_KEY)
-    if fields.text("format") != _FORMAT:
-        raise fields.fault("format", _FORMAT)
-    require_readable(fields)
+    fields = decode_document(data, IDENTITY_KEY, format_name=_FORMAT)
     return StoreIdentity(
         store_id=fields.uuid("store_id"),
         shard_count=fields.integer("shard_count", minimum=1, maximum=MAX_SHARD_COUNT),

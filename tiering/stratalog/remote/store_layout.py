@@ -33,8 +33,8 @@ _HASHED_ID_BYTES = 4
 
 
 def shard_of(tip: TopicIdPartition, shard_count: int) -> int:
-    """The shard that a partition belongs to: its topic's partitions are spread from a start that the id
-    chooses.
+    """The shard of a partition. The partitions of a topic are spread over consecutive shards, from a start
+    that depends on the topic id.
     """
     assert 1 <= shard_count <= MAX_SHARD_COUNT, "a store has between one and 10,000 shards"
     start = int.from_bytes(tip.topic_id.bytes[:_HASHED_ID_BYTES], "big")
@@ -49,12 +49,12 @@ class StoreLayout:
 
     @property
     def prefix(self) -> str:
-        """Begins every key here, and ends with a slash."""
+        """The beginning of every key here, with its slash."""
         return _CATALOG_PREFIX if self.shard is None else f"{_SHARDS_PREFIX}{self.shard:0{_SHARD_DIGITS}d}/"
 
     @property
     def prefixes_behind_head(self) -> tuple[str, ...]:
-        """Where keys lie that come into being behind the head only, but probes: shards follow the catalog."""
+        """Prefixes of keys that are put only after the head (except probes): shards follow the catalog."""
         return (self.prefix, _SHARDS_PREFIX) if self.shard is None else (self.prefix,)
 
     @property
@@ -64,10 +64,6 @@ class StoreLayout:
     @property
     def data_prefix(self) -> str:
         return self.prefix + "data/"
-
-    @property
-    def scratch_prefix(self) -> str:
-        return self.prefix + _SCRATCH
 
     def data_key(self, name: str) -> str:
         return self.data_prefix + name
@@ -81,17 +77,14 @@ class StoreLayout:
     def history_key(self, name: str) -> str:
         return f"{self.prefix}history/{name}"
 
-    def scratch_key(self, uuid: UUID) -> str:
-        return f"{self.scratch_prefix}{uuid}"
-
 
 def is_probe(key: str) -> bool:
-    """Whether it is one of those that say nothing about the store: they come before anything else."""
+    """Whether the key is a probe's: probes come before anything else and prove nothing about the store."""
     return f"/{_SCRATCH}" in key
 
 
 def format_checkpoint_name(seq: int, uuid: UUID) -> str:
-    """`SEQ-UUID`, of a checkpoint's root and of its pages; `seq` is the newest commit that it includes."""
+    """`SEQ-UUID`, the name of a checkpoint's root or page; `seq` is the newest commit in it."""
     assert seq >= 0, "a commit number"
     return f"{seq:0{_SEQ_DIGITS}d}-{uuid}"
 

@@ -46,8 +46,8 @@ def dump(
     max_count: int | None,
     as_json: bool,
 ) -> None:
-    """Print the contents of FILE: a segment (.log), an index (.index, .timeindex, .txnindex), the checksum of
-    a transaction index (.txnchecksum), a producer snapshot (.snapshot), leader-epoch-checkpoint,
+    """Print the contents of FILE: a segment (.log), an index (.index, .timeindex, .txnindex), the seal of
+    these indexes (.seal), a producer snapshot (.snapshot), leader-epoch-checkpoint,
     partition.metadata, import.metadata, a checkpoint of a log directory, its meta.properties or its claims of
     a shard (claims-0000); or all of these in a directory. The name of a file decides how it is read. Nothing
     is changed.

@@ -28,8 +28,8 @@ from stratalog.remote.metadata.ownership.claims import is_claims_name
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SEAL_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TRANSACTION_CHECKSUM_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     parse_name_offset,
 )
@@ -51,7 +51,7 @@ _KINDS = (
     FileKind("offset index", (OFFSET_INDEX_SUFFIX,), dump_offset_index),
     FileKind("time index", (TIME_INDEX_SUFFIX,), dump_time_index),
     FileKind("transaction index", (TRANSACTION_INDEX_SUFFIX,), dump_transaction_index),
-    FileKind("checksum of a transaction index", (TRANSACTION_CHECKSUM_SUFFIX,), whole.dump_checksum),
+    FileKind("seal of a segment", (SEAL_SUFFIX,), whole.dump_seal),
     FileKind("producer snapshot", (SNAPSHOT_SUFFIX,), whole.dump_producers),
     FileKind("leader epochs", (LEADER_EPOCH_FILE,), whole.dump_leader_epochs),
     FileKind("partition metadata", (PARTITION_METADATA_FILE,), whole.dump_partition_metadata),

@@ -9,8 +9,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crc32c import crc32c
-
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.log_dump.dump_rows import Codec, CorruptPlace, DumpItem, DumpOptions, Row
@@ -26,8 +24,17 @@ from stratalog.manager.partitions.import_mark import parse_import_mark
 from stratalog.manager.partitions.partition_metadata import parse_partition_metadata
 from stratalog.migration.kafka_log_directory import is_of_server
 from stratalog.remote.metadata.ownership.claims import parse_claims
-from stratalog.segment.file_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX
-from stratalog.segment.indexes.transaction_checksum import matches, parse_line, says_nothing
+from stratalog.segment.file_names import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
+from stratalog.segment.indexes.index_file import IndexSeal
+from stratalog.segment.indexes.offset_index import OffsetIndex
+from stratalog.segment.indexes.time_index import TimeIndex
+from stratalog.segment.indexes.transaction_index import TransactionIndex
+from stratalog.segment.segment_seal import SegmentSeal
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """Enough for a snapshot of five million producers."""
@@ -62,27 +69,48 @@ def _is_of_server(file: DumpedFile) -> bool:
     return any(is_of_server(file.filesystem, directory) for directory in (file.directory, parent))
 
 
-def dump_checksum(file: DumpedFile, options: DumpOptions) -> Iterator[DumpItem]:
-    """The checksum of a transaction index, compared with the index if the options say so."""
-    yield from _checksum(file, options)
-    difference = _difference(file) if options.compares_indexes else None
-    if difference is not None:
-        yield CorruptPlace(None, difference)
+def dump_seal(file: DumpedFile, options: DumpOptions) -> Iterator[DumpItem]:
+    """The seal of a segment, compared with the segment and its index files if the options say so."""
+    for item in _seal(file, options):
+        yield item
+        if isinstance(item, Row) and options.compares_indexes:
+            yield from (CorruptPlace(None, difference) for difference in _differences(file))
 
 
-def _checksum_fields(_file: DumpedFile, data: bytes) -> list[_Fields]:
-    return [] if says_nothing(data) else [{"crc": parse_line(data)}]
+def _seal_fields(_file: DumpedFile, data: bytes) -> list[_Fields]:
+    seal = SegmentSeal.from_bytes(data)
+    return [
+        {
+            "log_size_bytes": seal.log_size_bytes,
+            "end_offset": seal.end_offset,
+            "offset_index_bytes": seal.offset_index.size_bytes,
+            "time_index_bytes": seal.time_index.size_bytes,
+            "aborted_bytes": seal.transaction_index.size_bytes,
+        }
+    ]
 
 
-def _difference(file: DumpedFile) -> str | None:
+def _differences(file: DumpedFile) -> Iterator[str]:
+    """Reports the files beside a seal that are not the sealed ones. Raises OSError."""
+    seal = SegmentSeal.from_bytes(file.filesystem.read_file(file.path))
     try:
-        index = file.filesystem.read_file(file.beside(TRANSACTION_INDEX_SUFFIX))
         log_size_bytes = file.filesystem.file_size(file.beside(LOG_SUFFIX))
     except FileNotFoundError as failure:
-        return f"there is no {os.path.basename(failure.filename)} beside it"
-    if matches(file.filesystem.read_file(file.path), crc32c(index), log_size_bytes) is False:
-        return f"the transaction index and the segment of {log_size_bytes} bytes have another checksum"
-    return None
+        yield f"there is no {os.path.basename(failure.filename)} beside it"
+        return
+    if log_size_bytes != seal.log_size_bytes:
+        yield f"the segment has {log_size_bytes} bytes, and was sealed with {seal.log_size_bytes}"
+    for suffix, page_bytes, sealed in (
+        (OFFSET_INDEX_SUFFIX, OffsetIndex.page_bytes, seal.offset_index),
+        (TIME_INDEX_SUFFIX, TimeIndex.page_bytes, seal.time_index),
+        (TRANSACTION_INDEX_SUFFIX, TransactionIndex.page_bytes, seal.transaction_index),
+    ):
+        path = file.beside(suffix)
+        if not file.filesystem.exists(path):
+            if suffix != TRANSACTION_INDEX_SUFFIX or seal.has_aborted:
+                yield f"there is no {os.path.basename(path)} beside it"
+        elif IndexSeal.of(file.filesystem.read_file(path), page_bytes) != sealed:
+            yield f"{os.path.basename(path)} is not the file that was sealed"
 
 
 def _producer(entry: ProducerStateEntry) -> _Fields:
@@ -149,7 +177,7 @@ def _meta_properties(_file: DumpedFile, data: bytes) -> list[_Fields]:
     return [{"name": name, "value": value} for name, value in sorted(properties.items())]
 
 
-_checksum = _codec("transaction_checksum", _checksum_fields)
+_seal = _codec("seal", _seal_fields)
 dump_producers = _codec("producer", _producers)
 dump_leader_epochs = _codec("leader_epoch", _leader_epochs, is_empty_at_first=True)
 dump_partition_metadata = _codec(

@@ -30,9 +30,9 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.tier.collector import Collector
-from stratalog.remote.tier.remote_log_manager import RemoteLogManager
-from stratalog.remote.tier.retention import RemoteRetention
-from stratalog.remote.tier.upload_run import UploadCandidate
+from stratalog.remote.tier.partition_upload import UploadCandidate
+from stratalog.remote.tier.remote_retention import RemoteRetention
+from stratalog.remote.tier.uploader import Uploader
 from stratalog.server.background.repeated_failures import RepeatedFailures
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -56,7 +56,7 @@ class ShardTier:
     """The components that work on one shard's objects."""
 
     shard: HostedShard
-    uploader: RemoteLogManager
+    uploader: Uploader
     retention: RemoteRetention
     collector: Collector
     compactor: Compactor

@@ -15,7 +15,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.read.fetch_data import FetchData
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.append.partition_writer import PartitionWriter
@@ -57,7 +57,7 @@ class HostedPartition:
         """Whether the topic's data goes to the object store."""
         return self.log.config.remote_storage_enable
 
-    def tier_state(self) -> PartitionState | None:
+    def tier_state(self) -> TieredPartition | None:
         """The partition's state in the object store; None if the topic is not tiered or has no commit yet."""
         return self.shard.metadata.state().partitions.get(self.topic_id_partition) if self.is_tiered else None
 

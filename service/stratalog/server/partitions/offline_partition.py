@@ -14,7 +14,7 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
-from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 
 
@@ -41,7 +41,7 @@ class OfflinePartition:
     def reason(self) -> str:
         return str(self.failure)
 
-    def tier_state(self) -> PartitionState:
+    def tier_state(self) -> TieredPartition:
         """The partition's state in the object store."""
         return self.shard.metadata.state().partition(self.topic_id_partition)
 

@@ -11,7 +11,7 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.manager.moves.log_move import MoveProgress
 from stratalog.record.native.cleaned_batches import NO_HORIZON
-from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.log_directory_manager import DescribedDirectory
@@ -116,7 +116,7 @@ def _offline_log_message(partition: OfflinePartition) -> admin_pb2.PartitionLog:
     )
 
 
-def _slice_messages(state: PartitionState | None) -> list[admin_pb2.Slice]:
+def _slice_messages(state: TieredPartition | None) -> list[admin_pb2.Slice]:
     return [
         admin_pb2.Slice(
             object=live.object_name,

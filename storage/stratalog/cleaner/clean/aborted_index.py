@@ -102,7 +102,7 @@ def entries_of(segment: LogSegment, start_offset: int, end_offset: int) -> Itera
 
     Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped, or its index is gone).
     """
-    index = segment.indexes().transaction_index.require_entries(segment.directory)
+    index = segment.indexes().transaction_index
     yield from index.between(start_offset, end_offset)
 
 

@@ -20,17 +20,17 @@ from stratalog.segment.file_names import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SEAL_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TRANSACTION_CHECKSUM_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from stratalog.segment.indexes.index_file import IndexFile
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
-from stratalog.segment.indexes.transaction_index import TransactionIndex
 from stratalog.segment.segment_files import unlink_segment
 from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.segment_seal import SegmentSeal
 
 _WRITE_BYTES = 256 * 1024
 MAX_POSITION = 2**31 - 1
@@ -58,8 +58,7 @@ class SegmentWriter:
         self._pending_bytes = 0
         self._unlink()
         # Written as entries come: a segment may consist of markers.
-        aborted_file = IndexFile(resources.index_pages, self._path(TRANSACTION_INDEX_SUFFIX))
-        self._indexes.transaction_index.attach(aborted_file)
+        self._indexes.transaction_index.attach(resources.index_pages, self._path(TRANSACTION_INDEX_SUFFIX))
         self._file = self._filesystem.open_append(self._path(LOG_SUFFIX))
         self._is_closed = False
 
@@ -117,24 +116,25 @@ class SegmentWriter:
         self._filesystem.set_modified_ms(self._path(LOG_SUFFIX), modified_ms)
         self._file.sync()
         self._close()
-        indexes = self._indexes
-        indexes.time_index.maybe_append(indexes.max_timestamp)
-        self._save(OFFSET_INDEX_SUFFIX, indexes.offset_index.to_bytes())
-        self._save(TIME_INDEX_SUFFIX, indexes.time_index.to_bytes())
-        has_aborted = len(indexes.transaction_index) > 0
-        if has_aborted:
-            self._save_aborted(indexes.transaction_index)
-        return CleanedSegment(
-            self.base_offset, self.next_offset - 1, self.size_bytes, self._checksum, has_aborted
+        offset_index, time_index = self._indexes.closing_files()
+        seal = SegmentSeal.of(
+            self.size_bytes, self.next_offset, offset_index, time_index, self._save_aborted()
         )
+        self._save(OFFSET_INDEX_SUFFIX, offset_index)
+        self._save(TIME_INDEX_SUFFIX, time_index)
+        self._save(SEAL_SUFFIX, seal.to_bytes())
+        return CleanedSegment(self.base_offset, self.next_offset - 1, self._checksum, seal)
 
-    def _save_aborted(self, index: TransactionIndex) -> None:
-        index.save()
+    def _save_aborted(self) -> IndexSeal:
+        index = self._indexes.transaction_index
+        if not len(index):
+            return IndexSeal()
+        seal = index.save()
         path = self._path(TRANSACTION_INDEX_SUFFIX)
         with self._files.use(path, for_writing=True) as file:
             file.sync()
         self._files.forget(path)
-        self._save(TRANSACTION_CHECKSUM_SUFFIX, index.checksum_line(self.size_bytes))
+        return seal
 
     def _close(self) -> None:
         if not self._is_closed:

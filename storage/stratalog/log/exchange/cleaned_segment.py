@@ -13,10 +13,10 @@ from stratalog.segment.file_names import (
     CLEANED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
+from stratalog.segment.segment_seal import SegmentSeal
 
 _CHUNK_BYTES = 256 * 1024
 OnRead = Callable[[int], None]
@@ -29,17 +29,21 @@ class CleanedSegment(NamedTuple):
     base_offset: int
     last_offset: int
     """Of its last batch: a segment that nobody could find again by its offsets is never made."""
-    size_bytes: int
     checksum: int
     """CRC-32C of all bytes of the data file, as they were handed to it."""
-    has_aborted: bool
-    """It has a transaction index."""
+    seal: SegmentSeal
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the data file."""
+        return self.seal.log_size_bytes
 
     def prove(self, filesystem: FileSystem, directory: str, on_read: OnRead) -> None:
         """Read the data back, and see that it has its indexes. Raises CorruptRecordError where it is not what
         was written, OSError (FileNotFoundError where a file has no name), and what `on_read` does."""
-        for suffix in INDEX_SUFFIXES if self.has_aborted else (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            filesystem.file_size(segment_path(directory, self.base_offset, suffix) + CLEANED_SUFFIX)
+        for suffix in INDEX_SUFFIXES:
+            if suffix != TRANSACTION_INDEX_SUFFIX or self.seal.has_aborted:
+                filesystem.file_size(segment_path(directory, self.base_offset, suffix) + CLEANED_SUFFIX)
         path = segment_path(directory, self.base_offset, LOG_SUFFIX) + CLEANED_SUFFIX
         file = filesystem.open_read(path)
         try:

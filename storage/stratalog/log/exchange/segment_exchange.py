@@ -206,8 +206,7 @@ def _live(
             size_bytes=segment.size_bytes,
             created_ms=replaced[0].created_ms,
             index_interval_bytes=replaced[0].index_interval_bytes,
-            indexes=None,
-            has_aborted=segment.has_aborted,
+            seal=segment.seal,
         )
         for segment, end_offset in zip(cleaned, ends, strict=True)
     ]

@@ -1,8 +1,9 @@
 """Loading a partition's directory: what a former process left, brought to a state that may be served.
 
 After a clean stop the files are what they were; only the end of the active segment is looked at. After any
-other stop `LogRecovery` walks what was not known to be durable, and all behind a transaction index that
-cannot be one, because that is made again from the batches only.
+other stop `LogRecovery` walks what was not known to be durable. Whatever the stop was, it walks all from the
+first segment on that has no sound seal: a transaction index can be made again from the batches only. The
+segments of a broker's log have no seals, and get them (`segment_adoption`).
 
 The directory is tidied up: segments that were about to be replaced are or are not, and, once it is known that
 the log can be served, drops that were under way (`.deleted`) are finished and index files without a log are
@@ -24,7 +25,6 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
-from stratalog.log.directory_health import DISK_FAILURES
 from stratalog.log.exchange.segment_swap import settle_swaps
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.local_log import LocalLog
@@ -32,7 +32,6 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_state import LogState
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
-from stratalog.log.recovery.aborted_evidence import AbortedWitness, is_contradicted
 from stratalog.log.recovery.cut_remains import keep_remains
 from stratalog.log.recovery.log_recovery import LoadProgress, LogRecovery, RecoveredLog, RecoveryReport
 from stratalog.log.recovery.raised_epochs import EpochRaise
@@ -44,21 +43,22 @@ from stratalog.log.recovery.recovered_lineage import (
     require_no_shift,
     require_order,
 )
+from stratalog.log.recovery.segment_adoption import SegmentAdoption
 from stratalog.log.recovery.segment_split import split_segment
 from stratalog.log.retention.late_removal import unlink_leftover
 from stratalog.record.header import MAX_OFFSET
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
-    TRANSACTION_CHECKSUM_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     parse_segment_name,
     segment_path,
 )
-from stratalog.segment.indexes.transaction_checksum import is_proven, write_checksum
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.transaction_index import TransactionIndex
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.segment_seal import SegmentSeal
 
 
 class LoadedLog(NamedTuple):
@@ -103,9 +103,9 @@ class LogLoader:
         # Files of dropped segments, and index files without a log whose names another segment may get.
         self._leftovers: list[str] = []
         self._nameless: list[str] = []
-        # Segments that have the checksum of a transaction index, and such indexes without one.
-        self._checksums: set[int] = set()
-        self._unproven: list[tuple[LogSegment, bytes]] = []
+        # Base offsets of the segments that have a transaction index.
+        self._with_aborted: set[int] = set()
+        self._adoption: SegmentAdoption | None = None
 
     def load(self, *, is_new: bool, was_clean: bool, first_offset: int, log_start_offset: int) -> LoadedLog:
         """`is_new`: the directory was just made. `was_clean`: the former process closed the log.
@@ -238,16 +238,8 @@ class LogLoader:
             self._filesystem.unlink(path)
         self._leftovers.clear()
         self._nameless.clear()
-        for segment, data in self._unproven:
-            # From now on it is. Where there is no room it is another start's turn.
-            try:
-                write_checksum(
-                    self._filesystem, self._directory, segment.base_offset, data, segment.size_bytes
-                )
-            except OSError as failure:
-                if failure.errno in DISK_FAILURES:
-                    raise
-        self._unproven.clear()
+        if self._adoption is not None:
+            self._adoption.write()
         state.producers.snapshot_files.remove_unfinished()
         state.producers.snapshot_files.release()
 
@@ -265,49 +257,37 @@ class LogLoader:
             )
 
     def _trusted_count(self, segments: list[LogSegment], epochs: LeaderEpochCache, *, was_clean: bool) -> int:
-        """How many segments from the first on may be what they say: their offsets go into indexes, and their
-        transaction index can be one. A broker's has all that their batches have, too."""
-        witness = (
-            AbortedWitness(self._resources.files, epochs, may_have_newer=not was_clean)
-            if self._written_by_broker
-            else None
-        )
+        """How many segments from the first on are what their seals say, and have offsets that go into
+        indexes. Those of a broker get a seal."""
+        adoption = SegmentAdoption(self._resources, epochs, may_have_newer=not was_clean)
+        if self._written_by_broker:
+            self._adoption = adoption
         for count, segment in enumerate(segments):
             if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
                 return count
-            if not segment.has_aborted and segment.base_offset in self._checksums:
-                if not self._is_proven(segment, b""):
-                    # Its index is gone.
-                    return count
-                # Of one without an entry nothing is.
-                self._nameless.append(
-                    segment_path(self._directory, segment.base_offset, TRANSACTION_CHECKSUM_SUFFIX)
-                )
-            if not segment.has_aborted and witness is None:
-                continue
-            try:
-                index = TransactionIndex.load(self._filesystem, self._directory, segment.base_offset)
-            except CorruptRecordError:
+            if self._written_by_broker:
+                is_durable = segment is not segments[-1] and segment.end_offset <= self._recovery_point
+                adoption.adopt(segment, is_settled=was_clean or is_durable)
+            elif not self._is_sealed(segment):
                 return count
-            data = index.to_bytes()
-            is_whole = self._is_proven(segment, data)
-            if is_whole is False:
-                return count
-            if witness is not None and witness.misses_entry(index, segment):
-                return count
-            has_file, segment.has_aborted = segment.has_aborted, index.last is not None
-            is_sealed = segment is not segments[-1]
-            if index.last is not None and is_sealed and index.last.last_offset >= segment.end_offset:
-                return count
-            if has_file and is_sealed and is_whole is None:
-                if is_contradicted(index, segments[: count + 1]):
-                    return count
-                self._unproven.append((segment, data))
         return len(segments)
 
-    def _is_proven(self, segment: LogSegment, index: bytes) -> bool | None:
-        """See `transaction_checksum.is_proven`."""
-        return is_proven(self._filesystem, self._directory, segment.base_offset, index, segment.size_bytes)
+    def _is_sealed(self, segment: LogSegment) -> bool:
+        """The seal is of these data, and the transaction index, which cannot be made from the segment alone,
+        is the one that was sealed."""
+        seal = segment.written_seal
+        if seal is None or seal.log_size_bytes != segment.size_bytes:
+            return False
+        if segment.base_offset in self._with_aborted or seal.has_aborted:
+            path = segment_path(self._directory, segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+            try:
+                index = self._filesystem.read_file(path)
+            except FileNotFoundError:
+                return False
+            if IndexSeal.of(index, TransactionIndex.page_bytes) != seal.transaction_index:
+                return False
+        # The last one ends where its batches do.
+        return segment.end_offset == segment.base_offset or seal.end_offset <= segment.end_offset
 
     def _overflows(self, segment: LogSegment) -> bool:
         """A batch is too far from the segment's base, and not only the next segment."""
@@ -332,18 +312,13 @@ class LogLoader:
                 # Of a segment that was dropped no other one gets the name; where the log goes on one may.
                 is_dropped = base_offset < min(base_offsets, default=0)
                 (self._leftovers if is_dropped else self._nameless).append(path)
-        aborted = {base_offset for base_offset, suffix in parsed if suffix == TRANSACTION_INDEX_SUFFIX}
-        self._checksums = {base for base, suffix in parsed if suffix == TRANSACTION_CHECKSUM_SUFFIX}
-        self._unproven.clear()
-        segments = [
-            self._segment(base_offset, has_aborted=base_offset in aborted)
-            for base_offset in sorted(base_offsets)
-        ]
+        self._with_aborted = {base for base, suffix in parsed if suffix == TRANSACTION_INDEX_SUFFIX}
+        segments = [self._segment(base_offset) for base_offset in sorted(base_offsets)]
         for segment, follower in pairwise(segments):
             segment.end_offset = follower.base_offset
         return segments
 
-    def _segment(self, base_offset: int, *, has_aborted: bool) -> LogSegment:
+    def _segment(self, base_offset: int) -> LogSegment:
         return LogSegment(
             self._resources,
             self._directory,
@@ -352,24 +327,14 @@ class LogLoader:
             size_bytes=self._filesystem.file_size(segment_path(self._directory, base_offset, LOG_SUFFIX)),
             created_ms=self._now_ms,
             index_interval_bytes=self._config.index_interval_bytes,
-            indexes=None,
-            has_aborted=has_aborted,
+            seal=SegmentSeal.read(self._filesystem, self._directory, base_offset),
         )
 
     def _activate(self, segments: list[LogSegment]) -> bool:
         """Make the last segment of a closed log active again; False, with none active, where its files do not
         agree with each other."""
-        active = segments[-1]
         try:
-            active.resume()
+            segments[-1].resume()
         except (FileNotFoundError, CorruptRecordError):
             return False
-        index = active.indexes().transaction_index
-        if is_contradicted(index, segments):
-            active.close()
-            segments[-1] = self._segment(active.base_offset, has_aborted=True)
-            return False
-        data = index.to_bytes()
-        if data and self._is_proven(active, data) is None:
-            self._unproven.append((active, data))
         return True

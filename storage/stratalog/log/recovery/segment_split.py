@@ -6,14 +6,10 @@ limit when they compacted; what they left is taken apart before anything else is
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from stratalog.base.errors import CorruptRecordError
 from stratalog.base.file_contents import read_pieces, write_file
-from stratalog.base.filesystem import FileSystem
 from stratalog.log.exchange.segment_swap import replace_segments
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import HEADER_SIZE, parse_header
@@ -21,11 +17,9 @@ from stratalog.segment.batch_walk import valid_rows
 from stratalog.segment.file_names import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
 from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
-from stratalog.segment.indexes.transaction_index import TransactionIndex
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -39,20 +33,16 @@ class _Part(NamedTuple):
 
 
 def split_segment(resources: SegmentResources, directory: str, segment: LogSegment) -> None:
-    """Replace the segment by as many as it takes. Of indexes they have only that of aborted transactions;
-    what is behind the last valid batch stays where it is. Durable when it returns.
+    """Replace the segment by as many as it takes. They have no indexes: recovery
+    makes these. Bytes behind the last valid batch stay where they are. Durable when it returns.
 
     Raises OSError; `settle_swaps` then goes on with it, or takes it back.
     """
     parts = _parts(resources, segment)
-    aborted = _aborted_by_part(resources.filesystem, directory, segment.base_offset, parts)
     with resources.files.use(segment.path) as file:
         for part in parts:
             path = segment_path(directory, part.base_offset, LOG_SUFFIX) + CLEANED_SUFFIX
             write_file(resources.filesystem, path, read_pieces(file, part.start_position, part.end_position))
-            if entries := aborted[part.base_offset]:
-                path = segment_path(directory, part.base_offset, TRANSACTION_INDEX_SUFFIX) + CLEANED_SUFFIX
-                write_file(resources.filesystem, path, [entries])
     replace_segments(resources.filesystem, directory, [part.base_offset for part in parts], [segment])
     segment.unlink_deleted()
 
@@ -72,21 +62,3 @@ def _parts(resources: SegmentResources, segment: LogSegment) -> list[_Part]:
                 parts.append(_Part(base_offset, row.position, segment.size_bytes))
             next_offset = row.last_offset + 1
     return [part for part in parts if part.start_position < part.end_position]
-
-
-def _aborted_by_part(
-    filesystem: FileSystem, directory: str, base_offset: int, parts: Sequence[_Part]
-) -> dict[int, bytes]:
-    """The contents of the parts' transaction indexes, by base offset; of a damaged one all, so that it is
-    found to be damaged again."""
-    path = segment_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX)
-    data = filesystem.read_file(path) if filesystem.exists(path) else b""
-    try:
-        entries = list(TransactionIndex(base_offset, data))
-    except CorruptRecordError:
-        return dict.fromkeys([part.base_offset for part in parts], data)
-    indexes = [TransactionIndex(part.base_offset) for part in parts]
-    for entry in entries:
-        ordinal = bisect_right(parts, entry.last_offset, key=lambda part: part.base_offset) - 1
-        indexes[ordinal].append(entry)
-    return {index.base_offset: index.to_bytes() for index in indexes}

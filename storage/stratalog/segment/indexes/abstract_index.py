@@ -15,8 +15,9 @@ A search begins with the tail, where most of them end. Of the pages it looks fir
 would be if keys ascended evenly, or else at the last, then at a neighbour, then by bisection: it reads one
 page for each halving, and two more at most.
 
-There is no checksum, and a look-up does not prove that what it passed ascends: it ends in any case, and
-whoever uses an entry compares it with the batch that it points at. `check` goes over all of it.
+Each page that is read is compared with its checksum (`IndexFile`). A look-up does not prove that the entries
+ascend; it ends in any case, and its caller compares the entry with the batch that it leads to. `check` looks
+at every entry.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.native.batch_kernels import rank_entries
-from stratalog.segment.indexes.index_file import IndexFile
-from stratalog.segment.indexes.index_page_cache import PAGE_BYTES
+from stratalog.segment.indexes.index_file import IndexFile, IndexSeal
+from stratalog.segment.indexes.index_page_cache import PAGE_BYTES, IndexPageCache
 
 Entry = TypeVar("Entry", bound=tuple[int, ...])
 
@@ -64,7 +65,8 @@ class AbstractIndex(ABC, Generic[Entry]):
     KIND: ClassVar[str]
     """In the words of an error."""
     ENTRY_SIZE: ClassVar[int]
-    _page_bytes: ClassVar[int]
+    page_bytes: ClassVar[int]
+    """Of a page in the file: as many whole entries as fit."""
 
     def __init__(self, base_offset: int, data: Buffer = b"") -> None:
         """In memory. Raises CorruptRecordError where `data` cannot be the file of an index with this base."""
@@ -74,18 +76,18 @@ class AbstractIndex(ABC, Generic[Entry]):
         self.last = self.entry(len(self) - 1) if data else None
 
     @classmethod
-    def open(cls, base_offset: int, file: IndexFile) -> Self:
-        """What is in the file, which is not going to change. Only its last entry is looked at, as in Kafka.
+    def open(cls, base_offset: int, cache: IndexPageCache, path: str, seal: IndexSeal) -> Self:
+        """What is in the file, which is not going to change. Reads its last page.
 
-        Raises CorruptRecordError where it cannot be the last of so many, OSError (FileNotFoundError).
+        Raises CorruptRecordError where the file is not the one that was sealed, OSError (FileNotFoundError).
         """
-        size_bytes = file.size()
-        cls._require_whole(size_bytes)
+        file = IndexFile(cache, path, cls.page_bytes, seal.page_crcs)
+        file.require_size(seal.size_bytes)
+        cls._require_whole(seal.size_bytes)
         index = cls.__new__(cls)
-        index._begin(base_offset, file, _Extent(size_bytes // cls.ENTRY_SIZE, bytearray()))
-        if size_bytes:
+        index._begin(base_offset, file, _Extent(seal.size_bytes // cls.ENTRY_SIZE, bytearray()))
+        if len(index):
             index.last = index.entry(len(index) - 1)
-            index._require_possible(index.last, len(index))
         return index
 
     def _begin(self, base_offset: int, file: IndexFile | None, extent: _Extent) -> None:
@@ -93,7 +95,7 @@ class AbstractIndex(ABC, Generic[Entry]):
         self.last = None
         self._file = file
         self._extent = extent
-        self._write_at_bytes = self._page_bytes
+        self._write_at_bytes = self.page_bytes
 
     @classmethod
     def _require_whole(cls, size_bytes: int) -> None:
@@ -101,16 +103,11 @@ class AbstractIndex(ABC, Generic[Entry]):
             raise CorruptRecordError(f"{cls.KIND} does not consist of whole entries", size=size_bytes)
 
     def __init_subclass__(cls) -> None:
-        cls._page_bytes = PAGE_BYTES // cls.ENTRY_SIZE * cls.ENTRY_SIZE
+        cls.page_bytes = PAGE_BYTES // cls.ENTRY_SIZE * cls.ENTRY_SIZE
 
     @abstractmethod
     def _decode(self, data: Buffer) -> Entry:
         """The one entry in these bytes."""
-
-    @abstractmethod
-    def _require_possible(self, last: Entry, count: int) -> None:
-        """Raises CorruptRecordError where `last` cannot be the last of so many entries that ascend from the
-        base. It is what zeros behind the last entry cannot be."""
 
     @abstractmethod
     def check(self) -> None:
@@ -138,13 +135,13 @@ class AbstractIndex(ABC, Generic[Entry]):
         if ordinal >= extent.stored_count:
             position = (ordinal - extent.stored_count) * size
             return self._decode(extent.tail[position : position + size])
-        number, position = divmod(ordinal * size, self._page_bytes)
+        number, position = divmod(ordinal * size, self.page_bytes)
         return self._decode(self._page(extent, number)[position : position + size])
 
     def _page(self, extent: _Extent, number: int, *, is_kept: bool = True) -> bytes:
         """A page of those in the file. `is_kept`: see `IndexFile.page`."""
         assert self._file is not None
-        page_bytes = self._page_bytes
+        page_bytes = self.page_bytes
         position = number * page_bytes
         size_bytes = min(page_bytes, extent.stored_count * self.ENTRY_SIZE - position)
         return self._file.page(position, size_bytes, is_kept=is_kept)
@@ -162,7 +159,7 @@ class AbstractIndex(ABC, Generic[Entry]):
         if stored_count == 0 or limit < 0:
             return found
         assert self._file is not None
-        page, page_bytes, end_position = self._file.page, self._page_bytes, stored_count * size
+        page, page_bytes, end_position = self._file.page, self.page_bytes, stored_count * size
         low, high = 0, (end_position - 1) // page_bytes
         # First where it would be if the keys ascended evenly, which they do more often than not; then beside
         # that, then in the middle of what is left.
@@ -199,11 +196,11 @@ class AbstractIndex(ABC, Generic[Entry]):
         """Move the whole pages of the tail into the file."""
         if self._file is None:
             return
-        extent, page_bytes = self._extent, self._page_bytes
+        extent, page_bytes = self._extent, self.page_bytes
         size_bytes = len(extent.tail) // page_bytes * page_bytes
         try:
             if size_bytes:
-                self._file.write(extent.stored_count * self.ENTRY_SIZE, [extent.tail[:size_bytes]])
+                self._file.write(extent.stored_count * self.ENTRY_SIZE, extent.tail[:size_bytes])
                 count = extent.stored_count + size_bytes // self.ENTRY_SIZE
                 self._extent = _Extent(count, extent.tail[size_bytes:])
             self._write_at_bytes = page_bytes
@@ -217,24 +214,26 @@ class AbstractIndex(ABC, Generic[Entry]):
         """It grows in a file, or is what is in one."""
         return self._file is not None
 
-    def attach(self, file: IndexFile) -> None:
+    def attach(self, cache: IndexPageCache, path: str) -> None:
         """Grow in this file from now on, whose contents so far mean nothing."""
         assert self._file is None
-        self._file = file
+        self._file = IndexFile(cache, path, self.page_bytes)
         self._write_pages()
 
-    def save(self, closing: bytes = b"") -> None:
+    def save(self, closing: bytes = b"") -> IndexSeal:
         """Let the file be whole, with the entry `closing` behind the others. Not synced. The index goes on as
         it was: what follows replaces what only the file has. Raises OSError."""
         assert self._file is not None
-        extent = self._extent
-        self._file.write(extent.stored_count * self.ENTRY_SIZE, [extent.tail, closing])
+        position = self._extent.stored_count * self.ENTRY_SIZE
+        rest = bytes(self._extent.tail) + closing
+        self._file.write(position, rest)
+        return self._file.seal(position + len(rest))
 
     def first(self, count: int) -> Self:
         """The first `count` entries as an index that grows. The file is cut when the next page is written, or
         by `cut_file`."""
         assert 0 <= count <= len(self)
-        page_count, loose_count = divmod(count, self._page_bytes // self.ENTRY_SIZE)
+        page_count, loose_count = divmod(count, self.page_bytes // self.ENTRY_SIZE)
         extent, index = self._extent, self.__class__.__new__(self.__class__)
         tail = bytearray()
         if count > extent.stored_count:
@@ -265,14 +264,14 @@ class AbstractIndex(ABC, Generic[Entry]):
     def forget_pages(self) -> None:
         """Nobody is going to look anything up."""
         if self._file is not None:
-            self._file.forget_pages(self._page_bytes, self._extent.stored_count * self.ENTRY_SIZE)
+            self._file.forget_pages(self._extent.stored_count * self.ENTRY_SIZE)
 
     def chunks(self, first: int = 0) -> Iterator[bytes]:
         """The entries from the ordinal `first` on, as they are or will be in the file, some at a time. Pages
         that nobody has looked anything up in push none out of the memory."""
         extent, size = self._extent, self.ENTRY_SIZE
-        begin, position = divmod(min(first, extent.stored_count) * size, self._page_bytes)
-        for number in range(begin, -(-extent.stored_count * size // self._page_bytes)):
+        begin, position = divmod(min(first, extent.stored_count) * size, self.page_bytes)
+        for number in range(begin, -(-extent.stored_count * size // self.page_bytes)):
             yield self._page(extent, number, is_kept=False)[position:]
             position = 0
         yield bytes(extent.tail[max(0, first - extent.stored_count) * size :])

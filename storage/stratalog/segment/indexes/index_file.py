@@ -1,68 +1,103 @@
-"""One index file: read by pages, written at its end.
+"""One index file: read by pages that are proven, written at its end.
 
-The index decides where its end is, not the file: what lies behind it, left by a write that failed or by the
-segment that had this name before, is cut off by the next write. So no write has to be taken back, and a file
-that was cut short by somebody else grows zeros, which no reader believes.
+The index decides where its end is, not the file: bytes behind it, left by a write that failed or by the
+segment that had this name before, are cut off by the next write. So no write has to be taken back.
+
+The checksum of each page is known before the page is read: of a sealed segment from its seal, of one that
+grows because this process wrote the page. Pages leave the memory when others need the room and are read
+again, perhaps weeks later; each read is compared with the checksum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, Self
 
+from crc32c import crc32c
+
+from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.segment.indexes.index_page_cache import IndexPageCache
+
+
+class IndexSeal(NamedTuple):
+    """What an index file holds: its size, and the CRC-32C of each page."""
+
+    size_bytes: int = 0
+    page_crcs: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, data: Buffer, page_bytes: int) -> Self:
+        """Of a file with these contents."""
+        view = memoryview(data)
+        starts = range(0, len(view), page_bytes)
+        return cls(len(view), tuple(crc32c(view[start : start + page_bytes]) for start in starts))
 
 
 class IndexFile:
     """Writes are guarded by UnifiedLog.lock; reads of what was written before are thread-safe beside them."""
 
-    __slots__ = ("_cache", "_number", "path")
+    __slots__ = ("_cache", "_number", "_page_bytes", "_page_crcs", "path")
 
-    def __init__(self, cache: IndexPageCache, path: str) -> None:
-        """The file need not be there."""
+    def __init__(
+        self, cache: IndexPageCache, path: str, page_bytes: int, page_crcs: Sequence[int] = ()
+    ) -> None:
+        """`page_crcs`: of the pages that the file has. The file need not be there."""
         self._cache = cache
         self._number = cache.next_number()
+        self._page_bytes = page_bytes
+        self._page_crcs = list(page_crcs)
         self.path = path
 
     def anew(self) -> IndexFile:
         """The same file, of which other bytes are going to be written."""
-        return IndexFile(self._cache, self.path)
+        return IndexFile(self._cache, self.path, self._page_bytes, self._page_crcs)
 
-    def beside(self, suffix: str) -> IndexFile:
-        """Another one of the same segment."""
-        return IndexFile(self._cache, self.path.rpartition(".")[0] + suffix)
-
-    def size(self) -> int:
-        """Raises FileNotFoundError, OSError."""
+    def require_size(self, size_bytes: int) -> None:
+        """Raises CorruptRecordError where the file has another size, OSError (FileNotFoundError)."""
         with self._cache.files.use(self.path) as file:
-            return file.size()
-
-    def read(self) -> bytes:
-        """All of a small one. Raises FileNotFoundError, OSError."""
-        return self._cache.files.filesystem.read_file(self.path)
+            found_bytes = file.size()
+        if found_bytes != size_bytes:
+            raise CorruptRecordError(
+                "an index file does not have the size that its segment was sealed with",
+                path=self.path,
+                size_bytes=found_bytes,
+                expected_bytes=size_bytes,
+            )
 
     def page(self, position: int, size_bytes: int, *, is_kept: bool = True) -> bytes:
-        """Bytes that will not change any more. `is_kept`: somebody may want them again. Raises
-        CorruptRecordError where the file is shorter, OSError (FileNotFoundError where it is gone)."""
-        return self._cache.read(self.path, (self._number, position), size_bytes, is_kept=is_kept)
+        """Bytes that will not change any more. `is_kept`: keep the page in memory for the next look-up.
 
-    def write(self, position: int, parts: Sequence[Buffer]) -> None:
-        """Let the file end with these bytes at `position`; created where it is missing. Not synced. Raises
-        OSError: what is below `position` is there all the same."""
+        Raises CorruptRecordError where the page is not what was written, OSError (FileNotFoundError).
+        """
+        crc = self._page_crcs[position // self._page_bytes]
+        return self._cache.read(self.path, (self._number, position), size_bytes, crc, is_kept=is_kept)
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Let the file end with these bytes at `position`, where a page begins; created where it is missing.
+        Not synced. Raises OSError: the bytes below `position` are there all the same."""
+        assert position % self._page_bytes == 0
         with self._cache.files.use(self.path, for_writing=True) as file:
             if file.size() != position:
                 file.truncate(position)
-            if any(map(len, parts)):
-                file.append(parts)
+            if len(data):
+                file.append([data])
+        self._page_crcs[position // self._page_bytes :] = IndexSeal.of(data, self._page_bytes).page_crcs
+
+    def seal(self, size_bytes: int) -> IndexSeal:
+        """Of the file, which has so many bytes."""
+        assert len(self._page_crcs) == -(-size_bytes // self._page_bytes)
+        return IndexSeal(size_bytes, tuple(self._page_crcs))
 
     def cut(self, position: int) -> None:
         """Shorten the file to `position`, if there is one that is longer. Raises OSError."""
         try:
-            is_longer = self.size() > position
+            with self._cache.files.use(self.path) as file:
+                is_longer = file.size() > position
         except FileNotFoundError:
             return
         if is_longer:
-            self.write(position, ())
+            self.write(position, b"")
 
     def remove(self) -> None:
         """Unlink the file, if there is one. Raises OSError."""
@@ -71,5 +106,6 @@ class IndexFile:
             files.forget(self.path)
             files.filesystem.unlink(self.path)
 
-    def forget_pages(self, page_bytes: int, end_position: int) -> None:
-        self._cache.forget((self._number, position) for position in range(0, end_position, page_bytes))
+    def forget_pages(self, end_position: int) -> None:
+        """Drop the pages below `end_position` from memory."""
+        self._cache.forget((self._number, position) for position in range(0, end_position, self._page_bytes))

@@ -17,6 +17,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from crc32c import crc32c
+
 from stratalog.base.errors import CorruptRecordError
 from stratalog.segment.open_files import OpenFiles
 
@@ -47,11 +49,11 @@ class IndexPageCache:
         """For a file that is opened now."""
         return next(self._numbers)
 
-    def read(self, path: str, key: PageKey, size_bytes: int, *, is_kept: bool = True) -> bytes:
-        """The page of the file, from memory or from disk. `is_kept`: it is in memory then, while there is
-        room.
+    def read(self, path: str, key: PageKey, size_bytes: int, crc: int, *, is_kept: bool = True) -> bytes:
+        """The page of the file, from memory or from disk. `crc`: CRC-32C of the page. `is_kept`: keep the
+        page in memory while there is room.
 
-        Raises CorruptRecordError where the file does not reach so far, OSError.
+        Raises CorruptRecordError where the file holds something else, OSError.
         """
         with self._guard:
             page = self._pages.get(key)
@@ -60,8 +62,12 @@ class IndexPageCache:
                 return page
         with self.files.use(path) as file:
             page = file.read_at(key[1], size_bytes)
-        if len(page) != size_bytes:
-            raise CorruptRecordError("an index file has become shorter", path=path, position=key[1])
+        if len(page) != size_bytes or crc32c(page) != crc:
+            raise CorruptRecordError(
+                "a page of an index is not what was written; find out what changed the file",
+                path=path,
+                position=key[1],
+            )
         if not is_kept:
             return page
         with self._guard:

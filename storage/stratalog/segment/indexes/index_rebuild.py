@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from itertools import chain, takewhile
 from typing import NamedTuple
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
-from stratalog.record.header import NO_TIMESTAMP
 from stratalog.segment.batch_walk import damaged_batch
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SEAL_SUFFIX,
     TIME_INDEX_SUFFIX,
     segment_path,
 )
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.segment_search import position_since
+from stratalog.segment.segment_seal import SegmentSeal
 
 
 class IndexedBatches(NamedTuple):
@@ -77,30 +77,31 @@ def rebuild_indexes(
     extent: SegmentExtent,
     *,
     interval_bytes: int,
+    aborted: IndexSeal,
     replaces_files: bool,
     may_end: bool,
 ) -> SegmentIndexes:
-    """Make the indexes of a sealed segment from its data, and replace the files, but for where the data is
-    damaged. That of aborted transactions cannot be made so, and stays. `may_end`: see `index_batches`.
+    """Make the indexes of a sealed segment from its data, and replace the files and the seal, but for where
+    the data is damaged. The transaction index cannot be made so, and stays: `aborted` is the seal of it.
+    `may_end`: see `index_batches`.
 
     Raises CorruptRecordError, OSError.
     """
     base_offset = extent.base_offset
     with resources.files.use(segment_path(directory, base_offset, LOG_SUFFIX)) as file:
-        indexes, _ = index_batches(file, extent, interval_bytes, may_end=may_end)
-    indexes.time_index.maybe_append(indexes.max_timestamp)
-    indexes.leave_aborted(resources.index_pages, directory, extent.size_bytes)
+        indexes, end_offset = index_batches(file, extent, interval_bytes, may_end=may_end)
+    indexes.leave_aborted(resources.index_pages, directory, aborted)
+    files = indexes.closing_files()
     if not replaces_files or indexes.damaged_position is not None:
         return indexes
+    seal = SegmentSeal.of(extent.size_bytes, end_offset, *files, aborted)
+    suffixes = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SEAL_SUFFIX)
     try:
-        for index, suffix in (
-            (indexes.offset_index, OFFSET_INDEX_SUFFIX),
-            (indexes.time_index, TIME_INDEX_SUFFIX),
-        ):
+        for data, suffix in zip((*files, seal.to_bytes()), suffixes, strict=True):
             path = segment_path(directory, base_offset, suffix)
-            replace_file(resources.filesystem, path, index.to_bytes())
+            replace_file(resources.filesystem, path, data)
             resources.files.forget(path)
-        return SegmentIndexes.open(resources.index_pages, directory, base_offset, extent.size_bytes)
+        return SegmentIndexes.open(resources.index_pages, directory, base_offset, seal)
     except OSError:
         # The disk may be full or read-only. The copy in memory serves; the next process tries again.
         return indexes
@@ -110,8 +111,7 @@ def resume_indexes(known: SegmentIndexes, file: AppendFile, extent: SegmentExten
     """The same, transactions included, out of indexes that know these batches and perhaps more: only what
     lies behind the last entry is walked.
 
-    Raises CorruptRecordError where the last entries are not of the batches that they lead to, or the time
-    index misses some, OSError.
+    Raises CorruptRecordError where the last entries are not of the batches that they lead to, OSError.
     """
     indexes, end_offset = known.until(extent.size_bytes), extent.base_offset
     last = indexes.offset_index.last
@@ -124,36 +124,7 @@ def resume_indexes(known: SegmentIndexes, file: AppendFile, extent: SegmentExten
         end_offset = header.next_offset
         indexes.resume_with(header.size_in_bytes, header.last_offset, header.max_timestamp)
     indexes.transaction_index = indexes.transaction_index.below(end_offset)
-    _require_newest(indexes, file, extent)
     return IndexedBatches(indexes, end_offset)
-
-
-def _require_newest(indexes: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> None:
-    """The time index got the highest timestamp so far with every offset entry: hold its last one against the
-    batches up to there, which are few where timestamps ascend. One that is newer, and proven, had an entry,
-    which is gone. What a damaged one says is held against nobody.
-
-    Raises CorruptRecordError, OSError.
-    """
-    last, newest = indexes.offset_index.last, indexes.time_index.last
-    newest_ms, position = NO_TIMESTAMP, 0
-    if newest is not None:
-        newest_ms = newest.timestamp_ms
-        # All entries before it lead to older batches.
-        position = position_since(file, extent, indexes, newest_ms + 1)
-    if last is None or position == last.position:
-        return
-    try:
-        located = takewhile(lambda batch: batch.position <= last.position, extent.walk(file, position))
-        if all(header.max_timestamp <= newest_ms for _, header in located):
-            return
-        proven = chain.from_iterable(extent.rows(file, position, is_search=True))
-        rows = takewhile(lambda row: row.position <= last.position, proven)
-        is_missing = any(row.max_timestamp_ms > newest_ms for row in rows)
-    except CorruptRecordError:
-        return
-    if is_missing:
-        raise CorruptRecordError("a time index misses a batch", path=file.path, newest=newest)
 
 
 def indexes_until(
@@ -174,19 +145,23 @@ def indexes_until(
         return made
 
 
-def resume_closed(opened: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> IndexedBatches:
-    """The same out of the files of a log that was closed: these end with the highest timestamp of all.
+def resume_closed(opened: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> SegmentIndexes:
+    """The same out of the files of a log that was closed, which end with the highest timestamp of all.
 
-    Where the headers have another one, and one of them is damaged, the files are right. Raises as
-    `resume_indexes` does.
+    Raises CorruptRecordError where the batches do not end where the seal says, or as `resume_indexes` does;
+    OSError.
     """
-    resumed = resume_indexes(opened, file, extent)
-    if resumed.indexes.max_timestamp != opened.max_timestamp:
-        try:
-            _prove_tail(resumed.indexes, file, extent)
-        except CorruptRecordError:
-            resumed.indexes.max_timestamp = opened.max_timestamp
-    return resumed
+    assert opened.seal is not None
+    indexes, end_offset = resume_indexes(opened, file, extent)
+    if end_offset != opened.seal.end_offset:
+        raise CorruptRecordError(
+            "a closed log does not end where it was closed",
+            path=file.path,
+            end_offset=end_offset,
+            expected_offset=opened.seal.end_offset,
+        )
+    indexes.max_timestamp, indexes.seal = opened.max_timestamp, opened.seal
+    return indexes
 
 
 def _prove_tail(indexes: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> None:

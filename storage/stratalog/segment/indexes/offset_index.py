@@ -5,8 +5,8 @@ Entries of eight bytes, big-endian, strictly ascending in both fields::
     relative_offset  int32   last offset of a batch, minus the segment's base offset
     position         int32   where that batch begins in the .log file
 
-An index is disposable: whoever uses an entry compares it with the batch that it points at, and makes the
-index again from the log where they differ.
+An index is disposable: a look-up compares the entry with the batch that it leads to, and the index is made
+again from the log where they differ.
 """
 
 from __future__ import annotations
@@ -98,7 +98,3 @@ class OffsetIndex(AbstractIndex[OffsetPosition]):
     def _decode(self, data: Buffer) -> OffsetPosition:
         relative_offset, position = _ENTRY.unpack(data)
         return OffsetPosition(self.base_offset + relative_offset, position)
-
-    def _require_possible(self, last: OffsetPosition, count: int) -> None:
-        if last.offset - self.base_offset < count - 1 or last.position < count - 1:
-            raise CorruptRecordError("the last entry of an offset index is too low", entry=last, count=count)

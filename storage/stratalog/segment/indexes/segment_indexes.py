@@ -12,8 +12,7 @@ into it does not follow from the segment alone: a transaction may have begun bef
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.native.batch_kernels import index_rows
@@ -21,26 +20,18 @@ from stratalog.record.native.batch_row import BatchRow, IndexProgress
 from stratalog.segment.file_names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from stratalog.segment.indexes.index_file import IndexFile
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.index_page_cache import IndexPageCache
 from stratalog.segment.indexes.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
-
-
-class _Known(NamedTuple):
-    """What indexes know. Entries are only ever added, so the same counts are the same entries."""
-
-    offset_count: int
-    time_count: int
-    transaction_count: int
-    max_timestamp: TimestampOffset
-    log_size_bytes: int
 
 
 class SegmentIndexes:
@@ -48,13 +39,13 @@ class SegmentIndexes:
     append."""
 
     __slots__ = (
-        "_saved",
+        "_open_transactions",
         "_transaction_index",
-        "_unopened",
         "bytes_since_entry",
         "damaged_position",
         "max_timestamp",
         "offset_index",
+        "seal",
         "time_index",
     )
 
@@ -65,13 +56,13 @@ class SegmentIndexes:
         self.offset_index = offset_index
         self.time_index = time_index
         self._transaction_index = transaction_index
-        self._unopened: tuple[IndexFile, int] | None = None
+        self._open_transactions: Callable[[], TransactionIndex] | None = None
         self.bytes_since_entry = 0
         # Where a batch is damaged that these were made of: its offsets are believed, times are not.
         self.damaged_position: int | None = None
         self.max_timestamp = time_index.last or NO_TIMESTAMP_OFFSET
-        # What the files hold is all that was known when this was `_known`.
-        self._saved: _Known | None = None
+        self.seal: SegmentSeal | None = None
+        """Of the files, if these hold all that is known here."""
 
     @staticmethod
     def empty(base_offset: int) -> SegmentIndexes:
@@ -79,40 +70,46 @@ class SegmentIndexes:
         return SegmentIndexes(OffsetIndex(base_offset), TimeIndex(base_offset), TransactionIndex(base_offset))
 
     @staticmethod
-    def open(cache: IndexPageCache, directory: str, base_offset: int, log_size_bytes: int) -> SegmentIndexes:
+    def open(cache: IndexPageCache, directory: str, base_offset: int, seal: SegmentSeal) -> SegmentIndexes:
         """Of a segment that was sealed or closed. No more is read than the last page of the two files that
         lead to batches.
 
-        Raises FileNotFoundError where one of these is missing, CorruptRecordError, OSError.
+        Raises FileNotFoundError where one of these is missing, CorruptRecordError where one is not what was
+        sealed, OSError.
         """
-
-        def file(suffix: str) -> IndexFile:
-            return IndexFile(cache, segment_path(directory, base_offset, suffix))
-
+        offset_path = segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX)
+        time_path = segment_path(directory, base_offset, TIME_INDEX_SUFFIX)
         indexes = SegmentIndexes(
-            OffsetIndex.open(base_offset, file(OFFSET_INDEX_SUFFIX)),
-            TimeIndex.open(base_offset, file(TIME_INDEX_SUFFIX)),
+            OffsetIndex.open(base_offset, cache, offset_path, seal.offset_index),
+            TimeIndex.open(base_offset, cache, time_path, seal.time_index),
             None,
         )
-        indexes.leave_aborted(cache, directory, log_size_bytes)
+        indexes.leave_aborted(cache, directory, seal.transaction_index)
+        indexes.seal = seal
         return indexes
 
-    def leave_aborted(self, cache: IndexPageCache, directory: str, log_size_bytes: int) -> None:
-        """The transaction index is what the file has, once it is asked for."""
-        file = TransactionIndex.file(cache, directory, self.offset_index.base_offset)
-        self._transaction_index, self._unopened = None, (file, log_size_bytes)
+    def leave_aborted(self, cache: IndexPageCache, directory: str, seal: IndexSeal) -> None:
+        """The transaction index is what the sealed file has; the file is opened when it is asked for."""
+        base_offset = self.offset_index.base_offset
+        path = segment_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX)
+
+        def opened() -> TransactionIndex:
+            if seal.size_bytes == 0:
+                return TransactionIndex(base_offset)
+            return TransactionIndex.open(base_offset, cache, path, seal)
+
+        self._transaction_index, self._open_transactions = None, opened
 
     @property
     def transaction_index(self) -> TransactionIndex:
-        """Proved as a whole when it is asked for first; who reads anything else does not depend on it.
+        """Opened when it is asked for first; who reads anything else does not depend on it.
 
-        Raises CorruptRecordError, OSError, both never once it was there.
+        Raises CorruptRecordError, OSError (FileNotFoundError), neither once it was there.
         """
         index = self._transaction_index
         if index is None:
-            assert self._unopened is not None
-            index = TransactionIndex.open_proven(self.offset_index.base_offset, *self._unopened)
-            self._transaction_index = index
+            assert self._open_transactions is not None
+            index = self._transaction_index = self._open_transactions()
         return index
 
     @transaction_index.setter
@@ -122,31 +119,36 @@ class SegmentIndexes:
     def attach(self, cache: IndexPageCache, directory: str) -> None:
         """Grow in the segment's files from now on. What they hold so far of an index that is in memory means
         nothing."""
-        base_offset = self.offset_index.base_offset
-        if not self.offset_index.has_file:
-            self.offset_index.attach(
-                IndexFile(cache, segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX))
-            )
-        if not self.time_index.has_file:
-            self.time_index.attach(IndexFile(cache, segment_path(directory, base_offset, TIME_INDEX_SUFFIX)))
-        if not self.transaction_index.has_file:
-            self.transaction_index.attach(TransactionIndex.file(cache, directory, base_offset))
+        for index, suffix in (
+            (self.offset_index, OFFSET_INDEX_SUFFIX),
+            (self.time_index, TIME_INDEX_SUFFIX),
+            (self.transaction_index, TRANSACTION_INDEX_SUFFIX),
+        ):
+            if not index.has_file:
+                index.attach(cache, segment_path(directory, index.base_offset, suffix))
 
-    def save(self, log_size_bytes: int) -> None:
-        """Let the files be whole, with the highest timestamp of all as the last entry, unless they are so
-        already. Not synced. The indexes go on as they were, so a failure is none of theirs.
-        `log_size_bytes`: of the data that they are about.
+    def save(self, log_size_bytes: int, end_offset: int) -> SegmentSeal:
+        """Let the files be whole, with the highest timestamp of all as the last entry. Not synced. The
+        indexes go on as they were, so a failure is none of theirs. `log_size_bytes`, `end_offset`: of the
+        batches that they are about.
 
         Raises OSError.
         """
-        known = self._known(log_size_bytes)
-        if known == self._saved:
-            return
-        self._saved = None
-        self.offset_index.save()
-        self.time_index.save_closed(self.max_timestamp)
-        self.transaction_index.save_or_remove(log_size_bytes)
-        self._saved = known
+        self.seal = None
+        seal = self.seal = SegmentSeal(
+            log_size_bytes,
+            end_offset,
+            self.offset_index.save(),
+            self.time_index.save_closed(self.max_timestamp),
+            self.transaction_index.save_or_remove(),
+        )
+        return seal
+
+    def closing_files(self) -> tuple[bytes, bytes]:
+        """The offset index and the time index as the files of a sealed segment hold them. Nothing may be
+        added then."""
+        self.time_index.maybe_append(self.max_timestamp)
+        return self.offset_index.to_bytes(), self.time_index.to_bytes()
 
     def until(self, end_position: int) -> SegmentIndexes:
         """What they were when the batches below `end_position` were all, as indexes that grow, but for the
@@ -163,23 +165,6 @@ class SegmentIndexes:
             self.transaction_index.first(len(self.transaction_index)),
         )
 
-    def note_saved(self, opened: SegmentIndexes, log_size_bytes: int) -> None:
-        """These have grown out of `opened`, which the files of data of that size hold: perhaps `save` would
-        write just that."""
-        known = self._known(log_size_bytes)
-        closing_count = int(self.time_index.is_news(self.max_timestamp))
-        if known._replace(time_count=known.time_count + closing_count) == opened._known(log_size_bytes):
-            self._saved = known
-
-    def _known(self, log_size_bytes: int) -> _Known:
-        return _Known(
-            len(self.offset_index),
-            len(self.time_index),
-            len(self.transaction_index),
-            self.max_timestamp,
-            log_size_bytes,
-        )
-
     def _all(self) -> tuple[OffsetIndex, TimeIndex, TransactionIndex]:
         return self.offset_index, self.time_index, self.transaction_index
 
@@ -193,6 +178,7 @@ class SegmentIndexes:
 
     def add_rows(self, rows: list[BatchRow], interval_bytes: int) -> None:
         """Take notice of many batches, in order, behind all others so far."""
+        self.seal = None
         last = self.time_index.last
         progress = IndexProgress(
             self.bytes_since_entry, *self.max_timestamp, -1 if last is None else last.timestamp_ms
@@ -213,6 +199,7 @@ class SegmentIndexes:
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
         """Take notice of a transaction whose abort marker is the last batch so far."""
+        self.seal = None
         self.transaction_index.append(aborted)
 
     def is_full(self, max_index_bytes: int) -> bool:
@@ -224,6 +211,7 @@ class SegmentIndexes:
 
     def cut_files(self) -> None:
         """Remove from the files what is not of these indexes. Raises OSError."""
+        self.seal = None
         for index in self._all():
             index.cut_file()
 

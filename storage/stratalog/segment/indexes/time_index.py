@@ -17,6 +17,7 @@ from typing import ClassVar
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.segment.indexes.abstract_index import AbstractIndex, IndexKey
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.timestamp_offset import TimestampOffset
 
 _ENTRY = struct.Struct(">qi")
@@ -56,10 +57,10 @@ class TimeIndex(AbstractIndex[TimestampOffset]):
         assert self.last is None or self.last.offset <= first.offset
         self._extend(entries, last)
 
-    def save_closed(self, newest: TimestampOffset) -> None:
+    def save_closed(self, newest: TimestampOffset) -> IndexSeal:
         """Save with the highest timestamp of the whole segment as the last entry, which only the file gets
         until nothing follows it. Raises OSError."""
-        self.save(self._encode(newest) if self.is_news(newest) else b"")
+        return self.save(self._encode(newest) if self.is_news(newest) else b"")
 
     def before(self, timestamp_ms: int) -> TimestampOffset | None:
         """The last entry with a smaller timestamp: every batch up to its offset is older than
@@ -90,7 +91,3 @@ class TimeIndex(AbstractIndex[TimestampOffset]):
     def _decode(self, data: Buffer) -> TimestampOffset:
         timestamp_ms, relative_offset = _ENTRY.unpack(data)
         return TimestampOffset(timestamp_ms, self.base_offset + relative_offset)
-
-    def _require_possible(self, last: TimestampOffset, count: int) -> None:
-        if last.timestamp_ms < count - 1 or last.offset < self.base_offset:
-            raise CorruptRecordError("the last entry of a time index is too low", entry=last, count=count)

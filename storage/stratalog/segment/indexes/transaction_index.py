@@ -14,35 +14,23 @@ transaction lies behind its records, so the search goes on into the segments tha
 `last_stable_offset` shows that everything below the end of the fetch was decided by then.
 
 As with the other indexes: no checksum in the format, made again from the log after a crash. Unlike them it is
-seldom needed, so a segment without an abort has no file; and what an entry says of the log beside it could
-not be compared with a batch or two, so we keep a checksum in another file (`transaction_checksum`). All of
-the index is held against it when it is opened, and each page against what was read then (`WatchedIndexFile`).
+seldom needed, so a segment without an abort has no file. An entry cannot be compared with a batch or two, so
+that it is right is known only from the segment's seal.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator
-from errno import ENOENT
-from functools import reduce
+from collections.abc import Collection, Iterator
 from itertools import chain
-from typing import ClassVar, NamedTuple, Self
-
-from crc32c import crc32c
+from typing import ClassVar, NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.record.native.batch_kernels import rank_entries
-from stratalog.segment.file_names import (
-    TRANSACTION_CHECKSUM_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    segment_path,
-)
+from stratalog.segment.file_names import TRANSACTION_INDEX_SUFFIX, segment_path
 from stratalog.segment.indexes.abstract_index import AbstractIndex, IndexKey
-from stratalog.segment.indexes.index_file import IndexFile
-from stratalog.segment.indexes.index_page_cache import IndexPageCache
-from stratalog.segment.indexes.transaction_checksum import checksum_line, matches
-from stratalog.segment.indexes.watched_index_file import WatchedIndexFile
+from stratalog.segment.indexes.index_file import IndexSeal
 
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -71,17 +59,10 @@ class AbortedInRange(NamedTuple):
 class TransactionIndex(AbstractIndex[AbortedTransaction]):
     """Guarded by UnifiedLog.lock, with look-ups beside an append, as every `AbstractIndex`."""
 
-    __slots__ = ("_checksum",)
-
-    _checksum: int
-    """CRC-32C of the entries, as they were entered: not of what the disk made of them."""
+    __slots__ = ()
 
     KIND: ClassVar[str] = "a transaction index"
     ENTRY_SIZE: ClassVar[int] = ENTRY_SIZE
-
-    def __init__(self, base_offset: int, data: Buffer = b"") -> None:
-        super().__init__(base_offset, data)
-        self._checksum = crc32c(data)
 
     @staticmethod
     def load(filesystem: FileSystem, directory: str, base_offset: int) -> TransactionIndex:
@@ -91,48 +72,6 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
         except FileNotFoundError:
             data = b""
         return TransactionIndex(base_offset, data)
-
-    @classmethod
-    def file(cls, cache: IndexPageCache, directory: str, base_offset: int) -> IndexFile:
-        """Of one that grows, or is opened. It need not be there."""
-        path = segment_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX)
-        return WatchedIndexFile(cache, path, cls._page_bytes)
-
-    @classmethod
-    def open_proven(cls, base_offset: int, file: IndexFile, log_size_bytes: int) -> TransactionIndex:
-        """What is in the file, after a look at every entry; empty where there is none. `log_size_bytes`: of
-        the segment's data.
-
-        Raises CorruptRecordError where an entry cannot be one, or where the checksum beside is that of
-        something else, OSError.
-        """
-        try:
-            index = cls.open(base_offset, file)
-        except FileNotFoundError:
-            return cls(base_offset)
-        index._checksum = index._checked()
-        try:
-            found = file.beside(TRANSACTION_CHECKSUM_SUFFIX).read()
-        except FileNotFoundError:
-            return index
-        if matches(found, index._checksum, log_size_bytes) is False:
-            raise CorruptRecordError(
-                "a transaction index does not match the checksum beside it; restart the server, which makes"
-                " it again from the batches",
-                path=file.path,
-            )
-        return index
-
-    def require_entries(self, directory: str) -> Self:
-        """The index of a segment that has aborted transactions: nobody may take it for having none. Raises
-        FileNotFoundError where it is gone, be it with its segment."""
-        if not len(self):
-            raise FileNotFoundError(
-                ENOENT,
-                "the transaction index is gone; restart the server, which makes it again from the batches",
-                segment_path(directory, self.base_offset, TRANSACTION_INDEX_SUFFIX),
-            )
-        return self
 
     def append(self, aborted: AbortedTransaction) -> None:
         # Invariant: markers are entered as they are written, and a transaction begins before its end.
@@ -147,34 +86,17 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
             assert self.last is None or self.last.last_offset < self._decode(entries[:ENTRY_SIZE]).last_offset
             self._extend(entries, self._decode(entries[-ENTRY_SIZE:]))
 
-    def _extend(self, data: bytes, last: AbortedTransaction) -> None:
-        super()._extend(data, last)
-        self._checksum = crc32c(data, self._checksum)
-
-    def first(self, count: int) -> Self:
-        index = super().first(count)
-        index._checksum = _checksum_of(index.chunks())
-        return index
-
     def below(self, offset: int) -> TransactionIndex:
         """The transactions whose marker lies below `offset`, as an index that grows."""
         return self.first(self._find(offset - 1, _LAST_OFFSET_KEY)[0])
 
-    def save_or_remove(self, log_size_bytes: int) -> None:
-        """Write the file and its checksum; none where there is no entry. Not synced. Raises OSError."""
-        assert self._file is not None
-        checksum_file = self._file.beside(TRANSACTION_CHECKSUM_SUFFIX)
+    def save_or_remove(self) -> IndexSeal:
+        """Write the file; none where there is no entry. Not synced. Raises OSError."""
         if len(self):
-            self.save()
-            checksum_file.write(0, [self.checksum_line(log_size_bytes)])
-        else:
-            # They may be left of before a truncation, or of before a crash.
-            checksum_file.remove()
-            self.remove_file()
-
-    def checksum_line(self, log_size_bytes: int) -> bytes:
-        """The contents of the file beside it, once it is saved. `log_size_bytes`: of the segment's data."""
-        return checksum_line(self._checksum, log_size_bytes)
+            return self.save()
+        # It may be left of before a truncation, or of before a crash.
+        self.remove_file()
+        return IndexSeal()
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:
         """The aborted transactions that overlap [fetch_offset, upper_bound_offset).
@@ -205,20 +127,13 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
 
     def check(self) -> None:
         """Raises CorruptRecordError where the entries are not of this segment, or do not ascend, OSError."""
-        self._checked()
-
-    def _checked(self) -> int:
-        """The checksum of all, after a look at each."""
-        checksum, last_offset_before = 0, self.base_offset - 1
-        for chunk in self.chunks():
-            checksum = crc32c(chunk, checksum)
-            for entry in map(_entry_of, _ENTRY.iter_unpack(chunk)):
-                if entry.last_offset <= last_offset_before:
-                    raise CorruptRecordError(
-                        "the entries of a transaction index do not ascend", entry=tuple(entry)
-                    )
-                last_offset_before = entry.last_offset
-        return checksum
+        last_offset_before = self.base_offset - 1
+        for entry in self:
+            if entry.last_offset <= last_offset_before:
+                raise CorruptRecordError(
+                    "the entries of a transaction index do not ascend", entry=tuple(entry)
+                )
+            last_offset_before = entry.last_offset
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
         return self._entries(0)
@@ -229,9 +144,6 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
 
     def _decode(self, data: Buffer) -> AbortedTransaction:
         return _entry_of(_ENTRY.unpack(data))
-
-    def _require_possible(self, last: AbortedTransaction, count: int) -> None:
-        """The look at every entry, which follows, says more."""
 
 
 def bytes_below(entries: bytes, offset: int) -> int:
@@ -244,10 +156,6 @@ def without_markers(entries: bytes, last_offsets: Collection[int]) -> bytes:
     return b"".join(
         _ENTRY.pack(*fields) for fields in _ENTRY.iter_unpack(entries) if fields[3] not in last_offsets
     )
-
-
-def _checksum_of(chunks: Iterable[bytes]) -> int:
-    return reduce(lambda checksum, chunk: crc32c(chunk, checksum), chunks, 0)
 
 
 def _entry_of(fields: tuple[int, ...]) -> AbortedTransaction:

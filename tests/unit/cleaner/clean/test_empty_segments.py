@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from stratalog.base.file_contents import write_file
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
 from stratalog.log.directory_health import DirectoryHealth
@@ -16,7 +17,15 @@ from stratalog.log.retention.retention import newest_ms_on
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.segment.file_names import SEGMENT_SUFFIXES, segment_path
+from stratalog.segment.file_names import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEAL_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.indexes.index_file import IndexSeal
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
@@ -59,11 +68,11 @@ class Emptied:
         self.log.append_as_leader(encode_batch([Record(0, self.machine.clock.now_ms(), b"z", b"end")]), count)
         self.machine.stop()
         for ordinal in empty:
-            for suffix in SEGMENT_SUFFIXES[:3]:
-                file = self.disk.open_append(segment_path(PARTITION_DIR, ordinal * PER_SEGMENT, suffix))
-                file.truncate(0)
-                file.sync()
-                file.close()
+            base_offset = ordinal * PER_SEGMENT
+            seal = SegmentSeal.of(0, base_offset, b"", b"", IndexSeal()).to_bytes()
+            for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SEAL_SUFFIX):
+                path = segment_path(PARTITION_DIR, base_offset, suffix)
+                write_file(self.disk, path, [seal] if suffix == SEAL_SUFFIX else [])
         self.log = self.machine.start()
         assert [s.base_offset // PER_SEGMENT for s in self.log.local_segments if s.size_bytes == 0] == list(
             empty

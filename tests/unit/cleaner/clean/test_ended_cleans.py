@@ -17,7 +17,9 @@ from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.exchange.cleaned_segment import CleanedSegment
 from stratalog.segment.file_names import CLEANED_SUFFIX, SEGMENT_SUFFIXES, segment_path
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.transaction_index import ENTRY_SIZE, TransactionIndex
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
@@ -31,7 +33,7 @@ PAGE_ENTRIES = 2
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few aborted transactions fill pages, and windows hold a few batches."""
-    monkeypatch.setattr(TransactionIndex, "_page_bytes", PAGE_ENTRIES * ENTRY_SIZE)
+    monkeypatch.setattr(TransactionIndex, "page_bytes", PAGE_ENTRIES * ENTRY_SIZE)
     monkeypatch.setattr(log_cleaner, "_MIN_WINDOW_BYTES", 1)
 
 
@@ -76,8 +78,9 @@ def test_a_cleaned_segment_without_one_of_its_files_replaces_nothing(lost: str) 
     for suffix in SEGMENT_SUFFIXES:
         if suffix != lost:
             disk.open_append(segment_path("/log", 0, suffix) + CLEANED_SUFFIX).close()
+    seal = SegmentSeal.of(0, 0, b"", b"", IndexSeal(ENTRY_SIZE, (0,)))
     with pytest.raises(FileNotFoundError):
-        CleanedSegment(0, 0, 0, 0, has_aborted=True).prove(disk, "/log", lambda _: None)
+        CleanedSegment(0, 0, 0, seal).prove(disk, "/log", lambda _: None)
 
 
 def test_a_pause_does_not_wait_for_a_look_at_all_transaction_indexes() -> None:

@@ -46,6 +46,7 @@ from stratalog.record.header import (
 )
 from stratalog.record.record import Record
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.log_machine import PARTITION_DIR
 from tests.support.logs.varied_log import VariedLog
@@ -139,27 +140,30 @@ def test_a_transaction_index_is_held_against_the_markers() -> None:
     assert "does not abort" in place.reason
 
 
-def test_the_checksum_of_a_transaction_index_is_held_against_what_it_is_of() -> None:
+def test_a_seal_is_held_against_the_files_beside_it() -> None:
     varied = VariedLog()
     filesystem = varied.disk({})
     known_files = known_files_in(filesystem, PARTITION_DIR)
-    files = [known.file for known in known_files if known.file.name.endswith(".txnchecksum")]
-    assert len(files) > 1
+    files = [known.file for known in known_files if known.file.name.endswith(".seal")]
+    assert len([file for file in files if filesystem.exists(file.beside(".txnindex"))]) > 1
     for file in files:
+        seal = SegmentSeal.from_bytes(varied.file(file.path))
         [item] = items_of(filesystem, file.path)
-        assert item == Row("transaction_checksum", {"crc": int(varied.file(file.path), 16)})
-        for suffix in (".txnchecksum", ".txnindex"):
-            path = file.beside(suffix)
-            changed = varied.file(path).replace(varied.file(path)[:1], b"\x7f", 1)
+        assert isinstance(item, Row)
+        assert (item.type, item.fields["log_size_bytes"]) == ("seal", seal.log_size_bytes)
+        beside = [file.beside(suffix) for suffix in (".index", ".timeindex", ".txnindex", ".log")]
+        present = [path for path in beside if filesystem.exists(path)]
+        for path in (file.path, *present[:-1]):
+            changed = (
+                varied.file(path)[:-1] + bytes([varied.file(path)[-1] ^ 1]) if varied.file(path) else b"?"
+            )
             assert corrupt(items_of(varied.disk({path: changed}), file.path))
-        for suffix in (".txnindex", ".log"):
-            path = file.beside(suffix)
+        for path in present:
             [place] = corrupt(items_of(varied.disk({path: None}), file.path))
             assert path.rpartition("/")[2] in place.reason
-        log_path = file.beside(".log")
-        longer = varied.disk({log_path: varied.file(log_path) + b"\0"})
+        longer = varied.disk({present[-1]: varied.file(present[-1]) + b"\0"})
         [place] = corrupt(items_of(longer, file.path))
-        assert str(len(varied.file(log_path)) + 1) in place.reason
+        assert str(seal.log_size_bytes + 1) in place.reason
         assert not corrupt(items_of(longer, file.path, DumpOptions()))
 
 
@@ -366,9 +370,9 @@ def test_records_before_a_broken_one_are_shown() -> None:
     assert len(corrupt(items)) == 1
 
 
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".txnchecksum", ".snapshot")
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
 OF_OURS = {
-    *(f"{FIRST}.txnchecksum", "manifest", "cleaner-horizon-checkpoint"),
+    *(f"{FIRST}.seal", "manifest", "cleaner-horizon-checkpoint"),
     *("import.metadata", "claims-0000"),
 }
 NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", *OF_OURS}

@@ -219,7 +219,15 @@ def other_files() -> list[str]:
 
 def test_there_is_a_file_of_every_other_kind() -> None:
     kinds = {path.rpartition("/")[2].rpartition(".")[2] for path in other_files()}
-    assert kinds >= {"index", "timeindex", "txnindex", "snapshot", "metadata", "leader-epoch-checkpoint"}
+    assert kinds >= {
+        "index",
+        "timeindex",
+        "txnindex",
+        "seal",
+        "snapshot",
+        "metadata",
+        "leader-epoch-checkpoint",
+    }
     assert {RECOVERY_POINTS, CLOSED_MARK} <= set(other_files())
 
 
@@ -255,7 +263,8 @@ def test_no_flip_lets_an_aborted_record_be_read_as_committed(state: dict[str, by
     the log costs no more than a look at it."""
     chosen, truth = random.Random(SEED), aborted_of(whole_log())
     assert len({found for found in truth if found}) > 3
-    paths = [path for path in other_files() if ".txn" in path]
+    indexes = [path for path in other_files() if path.endswith(".txnindex")]
+    paths = indexes + [path.replace(".txnindex", ".seal") for path in indexes]
     assert len(paths) == 2 * len({entry.last_offset for found in truth for entry in found})
     for path in paths:
         for position in range(len(varied().file(path))):
@@ -273,7 +282,7 @@ def test_no_flip_under_a_running_log_lets_an_aborted_record_be_read_as_committed
     """Readers of committed records are refused until the next start, or told the truth; others go on."""
     chosen, truth = random.Random(SEED), aborted_of(whole_log())
     refused_count = 0
-    for path in (path for path in other_files() if path.endswith((".txnindex", ".txnchecksum"))):
+    for path in (path for path in other_files() if path.endswith(".txnindex")):
         for position in range(len(varied().file(path))):
             disk = varied().disk(CLOSED)
             machine = LogMachine(disk, CONFIG)

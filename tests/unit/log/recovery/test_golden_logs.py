@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.atomic_file import replace_file
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
@@ -25,12 +25,11 @@ from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.header import MAGIC_POSITION, parse_header
-from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTION_INDEX_SUFFIX
-from stratalog.segment.indexes.transaction_checksum import write_checksum
-from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.segment.file_names import LOG_SUFFIX, SEAL_SUFFIX
+from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.log_consumer import read_as_consumer
 from tests.support.logs.log_machine import NEVER_MS
@@ -110,11 +109,10 @@ NAMES = pytest.mark.parametrize("name", TOPICS)
 WITH_ISOLATION = pytest.mark.parametrize("isolation", ISOLATIONS)
 
 
-@pytest.mark.parametrize("is_imported", [False, True])
-def test_a_stop_without_an_append_changes_no_file(is_imported: bool) -> None:
+def test_a_stop_without_an_append_changes_no_file_of_an_imported_log() -> None:
     disk = copied()
     before = disk.contents()
-    for is_import in (is_imported, False, False):
+    for is_import in (True, True, False, False):
         broker = opened(disk, is_import=is_import)
         assert broker.manager.was_clean
         assert all(broker.log(name).recovery_report.was_clean for name in TOPICS)
@@ -123,29 +121,10 @@ def test_a_stop_without_an_append_changes_no_file(is_imported: bool) -> None:
         for path, data in before.items():
             if path.endswith(LOG_FILES):
                 assert after[path] == data, path
-        # A broker keeps no checksums of its transaction indexes.
         added = {path for path in after.keys() - before.keys() if path.startswith("/data/g1-")}
-        assert all(path.endswith(".txnchecksum") for path in added)
-        assert {path.replace("checksum", "index") for path in added} <= before.keys()
+        logs = {path for path in before if path.startswith("/data/g1-") and path.endswith(LOG_SUFFIX)}
+        assert added == {path.removesuffix(LOG_SUFFIX) + SEAL_SUFFIX for path in logs}
         assert not [path for path in before.keys() - after.keys() if path.startswith("/data/g1-")]
-
-
-def test_the_checksum_of_an_index_without_entries_is_nothing_lost() -> None:
-    """Which imports have left beside segments that have no index."""
-    disk = copied()
-    logs = [path for path in disk.contents() if path.startswith("/data/g1-") and path.endswith(".log")]
-    left: list[str] = []
-    for path in logs:
-        if not disk.exists(path.replace(".log", TRANSACTION_INDEX_SUFFIX)):
-            directory, _, name = path.rpartition("/")
-            write_checksum(disk, directory, int(name.removesuffix(".log")), b"", disk.file_size(path))
-            left.append(path.replace(".log", TRANSACTION_CHECKSUM_SUFFIX))
-    assert all(disk.exists(path) for path in left)
-    broker = opened(disk)
-    assert len(left) > 3
-    assert all(broker.log(name).recovery_report.was_clean for name in TOPICS)
-    broker.manager.close()
-    assert not any(disk.exists(path) for path in left)
 
 
 @NAMES
@@ -248,25 +227,64 @@ def test_an_import_makes_what_is_missing_of_a_transaction_index_again(
             assert disk.read_file(path) == data, path
 
 
-def test_an_import_walks_nothing_where_no_transaction_index_is_missing() -> None:
+def test_an_import_recovers_nothing_that_was_closed() -> None:
     broker = opened(copied(), is_import=True)
     assert all(broker.log(name).recovery_report.was_clean for name in TOPICS)
 
 
-def test_without_its_index_a_segment_with_a_damaged_header_is_not_imported() -> None:
-    """What lies behind the damage may be aborted, and nothing says so."""
+def overwrite(disk: MemoryFileSystem, path: str, data: bytes) -> None:
+    file = disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+    file.close()
+
+
+@pytest.mark.parametrize("path", transaction_indexes())
+def test_an_import_believes_no_entry_of_a_transaction_index(path: str) -> None:
+    whole = (GOLDEN / path[1:]).read_bytes()
+    lines = (GOLDEN / "expected" / "txn.read_committed.jsonl").read_text().splitlines()
+    expected = [json.loads(line)["offset"] for line in lines]
+    for position in range(0, len(whole), 3):
+        disk = copied()
+        data = bytearray(whole)
+        data[position] ^= 1 << position % 8
+        overwrite(disk, path, bytes(data))
+        log = opened(disk, is_import=True).log("txn")
+        found = [record.offset for record in read_as_consumer(log, Isolation.TXN_COMMITTED, 2000)]
+        assert found == expected, position
+        assert disk.read_file(path) == whole, position
+
+
+def test_behind_a_damaged_header_an_import_believes_the_entries_of_the_broker() -> None:
     path = f"/data/g1-txn-0/{86:020}.log"
     disk = copied()
-    file = disk.open_append(path)
     data = bytearray(disk.read_file(path))
     # The magic of the second batch.
     data[parse_header(data).size_in_bytes + MAGIC_POSITION] ^= 1
-    file.truncate(0)
-    file.append([bytes(data)])
-    file.close()
-    # With its index it is: `check` finds the damage, as whoever reads it does.
-    with pytest.raises(CorruptRecordError, match="checksum"):
-        opened(disk.after_crash(Survival(Kept.ALL, Kept.ALL)), is_import=True)
-    disk.unlink(path.replace(".log", ".txnindex"))
-    with pytest.raises(DataDirectoryError, match="damaged"):
+    overwrite(disk, path, bytes(data))
+    # `check` finds the damage, as every reader does.
+    with pytest.raises(CorruptRecordError):
         opened(disk, is_import=True)
+    for index_path in transaction_indexes():
+        assert disk.read_file(index_path) == (GOLDEN / index_path[1:]).read_bytes()
+
+
+def test_of_a_transaction_that_began_below_the_log_an_import_believes_the_broker() -> None:
+    disk = copied()
+    first, *others = sorted(path for path in disk.contents() if re.search(r"g1-txn-0/\d+\.log$", path))
+    for suffix in LOG_FILES:
+        if disk.exists(first.replace(".log", suffix)) and suffix != ".snapshot":
+            disk.unlink(first.replace(".log", suffix))
+    start_offset = int(re.findall(r"\d{20}", others[0])[0])
+    broker = opened(disk, is_import=True)
+    log = broker.log("txn")
+    known = [
+        entry
+        for path in transaction_indexes()
+        if path.replace(".txnindex", ".log") in others
+        for entry in TransactionIndex(int(re.findall(r"\d{20}", path)[0]), disk.read_file(path))
+    ]
+    assert list(log.aborted_transactions(start_offset, log.log_end_offset)) == known
+    for path in transaction_indexes():
+        if path.replace(".txnindex", ".log") in others:
+            assert disk.read_file(path) == (GOLDEN / path[1:]).read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
@@ -10,6 +11,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.recovery.log_recovery import LoadProgress, RecoveryReport
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import parse_header
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.log_ledger import LogLedger, read_local
@@ -235,6 +237,67 @@ def test_what_a_closed_log_says_of_aborted_transactions_is_held_against_the_batc
             log.check()
             machine.stop()
     assert damaged_count >= 2 * 8 * 26, "producer, first and last offset, version"
+
+
+@pytest.mark.parametrize(
+    "fault", ["missing", "zeros", "flipped", "of another time", "no aborted", "an aborted flipped"]
+)
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_from_a_segment_without_a_sound_seal_on_a_log_is_walked_and_sealed_again(
+    fault: str, *, was_clean: bool
+) -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, CONFIG)
+    first, ledger = machine.start(), LogLedger()
+    for number in range(4):
+        ledger.append(first, [ledger.producer_batch(number, 2, is_transactional=True)])
+        ledger.append(first, [ledger.batch(2)])
+        ledger.end_transaction(first, number, committed=number == 2, now_ms=machine.clock.now_ms())
+    first.roll()
+    ledger.append(first, [ledger.batch(1)])
+    segments = first.segments()
+    truth = first.aborted_transactions(0, first.log_end_offset)
+    assert len(segments) == 4
+    assert len(truth) == 3
+    machine.stop()
+    whole = disk.contents()
+    for victim, info in enumerate(segments[:-1]):
+        again = disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+        path = log_path(info.base_offset).removesuffix(".log")
+        if fault == "no aborted":
+            if f"{path}.txnindex" not in whole:
+                continue
+            again.unlink(f"{path}.txnindex")
+        elif fault == "an aborted flipped":
+            if f"{path}.txnindex" not in whole:
+                continue
+            # The last bit of where the transaction began.
+            rewrite(again, f"{path}.txnindex", flipped(disk.read_file(f"{path}.txnindex"), 17, 0))
+        elif fault == "missing":
+            again.unlink(f"{path}.seal")
+        else:
+            seal = SegmentSeal.from_bytes(disk.read_file(f"{path}.seal"))
+            changed = {
+                "zeros": bytes(len(seal.to_bytes())),
+                "flipped": flipped(seal.to_bytes(), len(seal.to_bytes()) - 1, 3),
+                "of another time": seal._replace(log_size_bytes=seal.log_size_bytes - 1).to_bytes(),
+            }
+            rewrite(again, f"{path}.seal", changed[fault])
+        if not was_clean:
+            again.unlink(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
+        machine = LogMachine(again, CONFIG)
+        log = machine.start()
+        walked = sum(segment.size_bytes for segment in segments[victim:])
+        assert log.recovery_report.recovered_bytes == walked
+        ledger.verify(log, after_crash=True)
+        assert log.aborted_transactions(0, log.log_end_offset) == truth
+        machine.stop()
+        after = again.contents()
+        names = (".log", "index", ".seal")
+        assert {name: data for name, data in after.items() if name.endswith(names)} == {
+            name: data for name, data in whole.items() if name.endswith(names)
+        }
+        assert machine.start().recovery_report.was_clean
 
 
 def flipped(data: bytes, position: int, bit: int) -> bytes:

@@ -29,7 +29,7 @@ from tests.support.cleaner.stepped_throttler import SteppedThrottler
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
-from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
+from tests.support.logs.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
 
 
 def test_everything_comes_along_byte_for_byte() -> None:
@@ -271,6 +271,11 @@ def test_what_is_sealed_ends_where_it_ended_also_behind_a_hole() -> None:
             if name.startswith(f"{named:020d}") and not name.endswith(".log"):
                 machine.disk.unlink(f"{PARTITION_DIR}/{name}")
         machine.disk.rename(f"{PARTITION_DIR}/{named:020d}.log", f"{PARTITION_DIR}/{base_offset:020d}.log")
+    importing = LogMachine(
+        machine.disk, machine.config, data_dirs=DATA_DIRS, ids=SequentialIds(1), written_by_broker=True
+    )
+    importing.start()
+    importing.stop()
     log = machine.start()
     before = [(info.base_offset, info.end_offset) for info in log.segments()]
     assert before == [(0, 50), (50, 90), (90, 91)]

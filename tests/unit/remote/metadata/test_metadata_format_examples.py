@@ -8,11 +8,11 @@ import re
 import pytest
 import zstandard
 
+from stratalog.remote.json_document import COMPRESSED_ABOVE_BYTES, format_json
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
 from stratalog.remote.metadata.head.checkpoint import read_checkpoint
 from stratalog.remote.metadata.head.head import Head
-from stratalog.remote.metadata.head.json_document import COMPRESSED_ABOVE_BYTES, format_json
-from stratalog.remote.metadata.shard.actions import SHARD_ACTIONS
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
 from stratalog.remote.store_identity import StoreIdentity
 from tests.support.places import DOCS

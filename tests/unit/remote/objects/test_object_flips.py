@@ -90,7 +90,7 @@ def test_an_object_under_another_name_is_noticed() -> None:
     other = format_object_name(8, UUID(int=3))
     store = MemoryObjectStore(ManualClock())
     store.put(LAYOUT.data_key(other), DATA)
-    with pytest.raises(StoreCorruptError, match="another name"):
+    with pytest.raises(StoreCorruptError):
         verify_object(store, LAYOUT, REF._replace(name=other))
 
 
@@ -98,7 +98,7 @@ def test_an_object_that_is_not_the_committed_one_is_noticed() -> None:
     other = REF._replace(directory_crc=REF.directory_crc ^ 1)
     with pytest.raises(StoreCorruptError):
         verify_object(stored(DATA), LAYOUT, other)
-    with pytest.raises(StoreCorruptError, match="not the committed one"):
+    with pytest.raises(StoreCorruptError):
         read_directory(stored(DATA), LAYOUT, other)
 
 

@@ -204,13 +204,6 @@ def test_pieces_and_spools_make_no_difference(slices: Slices, batches_a_piece: i
     assert disk.list_directory("/spool") == []
 
 
-def test_plain_topics_have_no_key_stream() -> None:
-    with ObjectWriter(filesystem(), header(), settings()) as writer:
-        finished = write(writer, {0: [encode_batch([Record(0, 1, b"k", b"v")])]}, hashing=None)
-    assert finished.entries[0].key_stream is None
-    assert finished.ref.key_streams_end == finished.ref.directory_position + finished.ref.directory_bytes
-
-
 def test_a_slice_whose_records_are_all_gone_still_covers_its_range() -> None:
     store = MemoryObjectStore(ManualClock())
     with ObjectWriter(filesystem(), header(), settings()) as writer:
@@ -232,7 +225,7 @@ def test_a_damaged_batch_is_not_taken_and_those_before_it_are() -> None:
     bad[-3] ^= 1
     with ObjectWriter(filesystem(), header(), settings()) as writer:
         writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=HASHING)
-        with pytest.raises(CorruptRecordError, match="checksum"):
+        with pytest.raises(CorruptRecordError):
             writer.append(good + bytes(bad))
         assert (writer.next_offset, writer.data_bytes) == (1, len(good))
         writer.end_slice(SliceEnd(writer.next_offset))
@@ -245,67 +238,16 @@ def test_a_damaged_batch_is_not_taken_and_those_before_it_are() -> None:
     assert (entry.end_offset, entry.record_count, entry.data_crc) == (1, 1, crc_of(good))
 
 
-@pytest.mark.parametrize("second_offset", [0, 1])
-def test_batches_that_do_not_ascend_are_refused(second_offset: int) -> None:
-    two = [Record(0, 1, b"k", b"v")] * 2
-    with ObjectWriter(filesystem(), header(), settings()) as writer:
-        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0)
-        writer.append(encode_batch(two, base_offset=0))
-        with pytest.raises(CorruptRecordError, match="ascend"):
-            writer.append(encode_batch(two, base_offset=second_offset))
-
-
-def test_the_first_batch_may_begin_below_the_slice_but_not_end_there() -> None:
-    two = encode_batch([Record(0, 1, b"k", b"v")] * 2, base_offset=4)
-    with ObjectWriter(filesystem(), header(), settings()) as writer:
-        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=5)
-        writer.append(two)
-        writer.end_slice(SliceEnd(6))
-        writer.begin_slice(TOPIC_ID, "t", 1, base_offset=6)
-        with pytest.raises(CorruptRecordError, match="ascend"):
-            writer.append(two)
-
-
 def test_more_records_than_ordinals_are_refused_before_they_count() -> None:
     small = ObjectWriterSettings(spool_directory="/spool", max_slice_record_count=3)
     two = [Record(0, 1, b"k", b"v")] * 2
     with ObjectWriter(filesystem(), header(), small) as writer:
         writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=HASHING)
         writer.append(encode_batch(two, base_offset=0))
-        with pytest.raises(UnsupportedOperationError, match="another object"):
+        with pytest.raises(UnsupportedOperationError):
             writer.append(encode_batch(two, base_offset=2))
         writer.end_slice(SliceEnd(writer.next_offset))
         assert writer.finish().entries[0].record_count == 2
-
-
-def test_an_undecided_transaction_leaves_the_slice_without_a_key_stream() -> None:
-    with ObjectWriter(filesystem(), header(), settings()) as writer:
-        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=HASHING)
-        writer.append(encode_batch([Record(0, 1, b"k", b"v")] * 4, base_offset=0))
-        writer.end_slice(SliceEnd(4, open_transactions=(OpenTransaction(9, 3), OpenTransaction(8, 1))))
-        (entry,) = writer.finish().entries
-    assert entry.key_stream is None
-    assert entry.stable_end_offset == 1
-
-
-@pytest.mark.parametrize("keys", [[None, b"a"], [b"a", None], [None]])
-def test_a_record_without_a_key_leaves_the_slice_without_a_key_stream(keys: list[bytes | None]) -> None:
-    """The stream would be taken for all that the slice holds, and the record for one that was displaced."""
-    with ObjectWriter(filesystem(), header(), settings()) as writer:
-        batch_keys: list[list[bytes | None]] = [[b"a", b"b"], keys, [b"a", b"b"]]
-        run = [
-            encode_batch([Record(0, 1, key, b"v") for key in some], base_offset=10 * number)
-            for number, some in enumerate(batch_keys)
-        ]
-        finished = write(writer, {0: run, 1: run[::2]})
-    assert [entry.key_stream is None for entry in finished.entries] == [True, False]
-
-
-def test_a_strategy_that_cannot_be_written_is_refused() -> None:
-    with ObjectWriter(filesystem(), header(), settings()) as writer:
-        hashing = KeyHashing(HASHING.hash_key, KeyStrategy.HIGHEST_VERSION, "v")
-        with pytest.raises(UnsupportedOperationError, match="version"):
-            writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=hashing)
 
 
 def test_a_stream_is_known_by_what_it_was_made_with() -> None:
@@ -345,37 +287,96 @@ def with_attributes(batch: bytes, bits: int) -> bytes:
     return bytes(changed)
 
 
-def marked_slice(bits: int) -> SliceEntry:
-    """Of a slice with a record, a batch with these attribute bits and another record."""
-    run = [encode_batch([Record(0, 9, b"k%d" % offset, b"v")], base_offset=offset) for offset in range(3)]
-    latest = encode_batch([Record(0, 99, b"\0\0\0\1", None)], base_offset=1)
-    run[1] = with_attributes(latest, bits)
+TWO = [Record(0, 1, b"k", b"v")] * 2
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "offsets", "is_taken"),
+    [(0, (0, 0), False), (0, (0, 1), False), (0, (0, 2), True), (5, (4,), True), (6, (4,), False)],
+)
+def test_batches_ascend_from_the_start_of_their_slice(
+    base_offset: int, offsets: Sequence[int], is_taken: bool
+) -> None:
+    """The first batch may begin below the slice, but not end there."""
     with ObjectWriter(filesystem(), header(), settings()) as writer:
-        (entry,) = write(writer, {0: run}).entries
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=base_offset)
+        for offset in offsets[:-1]:
+            writer.append(encode_batch(TWO, base_offset=offset))
+        if is_taken:
+            writer.append(encode_batch(TWO, base_offset=offsets[-1]))
+            return
+        with pytest.raises(CorruptRecordError) as caught:
+            writer.append(encode_batch(TWO, base_offset=offsets[-1]))
+        assert caught.value.fields["base_offset"] == offsets[-1]
+
+
+def slice_of(
+    run: Sequence[bytes], *, hashing: KeyHashing | None = HASHING, open_offsets: Sequence[int] = ()
+) -> SliceEntry:
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=hashing)
+        writer.append(b"".join(run))
+        transactions = tuple(OpenTransaction(offset, offset) for offset in open_offsets)
+        writer.end_slice(SliceEnd(writer.next_offset, open_transactions=transactions))
+        finished = writer.finish()
+    ref, (entry,) = finished.ref, finished.entries
+    streams_bytes = ref.key_streams_end - ref.directory_position - ref.directory_bytes
+    assert streams_bytes == (0 if entry.key_stream is None else entry.key_stream.size_bytes)
     return entry
 
 
-def test_markers_count_as_records_and_have_no_key() -> None:
-    entry = marked_slice(CONTROL_BIT)
-    assert (entry.record_count, entry.marker_count, entry.tombstone_count) == (3, 1, 0)
-    assert (entry.max_timestamp, entry.max_timestamp_offset, entry.has_marker_times) == (99, 1, True)
-    assert entry.key_stream is not None
-    assert entry.key_stream.entry_count == 2
+def marked(bits: int) -> list[bytes]:
+    """A record, a batch with these attribute bits and another record."""
+    run = [encode_batch([Record(0, 9, b"k%d" % offset, b"v")], base_offset=offset) for offset in range(3)]
+    run[1] = with_attributes(encode_batch([Record(0, 99, b"\0\0\0\1", None)], base_offset=1), bits)
+    return run
 
 
-def test_ordinals_go_on_behind_a_marker() -> None:
-    run = [encode_batch([Record(0, 9, b"k", b"v")], base_offset=offset) for offset in range(3)]
-    run[1] = with_attributes(run[1], CONTROL_BIT)
+def keyed(*keys: bytes | None) -> list[bytes]:
+    """Batches of one record each."""
+    return [encode_batch([Record(0, 1, key, b"v")], base_offset=offset) for offset, key in enumerate(keys)]
+
+
+@pytest.mark.parametrize(
+    ("run", "hashing", "open_offsets", "entry_count"),
+    [
+        (keyed(b"a", b"b", b"a"), HASHING, (), 2),
+        (keyed(b"a"), None, (), None),
+        (keyed(b"a", b"a"), HASHING, (1, 0), None),
+        (keyed(None, b"a"), HASHING, (), None),
+        (keyed(b"a", None, b"b"), HASHING, (), None),
+        (marked(TRANSACTIONAL_BIT), HASHING, (), None),
+        (marked(CONTROL_BIT), HASHING, (), 2),
+    ],
+    ids=["keys", "plain topic", "open", "first without key", "later without key", "transaction", "marker"],
+)
+def test_which_slices_have_a_key_stream(
+    run: Sequence[bytes], hashing: KeyHashing | None, open_offsets: Sequence[int], entry_count: int | None
+) -> None:
+    """A stream covers all records: without keys or decided transactions there is none."""
+    entry = slice_of(run, hashing=hashing, open_offsets=open_offsets)
+    stream = entry.key_stream
+    assert (None if stream is None else stream.entry_count) == entry_count
+    assert entry.stable_end_offset == min(open_offsets, default=entry.end_offset)
+
+
+def test_a_strategy_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(UnsupportedOperationError):
+        slice_of(keyed(b"a"), hashing=KeyHashing(HASHING.hash_key, KeyStrategy.HIGHEST_VERSION, "v"))
+
+
+def test_markers_count_as_records_without_keys_and_ordinals_go_on_behind_them() -> None:
+    run = marked(CONTROL_BIT)
     store = MemoryObjectStore(ManualClock())
     with ObjectWriter(filesystem(), header(), settings()) as writer:
         finished = write(writer, {0: run})
         finished.store(store, LAYOUT)
-    assert [ordinal for _, _, ordinal, _ in found_keys(store, finished.entries[0])] == [2]
-
-
-def test_a_transactional_batch_leaves_the_slice_without_a_key_stream() -> None:
-    entry = marked_slice(TRANSACTIONAL_BIT)
-    assert (entry.key_stream, entry.tombstone_count, entry.max_timestamp) == (None, 1, 99)
+    (entry,) = finished.entries
+    assert (entry.record_count, entry.marker_count, entry.tombstone_count) == (3, 1, 0)
+    assert (entry.max_timestamp, entry.max_timestamp_offset, entry.has_marker_times) == (99, 1, True)
+    assert sorted(ordinal for _, _, ordinal, _ in found_keys(store, entry)) == [0, 2]
+    entry = slice_of(marked(TRANSACTIONAL_BIT))
+    assert (entry.tombstone_count, entry.max_timestamp) == (1, 99)
 
 
 def test_the_earliest_delete_horizon_is_kept() -> None:

@@ -9,20 +9,24 @@ from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeAlias
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.segment.indexes.index_file import IndexFile
+from stratalog.segment.indexes.index_file import IndexFile, IndexSeal
 from stratalog.segment.indexes.index_page_cache import PAGE_BYTES, IndexPageCache
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.indexes.time_index import TimeIndex
+from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.open_files import OpenFiles
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from tests.support.logs.overwriting import flip
 
 PATH = "/d/00000000000000001000.index"
 BASE_OFFSET = 1000
@@ -48,10 +52,10 @@ def cache_on(disk: FaultyFileSystem, max_bytes: int = 1 << 20) -> IndexPageCache
     return IndexPageCache(OpenFiles(disk), max_bytes)
 
 
-def grown(file: IndexFile, count: int) -> OffsetIndex:
+def grown(cache: IndexPageCache, count: int) -> OffsetIndex:
     """An index with an entry for every other offset, at positions that are seven apart."""
     index = OffsetIndex(BASE_OFFSET)
-    index.attach(file)
+    index.attach(cache, PATH)
     for ordinal in range(count):
         index.append(*nth(ordinal))
     return index
@@ -71,11 +75,10 @@ def reads(disk: FaultyFileSystem, action: Callable[[], object]) -> list[str]:
 @given(count=COUNTS, wanted=st.lists(st.integers(-3, 8 * OFFSETS_A_PAGE), max_size=20))
 def test_an_index_that_grows_or_was_saved_finds_what_a_list_finds(count: int, wanted: list[int]) -> None:
     disk = new_disk()
-    file = IndexFile(cache_on(disk, max_bytes=1), PATH)
-    growing = grown(file, count)
+    cache = cache_on(disk, max_bytes=1)
+    growing = grown(cache, count)
     entries = [nth(ordinal) for ordinal in range(count)]
-    growing.save()
-    saved = OffsetIndex.open(BASE_OFFSET, file.anew())
+    saved = OffsetIndex.open(BASE_OFFSET, cache, PATH, growing.save())
     # Beside what was drawn: all that lies at the boundary of a page.
     edges = [2 * page * OFFSETS_A_PAGE + more for page in range(4) for more in range(-2, 4)]
     for index in (growing, saved):
@@ -101,7 +104,7 @@ def test_keys_that_do_not_ascend_evenly_are_found_with_few_reads(power: float, p
     # Even at a power of 1; below it the keys are close together at the end, above it at the beginning.
     keys = [ordinal + int(2**30 * (ordinal / count) ** power) for ordinal in range(count)]
     index = OffsetIndex(0)
-    index.attach(IndexFile(cache_on(disk, max_bytes=1), PATH))
+    index.attach(cache_on(disk, max_bytes=1), PATH)
     index.extend(b"".join(struct.pack(">ii", key, key) for key in keys))
     for page in range(page_count):
         for ordinal in (0, 1, OFFSETS_A_PAGE // 2, OFFSETS_A_PAGE - 1):
@@ -123,15 +126,14 @@ def test_the_beginning_of_an_index_goes_on_as_if_the_rest_had_never_been(
     count: int, cut: int, more_count: int, is_saved: bool
 ) -> None:
     disk = new_disk()
-    file = IndexFile(cache_on(disk), PATH)
+    cache = cache_on(disk)
     entries = [TimestampOffset(50 + 3 * number, BASE_OFFSET + number // 2) for number in range(count)]
     index = TimeIndex(BASE_OFFSET)
-    index.attach(file)
+    index.attach(cache, PATH)
     for entry in entries:
         assert index.maybe_append(entry)
     if is_saved:
-        index.save()
-        index = TimeIndex.open(BASE_OFFSET, file)
+        index = TimeIndex.open(BASE_OFFSET, cache, PATH, index.save())
     # Every page of it has been read, and nothing of these may be found again.
     assert list(index) == entries
     index = index.first(min(cut, count))
@@ -177,13 +179,13 @@ def test_a_search_in_a_large_index_reads_few_pages() -> None:
     index = OffsetIndex(0)
     for ordinal in range(page_count * OFFSETS_A_PAGE):
         index.append(ordinal, ordinal)
-    index.attach(IndexFile(cache, PATH))
-    index.save()
-    index = OffsetIndex.open(0, IndexFile(cache, PATH))
+    index.attach(cache, PATH)
+    seal = index.save()
+    index = OffsetIndex.open(0, cache, PATH, seal)
     # The end is the last page, which `open` has looked at already.
     assert not reads(disk, lambda: index.floor(page_count * OFFSETS_A_PAGE - 1))
     for ordinal in range(0, page_count * OFFSETS_A_PAGE, 10_007):
-        found = OffsetIndex.open(0, IndexFile(cache, PATH))
+        found = OffsetIndex.open(0, cache, PATH, seal)
         assert len(reads(disk, lambda: found.floor(ordinal))) <= 10  # noqa: B023 - called at once
         # All of these pages are known by now.
         assert not reads(disk, lambda: found.floor(ordinal))  # noqa: B023 - called at once
@@ -191,9 +193,9 @@ def test_a_search_in_a_large_index_reads_few_pages() -> None:
 
 def test_opening_reads_one_page_at_most() -> None:
     disk = new_disk()
-    file = IndexFile(cache_on(disk), PATH)
-    grown(file, 5 * OFFSETS_A_PAGE + 7).save()
-    assert len(reads(disk, lambda: OffsetIndex.open(BASE_OFFSET, file.anew()))) == 1
+    cache = cache_on(disk)
+    seal = grown(cache, 5 * OFFSETS_A_PAGE + 7).save()
+    assert len(reads(disk, lambda: OffsetIndex.open(BASE_OFFSET, cache, PATH, seal))) == 1
 
 
 def test_a_page_that_cannot_be_written_stays_in_memory_until_it_can() -> None:
@@ -201,8 +203,7 @@ def test_a_page_that_cannot_be_written_stays_in_memory_until_it_can() -> None:
     cache = cache_on(disk)
     expected = [nth(ordinal) for ordinal in range(4 * OFFSETS_A_PAGE)]
     for ahead, part in ((1, 0.0), (2, 0.0), (3, 0.0), (3, 0.5), (3, 1.0)):
-        file = IndexFile(cache, PATH)
-        index = grown(file, OFFSETS_A_PAGE - 1)
+        index = grown(cache, OFFSETS_A_PAGE - 1)
         cache.files.forget(PATH)
         # The write opens the file, asks for its size, cuts off what the round before has left, and appends.
         disk.fail_at(disk.operation_count + ahead, number=errno.ENOSPC, part=part)
@@ -218,8 +219,7 @@ def test_a_page_that_cannot_be_written_stays_in_memory_until_it_can() -> None:
 
 def test_a_save_that_fails_changes_nothing_and_may_be_repeated() -> None:
     disk = new_disk()
-    file = IndexFile(cache_on(disk), PATH)
-    index = grown(file, OFFSETS_A_PAGE + 5)
+    index = grown(cache_on(disk), OFFSETS_A_PAGE + 5)
     entries = list(index)
     for ahead in (1, 2):
         disk.fail_at(disk.operation_count + ahead, part=0.5)
@@ -235,32 +235,84 @@ def test_a_save_that_fails_changes_nothing_and_may_be_repeated() -> None:
     assert list(OffsetIndex(BASE_OFFSET, disk.read_file(PATH))) == [*entries, nth(OFFSETS_A_PAGE + 5)]
 
 
-def test_a_file_that_somebody_shortened_is_found_out() -> None:
-    disk = new_disk()
-    file = IndexFile(cache_on(disk), PATH)
-    index = grown(file, 2 * OFFSETS_A_PAGE + 1)
-    index.save()
-    index = OffsetIndex.open(BASE_OFFSET, file.anew())
-    disk.open_append(PATH).truncate(100)
-    with pytest.raises(CorruptRecordError, match="shorter"):
-        index.floor(BASE_OFFSET)
+AnyIndex: TypeAlias = OffsetIndex | TimeIndex | TransactionIndex
+AnyKind: TypeAlias = type[OffsetIndex] | type[TimeIndex] | type[TransactionIndex]
 
 
-@pytest.mark.parametrize("zero_count", [1, 2, 1000])
-def test_zeros_behind_the_entries_are_no_index(zero_count: int) -> None:
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex, TransactionIndex])
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_page_that_is_not_what_was_written_is_served_to_no_reader(kind: AnyKind, is_sealed: bool) -> None:
+    """Of each page that is in the file, in an index that grows and in one that was sealed, however often it
+    was read before."""
     disk = new_disk()
-    for kind, size in ((OffsetIndex, 8), (TimeIndex, 12)):
+    cache = cache_on(disk, max_bytes=1)
+    index = of_three_pages(kind, cache)
+    entries = list(index)
+    written = disk.read_file(PATH)
+    if is_sealed:
+        seal = index.save()
+        written = disk.read_file(PATH)
+        index = kind.open(0, cache, PATH, seal)
+        assert list(index) == entries
+    for position in range(0, len(written), len(written) // 50):
+        flip(disk, PATH, position, bit=position % 8)
+        page = position // kind.page_bytes
+        a_page = kind.page_bytes // kind.ENTRY_SIZE
+        # Another page takes the room of the last one.
+        assert index.entry((page + 1) % 2 * a_page) == entries[(page + 1) % 2 * a_page]
+        with pytest.raises(CorruptRecordError) as failure:
+            index.entry(position // kind.ENTRY_SIZE)
+        assert failure.value.fields == {"path": PATH, "position": page * kind.page_bytes}
+        flip(disk, PATH, position, bit=position % 8)
+    assert list(index) == entries
+
+
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex, TransactionIndex])
+def test_a_file_of_another_size_is_not_the_one_that_was_sealed(kind: AnyKind) -> None:
+    disk = new_disk()
+    cache = cache_on(disk)
+    seal = of_three_pages(kind, cache).save()
+    kind.open(0, cache, PATH, seal)
+    for size_bytes in (0, kind.ENTRY_SIZE, seal.size_bytes - kind.ENTRY_SIZE, seal.size_bytes + 1):
+        data = disk.read_file(PATH)
         file = disk.open_append(PATH)
+        file.truncate(size_bytes)
+        cache.files.forget(PATH)
+        with pytest.raises(CorruptRecordError) as failure:
+            kind.open(0, cache, PATH, seal)
+        assert failure.value.fields["size_bytes"] == size_bytes
         file.truncate(0)
-        file.append([bytes(range(1, size + 1)), bytes(size * zero_count)])
-        with pytest.raises(CorruptRecordError, match="too low"):
-            kind.open(BASE_OFFSET, IndexFile(cache_on(disk), PATH))
+        file.append([data])
+
+
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex, TransactionIndex])
+def test_a_seal_is_of_the_entries_and_not_of_what_the_disk_made_of_them(kind: AnyKind) -> None:
+    disk = new_disk()
+    cache = cache_on(disk, max_bytes=1)
+    index = of_three_pages(kind, cache)
+    expected = IndexSeal.of(index.to_bytes(), kind.page_bytes)
+    flip(disk, PATH, 7, bit=2)
+    assert index.save() == expected
+
+
+def of_three_pages(kind: AnyKind, cache: IndexPageCache) -> AnyIndex:
+    """The third one is in memory."""
+    index = kind(0)
+    index.attach(cache, PATH)
+    for number in range(5 * kind.page_bytes // kind.ENTRY_SIZE // 2):
+        if isinstance(index, OffsetIndex):
+            index.append(number, number)
+        elif isinstance(index, TimeIndex):
+            index.maybe_append(TimestampOffset(number, number))
+        else:
+            index.append(AbortedTransaction(1, 2 * number, 2 * number + 1, 2 * number + 2))
+    return index
 
 
 def test_readers_beside_a_writer_find_all_that_was_there_before_they_looked() -> None:
     """Every look-up begins with an entry that is known to be there; pages move to the file meanwhile."""
     disk = new_disk()
-    index = grown(IndexFile(cache_on(disk, max_bytes=3 * PAGE_BYTES), PATH), 1)
+    index = grown(cache_on(disk, max_bytes=3 * PAGE_BYTES), 1)
     is_done = threading.Event()
 
     def look() -> int:
@@ -286,8 +338,8 @@ def test_readers_beside_a_writer_find_all_that_was_there_before_they_looked() ->
 def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
     disk = new_disk()
     cache = cache_on(disk, max_bytes=3 * (PAGE_BYTES + 256))
-    file = IndexFile(cache, PATH)
-    file.write(0, [bytes(8 * PAGE_BYTES)])
+    file = IndexFile(cache, PATH, PAGE_BYTES)
+    file.write(0, bytes(8 * PAGE_BYTES))
 
     def look(*pages: int) -> int:
         return len(reads(disk, lambda: [file.page(page * PAGE_BYTES, PAGE_BYTES) for page in pages]))
@@ -297,7 +349,7 @@ def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
     assert look(0, 2, 3) == 0
     assert look(1) == 1
     cache.check()
-    file.forget_pages(PAGE_BYTES, 8 * PAGE_BYTES)
+    file.forget_pages(8 * PAGE_BYTES)
     assert cache.size_bytes == 0
     # Another opening of the same file knows nothing of what was read before.
     assert look(0) == 1
@@ -305,6 +357,6 @@ def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
     assert len(reads(disk, lambda: other.page(0, PAGE_BYTES))) == 1
     cache.check()
     # A page that is larger than all the room is kept all the same, alone.
-    small = IndexFile(cache_on(disk, max_bytes=1), PATH)
+    small = IndexFile(cache_on(disk, max_bytes=1), PATH, PAGE_BYTES, [crc32c(bytes(PAGE_BYTES))])
     for _ in range(2):
         assert len(reads(disk, lambda: small.page(0, PAGE_BYTES))) <= 1

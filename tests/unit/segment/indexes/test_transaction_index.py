@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.segment.indexes.index_file import IndexFile
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.index_page_cache import IndexPageCache
 from stratalog.segment.indexes.transaction_index import (
     ENTRY_SIZE,
@@ -20,7 +20,6 @@ from stratalog.segment.indexes.transaction_index import (
 )
 from stratalog.segment.open_files import OpenFiles
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.logs.overwriting import flip
 
 PATH = "/log/00000000000000000010.txnindex"
 
@@ -93,124 +92,50 @@ def test_truncation_forgets_the_markers_from_the_offset_on(
 def test_a_segment_without_an_abort_has_no_file() -> None:
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/log")
-    file = TransactionIndex.file(IndexPageCache(OpenFiles(filesystem)), "/log", 10)
     index = TransactionIndex.load(filesystem, "/log", 10)
-    index.attach(file)
-    index.save_or_remove(500)
+    index.attach(IndexPageCache(OpenFiles(filesystem)), PATH)
+    assert index.save_or_remove() == IndexSeal()
     assert filesystem.list_directory("/log") == []
     index.append(AbortedTransaction(1, 2, 12, 13))
     index.append(AbortedTransaction(2, 13, 14, 15))
-    index.save_or_remove(500)
+    assert index.save_or_remove().size_bytes == 2 * ENTRY_SIZE
     assert filesystem.read_file(PATH) == index.to_bytes()
     assert list(TransactionIndex.load(filesystem, "/log", 10)) == list(index)
-    assert list(TransactionIndex.open_proven(10, file.anew(), 500)) == list(index)
     index = index.below(14)
-    index.save_or_remove(500)
+    index.save_or_remove()
     assert filesystem.file_size(PATH) == ENTRY_SIZE
     index = index.below(10)
-    index.save_or_remove(500)
+    index.save_or_remove()
     assert filesystem.list_directory("/log") == []
-    assert list(TransactionIndex.open_proven(10, file.anew(), 500)) == []
 
 
-def many(count: int) -> list[AbortedTransaction]:
-    return [AbortedTransaction(1, 2 * i, 2 * i + 1, 2 * i + 2) for i in range(count)]
-
-
-class _Disk:
-    """An index that fills more than two pages, on a disk whose bits can be flipped, read through a cache with
-    room for one."""
-
-    def __init__(self) -> None:
-        self.filesystem = MemoryFileSystem()
-        self.filesystem.make_directories("/log")
-        self._cache = IndexPageCache(OpenFiles(self.filesystem), max_bytes=1)
-        self.entries = many(300)
-        self.index = TransactionIndex(0)
-        self.index.attach(self.file())
-        for entry in self.entries:
-            self.index.append(entry)
-
-    def file(self) -> IndexFile:
-        return TransactionIndex.file(self._cache, "/log", 0)
-
-    def opened(self) -> TransactionIndex:
-        return TransactionIndex.open_proven(0, self.file(), 9000)
-
-
-INDEX, CHECKSUM = (f"/log/{0:020d}{suffix}" for suffix in (".txnindex", ".txnchecksum"))
-LOWEST_BITS = [
-    entry * ENTRY_SIZE + field for entry in (0, 119, 120, 239, 240, 299) for field in (9, 17, 25, 33)
-]
-
-
-@pytest.mark.parametrize("position", LOWEST_BITS)
-def test_what_the_disk_makes_of_an_index_after_it_was_opened_is_served_to_nobody(position: int) -> None:
-    disk = _Disk()
-    disk.index.save_or_remove(9000)
-    index = disk.opened()
-    flip(disk.filesystem, INDEX, position, bit=2)
-    entry = position // ENTRY_SIZE
-    # Another page takes the room of the last one.
-    index.entry((entry + 150) % 300)
-    with pytest.raises(CorruptRecordError, match="not what it was") as failure:
-        index.collect(0, 600)
-    assert failure.value.fields == {"path": INDEX, "position": entry // 120 * 120 * ENTRY_SIZE}
-    with pytest.raises(CorruptRecordError, match="transaction index"):
-        disk.opened()
-
-
-@pytest.mark.parametrize("position", LOWEST_BITS[:16])
-def test_an_index_that_grows_gives_no_checksum_to_what_the_disk_made_of_it(position: int) -> None:
-    disk = _Disk()
-    assert disk.filesystem.file_size(INDEX) == 240 * ENTRY_SIZE
-    flip(disk.filesystem, INDEX, position, bit=2)
-    with pytest.raises(CorruptRecordError, match="not what it was"):
-        disk.index.collect(0, 600)
-    with pytest.raises(CorruptRecordError, match="not what it was"):
-        disk.index.below(500)
-    disk.index.save_or_remove(9000)
-    with pytest.raises(CorruptRecordError, match="transaction index"):
-        disk.opened()
-
-
-@given(start=st.integers(0, 610), size=st.integers(0, 610), is_saved=st.booleans())
-def test_entries_between_two_offsets_are_those_with_markers_there(
-    start: int, size: int, is_saved: bool
-) -> None:
-    disk = _Disk()
-    disk.index.save_or_remove(9000)
-    index = disk.opened() if is_saved else disk.index
-    found = b"".join(index.between(start, start + size))
-    expected = [entry for entry in disk.entries if start <= entry.last_offset < start + size]
-    assert list(TransactionIndex(0, found)) == expected
-
-
-@given(first=st.integers(1, 300), second=st.integers(0, 300), added=st.integers(0, 300))
-def test_an_index_that_is_cut_and_grows_again_knows_its_pages(first: int, second: int, added: int) -> None:
-    disk = _Disk()
-    index = disk.index
-    expected = disk.entries
-    for count in (first, min(first, second)):
-        index.save_or_remove(count)
-        index, expected = index.below(2 * count), expected[:count]
-        assert list(index) == expected
-    for entry in many(count + added)[count:]:
-        index.append(entry)
-        expected = [*expected, entry]
-    assert list(index) == expected
-    index.save_or_remove(77)
-    opened = TransactionIndex.open_proven(0, disk.file(), 77)
-    assert list(opened) == list(opened.below(10_000)) == expected
-
-
-def test_an_index_of_another_time_does_not_pass_with_its_own_checksum() -> None:
-    disk = _Disk()
-    disk.index.save_or_remove(8999)
-    with pytest.raises(CorruptRecordError, match="does not match the checksum"):
-        disk.opened()
-    disk.filesystem.unlink(CHECKSUM)
-    assert list(disk.opened()) == disk.entries
+@pytest.mark.parametrize("count", [0, 1, 119, 120, 121, 239, 240, 241, 299])
+@pytest.mark.parametrize("added", [0, 1, 125])
+def test_what_was_cut_and_goes_on_is_sealed_as_it_is(count: int, added: int) -> None:
+    """In a file that grows, and in the same one, opened again."""
+    filesystem = MemoryFileSystem()
+    filesystem.make_directories("/log")
+    cache = IndexPageCache(OpenFiles(filesystem), max_bytes=1)
+    entries = [AbortedTransaction(1, 2 * i, 2 * i + 1, 2 * i + 2) for i in range(count + added)]
+    longer = [AbortedTransaction(1, 2 * i, 2 * i + 1, 2 * i + 2) for i in range(300)]
+    for is_opened in (False, True):
+        index = TransactionIndex(0)
+        index.attach(cache, PATH)
+        for entry in longer:
+            index.append(entry)
+        if is_opened:
+            index = TransactionIndex.open(0, cache, PATH, index.save())
+        index = index.below(2 * count)
+        assert list(index) == entries[:count]
+        for entry in entries[count:]:
+            index.append(entry)
+        assert list(index) == entries
+        seal = index.save_or_remove()
+        data = b"" if not entries else filesystem.read_file(PATH)
+        assert data == index_of(entries).to_bytes()
+        assert seal == IndexSeal.of(data, TransactionIndex.page_bytes)
+        if entries:
+            assert list(TransactionIndex.open(0, cache, PATH, seal)) == entries
 
 
 def entry_bytes(version: int, *numbers: int) -> bytes:
@@ -276,7 +201,7 @@ def test_entries_come_in_order() -> None:
 def test_entries_are_read_from_any_of_them_on() -> None:
     entries = [AbortedTransaction(1, 3 * number, 3 * number + 2, 0) for number in range(300)]
     index = TransactionIndex(0)
-    index.attach(IndexFile(IndexPageCache(OpenFiles(MemoryFileSystem(), 4)), PATH))
+    index.attach(IndexPageCache(OpenFiles(MemoryFileSystem(), 4)), PATH)
     for entry in entries:
         index.append(entry)
     for first in (0, 1, 119, 120, 121, 239, 240, 241, 299, 300):

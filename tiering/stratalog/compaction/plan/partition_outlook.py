@@ -18,7 +18,7 @@ from collections.abc import Container
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.record.keep_rules import is_due
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 
 TRANSACTIONS_REFUSED = (
     "the slices hold transactions, which this version does not compact; they stay as they are until one does"
@@ -31,7 +31,7 @@ class PartitionOutlook:
 
     topic_id_partition: TopicIdPartition
     topic: TopicPolicy
-    state: PartitionState
+    state: TieredPartition
     eligible_count: int
     """The number of slices, from the first live one, that may be compacted. 0 for a plain topic."""
     dirty_count: int
@@ -78,7 +78,7 @@ class PartitionOutlook:
 def outlook_of(
     tip: TopicIdPartition,
     topic: TopicPolicy,
-    state: PartitionState,
+    state: TieredPartition,
     *,
     now_ms: int,
     objects: Container[str],
@@ -106,7 +106,9 @@ def outlook_of(
     )
 
 
-def _eligible_count(topic: TopicPolicy, state: PartitionState, movable: tuple[bool, ...], now_ms: int) -> int:
+def _eligible_count(
+    topic: TopicPolicy, state: TieredPartition, movable: tuple[bool, ...], now_ms: int
+) -> int:
     """A run ends at the first slice that may not be compacted, because a run has no holes."""
     for index, live in enumerate(state.slices):
         is_too_young = (

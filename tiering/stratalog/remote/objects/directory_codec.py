@@ -1,4 +1,5 @@
-"""The directory of an object file: an entry of fixed size for each slice, then what varies in length.
+"""The directory of an object file: an entry of fixed size for each slice, then a heap of parts that vary in
+length.
 
     directory        = directory-header entry{slice-count} heap padding
     directory-header = slice-count entry-bytes flags reserved directory-bytes
@@ -6,13 +7,12 @@
     leader-epoch     = epoch start-offset
     open-transaction = producer-id first-offset
 
-Entries are sorted by (topic id, partition), at most one of each, so that one can be found by bisection
-without reading the others. Positions of data, key streams and indexes count from the start of the object,
-positions in the heap from the start of the directory. A text is UTF-8 and is stored once however many
-entries name it.
+Entries are sorted by (topic id, partition), at most one of each, so that bisection finds one without reading
+the others. Positions of data, key streams and indexes count from the start of the object, positions in the
+heap from the start of the directory. A text is UTF-8 and is stored once, however many entries refer to it.
 
-A reader takes `entry-bytes` from the directory: a later version may lengthen entries, and what lies behind
-the fields known here is skipped. A flag that is not known changes the meaning of an entry and is refused.
+A reader takes `entry-bytes` from the directory: a later version may lengthen entries, and a reader skips the
+bytes behind the fields that it knows. An unknown flag changes the meaning of an entry and is refused.
 
 The directory's CRC-32C is in the commit that names the object and in the footer. Pure functions, thread-safe.
 """
@@ -96,12 +96,20 @@ KNOWN_FLAGS = (1 << 6) - 1
 
 _STRATEGIES = {strategy.value: strategy for strategy in KeyStrategy}
 _NO_BATCH = LastBatch(0, 0, 0)
-_NO_KEY_STREAM = KeyStreamRef(0, 0, 0, 0, KeyStrategy.LAST_OFFSET, "", 0)
+_NO_KEY_STREAM = KeyStreamRef(
+    position=0,
+    size_bytes=0,
+    entry_count=0,
+    crc=0,
+    strategy=KeyStrategy.LAST_OFFSET,
+    version_header="",
+    hash_key_id=0,
+)
 _NO_PART = PartRef(0, 0, 0)
 
 
 def directory_size_bytes(entries: Iterable[SliceEntry]) -> int:
-    """How large the directory of the entries will be; their places do not matter."""
+    """Size of the directory of these entries; their positions do not matter."""
     size_bytes = DIRECTORY_HEADER.size_bytes
     texts: set[str] = set()
     for entry in entries:
@@ -118,15 +126,12 @@ def directory_size_bytes(entries: Iterable[SliceEntry]) -> int:
 
 
 def encode_directory(entries: Sequence[SliceEntry]) -> bytes:
-    """The bytes of a directory whose entries are sorted and whose places are known. Its size is a multiple
-    of 8.
-    """
+    """The bytes of a directory, a multiple of 8. Entries are sorted and have their positions."""
     heap = _Heap(DIRECTORY_HEADER.size_bytes + len(entries) * ENTRY.size_bytes)
     fixed = bytearray()
     for previous, entry in itertools.pairwise([None, *entries]):
         assert entry is not None
-        # Sorted, at most one of each partition: bisection and the compactor's forward-only reading rest on
-        # it.
+        # Sorted, at most one of each partition: bisection and forward-only reading depend on it.
         assert previous is None or previous.topic_id_partition < entry.topic_id_partition
         entry.check()
         fixed += _encode_entry(entry, heap)
@@ -137,8 +142,7 @@ def encode_directory(entries: Sequence[SliceEntry]) -> bytes:
 
 
 def decode_directory(data: Buffer) -> tuple[SliceEntry, ...]:
-    """The entries, sorted by (topic id, partition). The caller has checked the CRC against the commit or
-    the footer.
+    """The entries, sorted by (topic id, partition). The caller has checked the CRC.
 
     Raises StoreCorruptError where the bytes contradict themselves, StoreNotUsableError where they need
     newer software.
@@ -149,9 +153,9 @@ def decode_directory(data: Buffer) -> tuple[SliceEntry, ...]:
     if flags != 0:
         raise _newer(flags)
     if entry_bytes < ENTRY.size_bytes or directory_bytes != len(data):
-        raise _corrupt("has another size than it says")
+        raise _corrupt("does not have the size that it states")
     if DIRECTORY_HEADER.size_bytes + slice_count * entry_bytes > len(data):
-        raise _corrupt("has fewer entries than it says")
+        raise _corrupt("has fewer entries than it states")
     entries: list[SliceEntry] = []
     for index in range(slice_count):
         entry = _decode_entry(data, DIRECTORY_HEADER.size_bytes + index * entry_bytes)
@@ -279,7 +283,7 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
 
 @functools.lru_cache(maxsize=1024)
 def _topic_id(data: bytes) -> UUID:
-    """The same object for the same topic: entries of many partitions are compared and sorted by it."""
+    """Cached: equal ids are one object, which makes comparing and sorting entries fast."""
     return UUID(bytes=data)
 
 
@@ -314,8 +318,8 @@ def _pairs(data: Buffer, layout: FixedLayout, position: int, count: int) -> list
 
 
 class _Heap:
-    """What varies in length, behind the fixed entries. Equal texts are stored once. Not thread-safe: one
-    encoding's own.
+    """The parts of variable length behind the fixed entries. Equal texts are stored once. Not thread-safe:
+    one encoding uses it.
     """
 
     def __init__(self, position: int) -> None:
@@ -324,7 +328,7 @@ class _Heap:
         self._texts: dict[str, int] = {}
 
     def put(self, data: bytes) -> int:
-        """The position, from the start of the directory, at which `data` now lies."""
+        """Append `data`; returns its position from the start of the directory."""
         position = self._position + len(self.data)
         self.data += data
         return position
@@ -344,5 +348,5 @@ def _corrupt(problem: str) -> StoreCorruptError:
 
 def _newer(flags: int) -> StoreNotUsableError:
     return StoreNotUsableError(
-        "the directory of an object uses something newer; use a newer version of the software", flags=flags
+        "the directory of an object has a newer format; use a newer version of the software", flags=flags
     )

@@ -1,7 +1,7 @@
-"""A run of little-endian binary fields at fixed places, each place derived from the field before it.
+"""Little-endian binary fields at fixed places, each place derived from the field before it.
 
-The one table of a structure is the tuple of its fields, in order. Writing, reading and the tables in
-docs/formats all follow from it, so a position is never typed by hand. Immutable, so thread-safe.
+The tuple of fields, in order, is the only table of a structure. Writing, reading and the tables in
+docs/formats follow from it, so no position is typed by hand. Immutable, so thread-safe.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 Buffer = bytes | bytearray | memoryview
 
 ALIGNMENT_BYTES = 8
-"""Everything that holds columns begins at a multiple of this, so that it is read in place."""
+"""Parts with columns begin at a multiple of this, so that they can be read in place."""
 
 
 def padding_bytes(size_bytes: int) -> int:
-    """How many zero bytes bring `size_bytes` to the next multiple of `ALIGNMENT_BYTES`."""
+    """The number of zero bytes from `size_bytes` to the next multiple of `ALIGNMENT_BYTES`."""
     return -size_bytes % ALIGNMENT_BYTES
 
 
 class FixedLayout:
-    """Named fields without gaps. Types are those of ``struct``: B H I Q unsigned, i q signed, Ns bytes.
+    """Named fields without gaps, with the types of ``struct``: B H I Q unsigned, i q signed, Ns bytes.
     Immutable.
     """
 
@@ -41,11 +41,9 @@ class FixedLayout:
         assert position == self.size_bytes
 
     def pack(self, *values: object) -> bytes:
-        """All fields, in order. Raises struct.error where a value does not fit: the caller's mistake."""
+        """Encode all fields, in order. Raises struct.error where a value does not fit."""
         return self._struct.pack(*values)
 
     def unpack(self, buffer: Buffer, position: int = 0) -> tuple[Any, ...]:
-        """All fields, in order, from `position`. Raises struct.error where the buffer is too short: check
-        before.
-        """
+        """Decode all fields, in order, from `position`. Raises struct.error where the buffer is too short."""
         return self._struct.unpack_from(buffer, position)

@@ -1,19 +1,18 @@
-"""The key stream of a slice: an entry for each distinct key, its last record there, sorted by hash.
+"""The key stream of a slice: one entry for each distinct key, for its last record there, sorted by hash.
 
     key-stream = block*
 
 ``key_block`` has the form of a block. It is little-endian with fixed widths, every column aligned to 8 bytes:
-numpy, Arrow and C read it in place. A block can be trusted when it is fetched alone, and has 1 to 4,096
-entries, so a merge of many streams holds little of each.
+numpy, Arrow and C read it in place. A block can be verified alone and has 1 to 4,096 entries, so a merge of
+many streams holds little of each.
 
 Invariants, all checked while reading: hashes ascend strictly (as unsigned pairs) over the whole stream; an
-ordinal is below the slice's record count; counts, sizes and the CRC-32C of the whole stream are what the
-directory says. The last is known to hold only when the iteration has ended: act on a stream after its end,
-not before.
+ordinal is below the slice's record count; counts, sizes and the CRC-32C of the whole stream match the
+directory. The CRC-32C is known only when the iteration has ended: act on a stream after its end, not before.
 
-The hash is SipHash-2-4 (128-bit result) under the topic's secret key. The key is never written to an
-object: a stream carries only `hash_key_id`, 64 bits that SipHash makes of a fixed text under it, enough to
-tell two keys apart and no help in finding either.
+The hash is SipHash-2-4 (128-bit result) under the topic's secret key. The key is never written to an object.
+A stream has only `hash_key_id`, the 64-bit SipHash of a fixed text under the key: enough to tell two keys
+apart, useless for finding either.
 
 Threads: functions are pure; an iterator belongs to one user.
 """
@@ -44,22 +43,22 @@ from stratalog.remote.objects.fixed_layout import Buffer, FixedLayout, padding_b
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.slice_entry import KeyStrategy, KeyStreamRef
 
-# Columns are read in place, as this machine's own numbers.
+# Columns are read in place as this machine's numbers.
 assert sys.byteorder == "little", "object files are read in place, on little-endian machines only"
 
 BLOCK_HEADER = FixedLayout(("entry_count", "I"), ("flags", "I"), ("block_bytes", "I"), ("block_crc", "I"))
-# The kernels that read whole streams know the same place.
+# The kernels that read whole streams use the same position.
 assert BLOCK_HEADER.positions["block_crc"] == BLOCK_CRC_POSITION
 
 _HASH_HALF = struct.Struct("<Q")
 SMALL_STREAM_BYTES = 128 << 10
-"""Up to one or two blocks: a key stream of this size is taken in one piece."""
+"""A key stream up to this size (one or two blocks) is read at once."""
 
 _HASH_KEY_ID_TEXT = b"stratalog/hash-key-id"
 
 
 class KeyHashing(NamedTuple):
-    """What a topic's key streams are made with."""
+    """How the key streams of a topic are made."""
 
     hash_key: bytes
     """16 secret bytes; the same for all slices of a topic, different for every topic."""
@@ -71,7 +70,7 @@ class KeyHashing(NamedTuple):
         return _hash_key_id(self.hash_key)
 
     def made(self, stream: KeyStreamRef) -> bool:
-        """Whether `stream` was made with this; where not, its slice is hashed from the data."""
+        """Whether `stream` was made this way; if not, its slice is hashed from the data."""
         return (stream.strategy, stream.version_header, stream.hash_key_id) == (
             self.strategy,
             self.version_header,
@@ -81,14 +80,12 @@ class KeyHashing(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _hash_key_id(hash_key: bytes) -> int:
-    """Asked for with every slice, so not worked out each time."""
+    """Cached, because every slice needs it."""
     return siphash128(hash_key, _HASH_KEY_ID_TEXT)[0]
 
 
 class KeyColumns(Protocol):
-    """Sorted entries as columns of little-endian numbers: `KeyEntries`, or what a native kernel returns for
-    it.
-    """
+    """Sorted entries as columns of little-endian numbers, as `KeyEntries` and the kernels have them."""
 
     @property
     def hash_high(self) -> Column: ...
@@ -101,7 +98,7 @@ class KeyColumns(Protocol):
 
 
 class EncodedKeyStream(NamedTuple):
-    """A key stream's bytes, in parts to be written one after the other."""
+    """The bytes of a key stream, in parts to be written one after the other."""
 
     parts: tuple[Buffer, ...]
     size_bytes: int
@@ -110,7 +107,7 @@ class EncodedKeyStream(NamedTuple):
 
 
 class KeyBlock(NamedTuple):
-    """A block as it lies in the stream: columns of bytes, each of `entry_count` numbers."""
+    """A block of a stream: columns of bytes, each of `entry_count` numbers."""
 
     entry_count: int
     hash_high: memoryview
@@ -126,7 +123,7 @@ class KeyBlock(NamedTuple):
 
 
 def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> EncodedKeyStream:
-    """The stream of entries that `sort_key_entries` has sorted; `versions` has one number for each."""
+    """Encode entries that `sort_key_entries` has sorted. `versions` has one number for each."""
     columns = [_bytes_of(entries.hash_high), _bytes_of(entries.hash_low), _bytes_of(entries.ordinal)]
     columns.append(_bytes_of(entries.tombstone))
     widths = [HASH_BYTES, HASH_BYTES, ORDINAL_BYTES, TOMBSTONE_BYTES]
@@ -159,11 +156,10 @@ def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> En
 def read_key_stream(
     read: Callable[[int], Buffer], stream: KeyStreamRef, record_count: int
 ) -> Iterator[KeyBlock]:
-    """The blocks of `stream`, verified, from a source that only moves forward.
+    """The verified blocks of `stream`, from a source that only moves forward.
 
-    `read(size)` returns exactly `size` bytes, or fewer at the end of the source. Nothing behind the stream
-    is read. Raises StoreCorruptError (in the middle, or when the last block has been consumed),
-    StoreNotUsableError.
+    `read(size)` returns exactly `size` bytes, or fewer at the end of the source; nothing behind the stream
+    is read. Raises StoreCorruptError (also after the last block), StoreNotUsableError.
     """
     left_bytes, crc, entry_count = stream.size_bytes, 0, 0
     last_hash: tuple[int, int] | None = None
@@ -191,27 +187,29 @@ def read_key_stream(
         entry_count += count
         yield block
     if crc != stream.crc or entry_count != stream.entry_count:
-        raise _corrupt("is not the one that the directory describes")
+        raise _corrupt("does not match the directory")
 
 
 def verify_key_stream(read: Callable[[int], Buffer], stream: KeyStreamRef, record_count: int) -> None:
-    """Read all of `stream` and prove it as `read_key_stream` does; raises as that does."""
+    """Read and verify all of `stream`. Raises as `read_key_stream`."""
     if max(stream.size_bytes, record_count) > SMALL_STREAM_BYTES:
         blocks = read_key_stream(read, stream, record_count)
     else:
         data = read(stream.size_bytes)
         if merge_key_streams([(data, stream.entry_count, stream.crc, record_count)]) is not None:
             return
-        # Something is wrong with it, or it has versions: block by block, that is told.
+        # It is damaged or has versions: block by block finds out.
         blocks = key_blocks(data, stream, record_count)
     for _ in blocks:
         pass
 
 
 def key_blocks(data: Buffer, stream: KeyStreamRef, record_count: int) -> Iterator[KeyBlock]:
-    """`read_key_stream` over a buffer that holds exactly the stream; the blocks refer into it."""
+    """Read the blocks from a buffer that holds exactly the stream; they refer into it. Raises as
+    `read_key_stream`.
+    """
     if len(data) != stream.size_bytes:
-        raise _corrupt("has another size than the directory says")
+        raise _corrupt("does not have the size in the directory")
     view = memoryview(data)
     position = 0
 
@@ -235,12 +233,12 @@ def _columns(body: memoryview, count: int, *, has_version: bool) -> KeyBlock:
         raise _corrupt("has padding that is not zero")
     assert len(body) == version_position + count * VERSION_BYTES * has_version
     return KeyBlock(
-        count,
-        body[:low_position],
-        body[low_position:ordinal_position],
-        body[ordinal_position:ordinal_end],
-        body[tombstone_position:tombstone_end],
-        body[version_position:] if has_version else None,
+        entry_count=count,
+        hash_high=body[:low_position],
+        hash_low=body[low_position:ordinal_position],
+        ordinal=body[ordinal_position:ordinal_end],
+        tombstone=body[tombstone_position:tombstone_end],
+        version=body[version_position:] if has_version else None,
     )
 
 

@@ -1,7 +1,7 @@
-"""Reads what an object says of itself: directory, footer, header, index.
+"""Reads the parts of an object that describe it: directory, footer, header, index.
 
-With a commit at hand one ranged GET gives the directory; without one (a rebuild from the bucket alone) the
-footer leads to it. An object is immutable, so nothing that was read here ever becomes stale. Thread-safe.
+With a commit at hand one ranged GET reads the directory. Without one (a rebuild from the bucket alone) the
+footer leads to it. An object is immutable, so these parts never become stale. Thread-safe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratalog.remote.store_layout import StoreLayout
 
 
 class ObjectDescription(NamedTuple):
-    """An object without a commit: what `add` or `replace` would have said, and who wrote it."""
+    """An object as it describes itself, without a commit: its writer, reference and slices."""
 
     header: ObjectHeader
     ref: ObjectRef
@@ -50,22 +50,20 @@ def parse_directory(data: Buffer, ref: ObjectRef) -> tuple[SliceEntry, ...]:
 
 
 def read_footer(store: ObjectStore, layout: StoreLayout, name: str, size_bytes: int) -> ObjectRef:
-    """What a commit would say of an object that a listing shows with `size_bytes`. Raises
-    StoreCorruptError.
-    """
+    """The reference of an object of `size_bytes`, from its footer. Raises StoreCorruptError."""
     if size_bytes < FOOTER.size_bytes:
         raise StoreCorruptError("an object is too short to be one; its upload was cut off", name=name)
     key = layout.data_key(name)
     ref = decode_footer(store.get_range(key, size_bytes - FOOTER.size_bytes, FOOTER.size_bytes), name)
     if ref.size_bytes != size_bytes:
         raise StoreCorruptError(
-            "an object has another size than its footer says", name=name, size_bytes=size_bytes
+            "an object does not have the size in its footer", name=name, size_bytes=size_bytes
         )
     return ref
 
 
 def describe_object(store: ObjectStore, layout: StoreLayout, name: str, size_bytes: int) -> ObjectDescription:
-    """All that an object says of itself, in three GETs, for rebuilding metadata from the bucket alone.
+    """An object's description of itself, in three GETs, for rebuilding metadata from the bucket alone.
 
     Raises ObjectNotFoundError, StoreCorruptError, StoreNotUsableError (a newer format).
     """
@@ -90,12 +88,12 @@ def read_slice_index(store: ObjectStore, layout: StoreLayout, name: str, entry: 
 
 
 def _whole_slice(entry: SliceEntry) -> SliceIndex:
-    """What stands for a missing index: one interval."""
+    """An index of one interval, in place of a missing one."""
     return SliceIndex(entry.data_bytes, [0], [entry.base_offset], [entry.max_timestamp])
 
 
 def _require_places(entry: SliceEntry, ref: ObjectRef) -> None:
-    """Every part lies where the format puts it, so that a range read for one kind holds all of that kind."""
+    """Raises StoreCorruptError unless each part lies in its section, so that one read covers a section."""
     in_data = ref.data_position <= entry.data_position <= entry.data_end_position <= ref.directory_position
     stream, index = entry.key_stream, entry.index
     directory_end = ref.directory_position + ref.directory_bytes

@@ -14,23 +14,20 @@
 
 Record batches are Kafka's bytes, big-endian inside, exactly as they lie on local disk. Everything else is
 little-endian with fixed places. Header, directory, key streams, indexes and footer have sizes that are
-multiples of
-8. docs/formats/object_file.md gives the tables of fields and a worked example; both are tested against this
-   code.
+multiples of 8. docs/formats/object_file.md has the tables of fields and a worked example; tests compare both
+with this code.
 
-**Why in this order.** A compaction reads an input with two requests: one over the data, one from the
-directory to the end of the key streams. A reader needs the directory (its place is in the commit) and one
-index. Nothing is ever sought backwards, and an object can be written as a stream because what describes the
-data follows it.
+**Order.** A compaction reads an input with two requests: one over the data, one from the directory to the end
+of the indexes. A reader needs the directory (the commit has its position) and one index. An object is
+written as a stream, because the parts that describe the data follow it; no reader has to seek backwards.
 
-**Versions.** `format-version` says who wrote it, `reader-version` the lowest version that can read it. A
-flag that is not known here changes the meaning of something, so it is refused; whatever may be ignored goes
-into longer entries.
+**Versions.** `format-version` is the version of the writer, `reader-version` the lowest version that can read
+the object. An unknown flag changes the meaning of some bytes, so it is refused; fields that a reader may
+ignore go into longer entries.
 
-**Checksums** are CRC-32C: the header's over what precedes it in the header, the footer's likewise; the
-directory's is in the footer and in the commit; those of slices, key streams and indexes are in the
-directory; a batch has its own. Only the padding before the directory is not covered; `object_verifier`
-demands that it is zero.
+**Checksums** are CRC-32C. Header and footer each have one over their preceding bytes. The directory's is in
+the footer and in the commit; those of slices, key streams and indexes are in the directory; a batch has its
+own. Only the padding before the directory is not covered; `object_verifier` requires it to be zero.
 
 Pure functions of bytes; everything here is immutable and thread-safe.
 """
@@ -51,7 +48,7 @@ FORMAT_VERSION = 1
 READER_VERSION = 1
 
 HEADER_MAGIC = b"\x89STRATA\n"
-"""Not text, and damaged by anything that takes it for text."""
+"""Not text, and damaged by tools that convert text."""
 FOOTER_MAGIC = HEADER_MAGIC[::-1]
 
 HEADER = FixedLayout(
@@ -88,7 +85,7 @@ _FOOTER_CRC_POSITION = FOOTER.positions["footer_crc"]
 
 
 class ObjectKind(enum.IntEnum):
-    """What made an object. The numbers are those of the file."""
+    """The kinds of objects, by their writer. The numbers are those of the file."""
 
     UPLOAD = 1
     REPLACEMENT = 2
@@ -96,17 +93,17 @@ class ObjectKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectHeader:
-    """Who wrote an object and why; with the directory, enough to rebuild the bucket's metadata."""
+    """The writer of an object; with the directory, enough to rebuild the bucket's metadata."""
 
     store_id: UUID
     shard: int
     epoch: int
-    """The writer's epoch where it had one, else 0."""
+    """The writer's epoch; 0 if it had none."""
     kind: ObjectKind
     name: str
-    """`BIRTH-UUID`, so that a copy under another key still knows what it is."""
+    """`BIRTH-UUID`; it identifies a copy under another key."""
     inputs: tuple[str, ...] = ()
-    """Names of the objects that a replacement takes slices from; none for an upload."""
+    """Names of the objects that a replacement was made from; none for an upload."""
 
 
 def crc_of(data: Buffer, crc: int = 0) -> int:
@@ -115,7 +112,7 @@ def crc_of(data: Buffer, crc: int = 0) -> int:
 
 
 def header_size_bytes(input_count: int) -> int:
-    """The size of a header that names `input_count` inputs; slice data begin behind it."""
+    """The size of a header with `input_count` inputs; slice data begin behind it."""
     return HEADER.size_bytes + input_count * INPUT.size_bytes + HEADER_END.size_bytes
 
 
@@ -145,9 +142,7 @@ def encode_header(header: ObjectHeader) -> bytes:
 
 
 def decode_header(data: Buffer) -> ObjectHeader:
-    """The header at the start of `data`. Raises StoreCorruptError, or StoreNotUsableError for a newer
-    format.
-    """
+    """The header at the start of `data`. Raises StoreCorruptError, StoreNotUsableError (a newer format)."""
     if len(data) < header_size_bytes(0):
         raise _corrupt("the header of an object is cut off")
     (magic, _, reader_version, size_bytes, store_id, uuid, birth, epoch, shard, kind, flags, input_count) = (
@@ -164,7 +159,7 @@ def decode_header(data: Buffer) -> ObjectHeader:
         raise _corrupt("the header of an object contradicts itself")
     if (kind == ObjectKind.REPLACEMENT) != bool(input_count):
         raise _corrupt(
-            "the header of an object names inputs that its kind does not have, or none where it must"
+            "the header of an object has inputs that its kind does not allow, or lacks the required ones"
         )
     inputs = tuple(
         format_object_name(input_birth, UUID(bytes=input_uuid))
@@ -201,9 +196,9 @@ def encode_footer(ref: ObjectRef) -> bytes:
 
 
 def decode_footer(data: Buffer, name: str) -> ObjectRef:
-    """What a commit would say of the object `name`, from its last `FOOTER.size_bytes` bytes.
+    """The reference of the object `name`, from its last `FOOTER.size_bytes` bytes.
 
-    Raises StoreCorruptError, or StoreNotUsableError for a newer format.
+    Raises StoreCorruptError, StoreNotUsableError (a newer format).
     """
     if len(data) != FOOTER.size_bytes:
         raise _corrupt("the footer of an object is cut off", name=name)

@@ -1,8 +1,8 @@
-"""What a commit says about an object: enough to find its directory and both halves of it with one ranged GET
-each.
+"""The reference to an object in a commit: enough to read its directory or either half of it with one ranged
+GET.
 
 A commit never lists slices; the object's own directory does. So the reference is as small for 5,000
-partitions as for one. Positions are byte positions in the object and lie in file order:
+partitions as for one. Positions are byte positions in the object, in file order:
 
     0 <= data_position <= directory_position
     directory_position + directory_bytes <= key_streams_end <= size_bytes
@@ -30,13 +30,13 @@ class ObjectRef(NamedTuple):
     directory_position: int
     directory_bytes: int
     key_streams_end: int
-    """Exclusive byte position of the end of the key streams, which begin where the directory ends."""
+    """Exclusive end of the key streams, which begin where the directory ends."""
     directory_crc: int
     """CRC-32C of the directory's bytes."""
 
     @property
     def birth(self) -> int:
-        """Newest commit number that the writer had seen when it began to write the object."""
+        """The newest commit number that the writer knew when it began the object."""
         return birth_of(self.name)
 
 
@@ -47,9 +47,9 @@ def format_object_name(birth: int, uuid: UUID) -> str:
 
 
 def birth_of(name: str) -> int:
-    """The birth in an object's name. Raises StoreCorruptError where it is no such name."""
+    """The birth in an object's name. Raises StoreCorruptError for any other name."""
     if not _NAME.match(name):
         raise StoreCorruptError(
-            "this is no object name of ours; keep the object and find out who wrote it", name=name
+            "this is not the name of an object file; keep the object and find out who wrote it", name=name
         )
     return int(name[:_BIRTH_DIGITS])

@@ -1,8 +1,8 @@
-"""Reads a whole object and proves every byte of it, for operators and tests.
+"""Reads a whole object and verifies every byte of it, for operators and tests.
 
-No byte escapes: the header and the footer have checksums of their own, the padding is zero, the directory
-is the committed one, each slice's data, key stream and index match their checksums in it, and the parts
-follow each other without a gap. What a single flipped bit anywhere does is a test.
+Header and footer have checksums of their own, the padding is zero, the directory is the committed one, the
+data, key stream and index of each slice match their checksums in it, and the parts follow each other without
+a gap. A test flips every bit and expects an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READ_BYTES = 8 << 20
 
 
 def verify_object(store: ObjectStore, layout: StoreLayout, ref: ObjectRef) -> None:
-    """Prove that an object is what was committed as `ref`, and sound throughout. Records are not decoded.
+    """Verify that an object is the one committed as `ref`, and undamaged. Records are not decoded.
 
     Raises StoreCorruptError, StoreNotUsableError (a newer format), ObjectNotFoundError.
     """
@@ -39,7 +39,7 @@ def verify_object(store: ObjectStore, layout: StoreLayout, ref: ObjectRef) -> No
 
 
 def _require_no_gaps(ref: ObjectRef, entries: Sequence[SliceEntry]) -> None:
-    """Slices, key streams and indexes each lie one behind the other and fill their part of the object."""
+    """Raises StoreCorruptError unless slices, key streams and indexes fill their sections without gaps."""
     data_end = ref.data_position
     streams_end = ref.directory_position + ref.directory_bytes
     indexes_end = ref.key_streams_end

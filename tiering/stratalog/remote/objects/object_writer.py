@@ -1,16 +1,15 @@
-"""Makes an object file from slices that arrive one after the other.
+"""Writes an object file from slices that arrive one after the other.
 
     writer = ObjectWriter(filesystem, header, settings)
     for each partition, ascending by (topic id, partition):
         writer.begin_slice(...); writer.append(whole batches) ...; writer.end_slice(SliceEnd(end_offset))
     finished = writer.finish(); finished.store(store, layout); writer.close()
 
-Memory is bounded by two spools (data and key streams, in temporary files once they are large) and by the
-entries of the one slice that is under way. An object lives here until its commit has a known outcome: a PUT
-whose fate is unknown may be repeated with the same bytes, so `FinishedObject.store` can be called again
-until `close`.
+Two spools (data and key streams, in temporary files once they are large) and the entries of the current slice
+bound the memory. An object lives here until its commit has a known outcome: a PUT of unknown outcome may be
+repeated with the same bytes, so `FinishedObject.store` can be called again until `close`.
 
-A crash leaves at most spool files, which whoever opens the spool directory removes.
+A crash leaves at most spool files. The next user of the spool directory removes them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from stratalog.remote.objects.fixed_layout import padding_bytes
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, encode_footer, encode_header
 from stratalog.remote.objects.object_ref import ObjectRef
-from stratalog.remote.objects.slice_builder import BuiltSlice, SliceBuilder, SliceEnd
+from stratalog.remote.objects.slice_builder import BuiltSlice, SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, KeyStrategy, SliceEntry
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES
 from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, FilePart, Parts, Spool
@@ -38,35 +37,33 @@ from stratalog.remote.store_layout import StoreLayout
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectWriterSettings:
-    """How objects are made. Immutable."""
+    """Immutable."""
 
     spool_directory: str
-    """A directory for temporary files, used by one process only; made with the first of them."""
+    """Directory for temporary files, used by one process only; made with the first file."""
     memory_bytes: int = 64 << 20
-    """What each of the two spools keeps in memory before it takes a file. Lower it where many objects are
-    written at once.
+    """Bytes that each of the two spools keeps in memory before it uses a file. Lower it to write many objects
+    at once.
     """
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
-    """Data between two entries of a slice's index. Lower means larger indexes and fewer bytes skipped by a
-    reader.
+    """Data between two entries of a slice's index. Lower means larger indexes and fewer bytes for a reader to
+    skip.
     """
     max_slice_record_count: int = MAX_RECORD_COUNT
     """Records in a slice; lower only in tests."""
 
 
 class FinishedObject(NamedTuple):
-    """A whole object that is ready to be stored. Valid until its writer is closed."""
+    """An object that is ready to be stored. Valid until its writer is closed."""
 
     ref: ObjectRef
     entries: tuple[SliceEntry, ...]
     parts: Parts
 
     def store(self, store: ObjectStore, layout: StoreLayout) -> None:
-        """PUT it under its name. The name was never used before and is used for these bytes only, so no
-        condition.
+        """PUT the object under its name, without a condition: the name is used for these bytes only.
 
-        Raises StoreError; after StoreUnavailableError the outcome is unknown and the same call may be
-        repeated.
+        Raises StoreError. After StoreUnavailableError the outcome is unknown and the call may be repeated.
         """
         store.put_parts(layout.data_key(self.ref.name), self.parts)
 
@@ -106,12 +103,12 @@ class ObjectWriter:
 
     @property
     def data_bytes(self) -> int:
-        """Data of all slices so far, the one under way included: what bounds an object's size."""
+        """Data of all slices so far, the current one included."""
         return self._data.size_bytes
 
     @property
     def next_offset(self) -> int:
-        """Exclusive end of the offsets that the slice under way covers so far."""
+        """Exclusive end of the offsets that the current slice covers so far."""
         assert self._builder is not None
         return self._builder.next_offset
 
@@ -131,7 +128,7 @@ class ObjectWriter:
         assert self._builder is None
         assert not self._is_finished
         tip = TopicIdPartition(topic_id, partition)
-        # Sorted and at most one of each: two compactors' streams meet in this order.
+        # Sorted, at most one slice of each partition: compactors merge inputs in this order.
         assert self._last_partition is None or self._last_partition < tip
         if key_hashing is not None and key_hashing.strategy is not KeyStrategy.LAST_OFFSET:
             raise UnsupportedOperationError(
@@ -139,23 +136,18 @@ class ObjectWriter:
             )
         self._last_partition = tip
         self._builder = SliceBuilder(
-            topic_id,
-            topic,
-            partition,
-            base_offset,
+            SliceStart(topic_id, topic, partition, base_offset, key_hashing),
             data_position=len(self._encoded_header) + self._data.size_bytes,
-            key_hashing=key_hashing,
             index_interval_bytes=self._settings.index_interval_bytes,
             max_record_count=self._settings.max_slice_record_count,
         )
 
     def append(self, data: Buffer, *, payload: Buffer | None = None) -> None:
-        """Add whole batches, unchanged. `payload`: the decompressed records, where `data` is one batch and
-        they are at hand.
+        """Add whole batches, unchanged. `payload`: the decompressed records, if `data` is one batch and they
+        are at hand.
 
         Raises CorruptRecordError or UnsupportedOperationError at the first batch that cannot be tiered. The
-        batches before it are in the slice then, which may be ended at `next_offset`, or cancelled while it
-        is empty.
+        batches before it are in the slice then; end the slice at `next_offset`, or cancel it if it is empty.
         """
         builder = self._builder
         assert builder is not None
@@ -170,9 +162,7 @@ class ObjectWriter:
             self._data.append(good)
 
     def end_slice(self, end: SliceEnd) -> None:
-        """Close the slice under way at `end`; it may have no data (everything in its range was compacted
-        away).
-        """
+        """End the current slice. It may have no data (compaction has removed everything in its range)."""
         builder = self._builder
         assert builder is not None
         built = builder.build(end)
@@ -185,13 +175,13 @@ class ObjectWriter:
         self._slices.append(built._replace(encoded_index=b""))
 
     def cancel_slice(self) -> None:
-        """Forget the slice under way, which has no data."""
+        """Discard the current slice, which has no data."""
         assert self._builder is not None
         assert self._builder.data_bytes == 0
         self._builder = None
 
     def finish(self) -> FinishedObject:
-        """The whole object. At least one slice has ended, none is under way."""
+        """The whole object. At least one slice has ended, and there is no current one."""
         assert self._builder is None
         assert self._slices
         assert not self._is_finished
@@ -221,14 +211,14 @@ class ObjectWriter:
         return finished
 
     def close(self) -> None:
-        """Remove temporary files. May be called at any time and again."""
+        """Remove temporary files. May be called at any time, repeatedly."""
         try:
             self._data.close()
         finally:
             self._key_streams.close()
 
     def _placed_entries(self, key_streams_position: int) -> tuple[SliceEntry, ...]:
-        """The entries with the places of their key streams and, behind all of those, of their indexes."""
+        """The entries with the positions of their key streams and, behind those, of their indexes."""
         key_position = key_streams_position
         index_position = key_streams_position + self._key_streams.size_bytes
         entries: list[SliceEntry] = []
@@ -248,7 +238,7 @@ class ObjectWriter:
 
 
 def _owned(data: Buffer, size_bytes: int) -> Buffer:
-    """The first bytes of `data`, safe from what its owner does to the buffer later."""
+    """The first bytes of `data`, safe from later changes of the caller's buffer."""
     if isinstance(data, bytes) and size_bytes == len(data):
         return data
     view = memoryview(data)[:size_bytes]

@@ -1,14 +1,15 @@
-"""What is learnt about a slice while its batches pass by: statistics, index and key stream.
+"""Builds one slice from its batches: statistics, index and key stream.
 
-Every batch is proved before it counts (checksum, framing of all records): what is tiered outlives the disk
-that it came from, so damage must not become the truth. Plain batches are looked at by kernels, many with one
-call where they belong to one interval of the index; others, and whatever does not follow on, one by one here.
+Every batch is proved before it counts (checksum, framing of all records): a tiered batch outlives its disk,
+so damage must not become the truth. Kernels take plain batches, many with one call where they belong to one
+interval of the index. Other batches, and batches out of order, are taken one by one here.
 
-Control batches count in ordinals, records, times and markers but have no key entries. A key stream speaks for
-every record of its slice, so two kinds of slices get none here and are hashed from their data when that is
-needed: those with transactional batches, since only a merge that knows what was aborted may write one, and
-those with a record that has no key (from a time when the topic was plain), which would be taken for an older
-one.
+Control batches count as ordinals, records, times and markers, but have no key entries. A key stream covers
+every record of its slice. Two kinds of slices get none and are hashed from their data when that is needed:
+
+- Slices with transactional batches: only a merge that knows the aborted transactions may write a key stream.
+- Slices with a record that has no key (from a time when the topic was plain): the record would be taken for
+  an older one.
 """
 
 from __future__ import annotations
@@ -40,22 +41,32 @@ from stratalog.remote.objects.slice_index import SliceIndex, encode_slice_index
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 _NO_RECORDS = -(2**63)
-"""Highest timestamp of an interval without records: below every timestamp that is asked for."""
+"""Highest timestamp of an interval without records: below every real timestamp."""
+
+
+class SliceStart(NamedTuple):
+    """The partition and base offset of a slice, and how its keys are hashed if its topic is compacted."""
+
+    topic_id: UUID
+    topic: str
+    partition: int
+    base_offset: int
+    key_hashing: KeyHashing | None
 
 
 class SliceEnd(NamedTuple):
-    """What the batches themselves do not tell about a slice."""
+    """The facts about a slice that its batches do not tell."""
 
     end_offset: int
     open_transactions: tuple[OpenTransaction, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
     producer_snapshot: bytes = b""
     leader_epochs: tuple[LeaderEpoch, ...] | None = None
-    """Given where epochs are to be kept whose batches are gone; else they are taken from the batches."""
+    """Given to keep epochs whose batches are gone; None takes them from the batches."""
 
 
 class BuiltSlice(NamedTuple):
-    """An entry whose key stream and index have sizes and checksums but no places yet (position 0)."""
+    """A slice whose key stream and index have sizes and checksums but no positions yet (0)."""
 
     entry: SliceEntry
     key_stream: EncodedKeyStream | None
@@ -67,24 +78,18 @@ class SliceBuilder:
 
     def __init__(
         self,
-        topic_id: UUID,
-        topic: str,
-        partition: int,
-        base_offset: int,
+        start: SliceStart,
         *,
         data_position: int,
-        key_hashing: KeyHashing | None,
         index_interval_bytes: int,
         max_record_count: int,
     ) -> None:
         self.data_bytes = 0
         self.record_count = 0
-        self.next_offset = base_offset
+        self.next_offset = start.base_offset
         """Exclusive end of the offsets that the batches so far cover."""
-        self._topic_id = topic_id
-        self._topic = topic
-        self._partition = partition
-        self._base_offset = base_offset
+        self._start = start
+        self._key_hashing = start.key_hashing
         self._data_position = data_position
         self._data_crc = 0
         self._summed_bytes = 0
@@ -97,7 +102,6 @@ class SliceBuilder:
         self._horizon_ms: int | None = None
         self._leader_epochs: list[LeaderEpoch] = []
         self._last_batch: LastBatch | None = None
-        self._key_hashing = key_hashing
         self._is_transactional = False
         self._has_keyless = False
         self._entries = KeyEntries()
@@ -107,13 +111,13 @@ class SliceBuilder:
         self._max_timestamps: array[int] = array("q")
 
     def add(self, data: Buffer, position: int, payload: Buffer | None = None) -> int:
-        """Count as many batches from `position` of `data` on as one look tells about, at least one; returns
-        the position behind them. `payload` are the decompressed records of the only batch, where somebody has
-        them.
+        """Add batches that begin at `position` of `data`: as many as one kernel call takes, at least one.
+        Returns the position behind them. `payload`: the decompressed records, if `data` is one batch and they
+        are at hand.
 
-        Raises CorruptRecordError for a batch that is not sound or not in order, UnsupportedOperationError
-        for more records than a slice can hold or a codec that cannot be read; nothing has changed then. The
-        bytes are summed up by `sum_up`, many batches at a time.
+        Raises CorruptRecordError for a batch that is damaged or out of order, UnsupportedOperationError for
+        more records than a slice can hold or a codec that cannot be read; nothing has changed then.
+        `sum_up` adds the bytes to the checksum, many batches at a time.
         """
         if payload is None:
             scanned = scan_batches(data, position, self._begin_limit(data, position), 0)
@@ -125,13 +129,15 @@ class SliceBuilder:
         return position + header.size_in_bytes
 
     def _begin_limit(self, data: Buffer, position: int) -> int:
-        """Batches that begin before this position belong to the interval that the one at `position` is in."""
+        """The end of the index interval of the batch at `position`: batches that begin before it are in
+        it.
+        """
         begun_bytes = self.data_bytes - self._positions[-1] if self._positions else 0
         left_bytes = self._index_interval_bytes - begun_bytes
         return min(len(data), position + (left_bytes if left_bytes > 0 else self._index_interval_bytes))
 
     def _takes(self, scanned: ScannedBatches, position: int) -> bool:
-        """Whether the batches follow on those before; where not, the first of them is looked at by itself."""
+        """Whether the batches follow the earlier ones. If not, `_add_batch` takes the first of them."""
         return (
             scanned.end_position > position
             and scanned.first_base_offset >= self.next_offset
@@ -159,9 +165,9 @@ class SliceBuilder:
     def _add_batch(self, data: Buffer, position: int, header: BatchHeader, payload: Buffer | None) -> None:
         if not crc_matches(data, position, header):
             raise CorruptRecordError(
-                "a batch fails its checksum and is not tiered; restore the partition's disk or trim the log",
-                topic=self._topic,
-                partition=self._partition,
+                "a batch fails its checksum and is not tiered; restore its segment or trim the log",
+                topic=self._start.topic,
+                partition=self._start.partition,
                 base_offset=header.base_offset,
             )
         self._require_order(header)
@@ -187,29 +193,29 @@ class SliceBuilder:
         self._add_header(header)
         self.data_bytes += header.size_in_bytes
         self.record_count += header.records_count
-        self.next_offset = max(header.next_offset, self._base_offset)
+        self.next_offset = max(header.next_offset, self._start.base_offset)
 
     def build(self, end: SliceEnd) -> BuiltSlice:
-        """The slice up to `end`. Sorts the key entries, so it is the last thing to be asked for."""
-        # A slice may end behind its last batch (offsets without records), never before it.
+        """The slice up to `end`. Call it once, last: it sorts the key entries."""
+        # A slice may end behind its last batch (offsets without records), but not before it.
         assert self.next_offset <= end.end_offset
         assert self._summed_bytes == self.data_bytes
         index = SliceIndex(
-            self.data_bytes,
-            self._positions,
-            self._base_offsets,
-            self._max_timestamps,
-            end.aborted,
-            end.producer_snapshot,
+            data_bytes=self.data_bytes,
+            positions=self._positions,
+            base_offsets=self._base_offsets,
+            max_timestamps=self._max_timestamps,
+            aborted=end.aborted,
+            producer_snapshot=end.producer_snapshot,
         )
         encoded_index = encode_slice_index(index)
         key_stream = self._key_stream(end)
         earliest, latest = self._timestamps or (NO_TIMESTAMP, NO_TIMESTAMP)
         entry = SliceEntry(
-            topic_id=self._topic_id,
-            topic=self._topic,
-            partition=self._partition,
-            base_offset=self._base_offset,
+            topic_id=self._start.topic_id,
+            topic=self._start.topic,
+            partition=self._start.partition,
+            base_offset=self._start.base_offset,
             end_offset=end.end_offset,
             data_position=self._data_position,
             data_bytes=self.data_bytes,
@@ -237,17 +243,21 @@ class SliceBuilder:
         return BuiltSlice(entry, key_stream, encoded_index)
 
     def sum_up(self, data: Buffer) -> None:
-        """Take the bytes of the batches that were added since the last call into the slice's checksum."""
+        """Add the bytes of the batches since the last call to the slice's checksum."""
         self._data_crc = crc_of(data, self._data_crc)
         self._summed_bytes += len(data)
 
     def _require_order(self, header: BatchHeader) -> None:
         is_first = self._last_batch is None
-        if header.last_offset < self._base_offset if is_first else header.base_offset < self.next_offset:
+        if (
+            header.last_offset < self._start.base_offset
+            if is_first
+            else header.base_offset < self.next_offset
+        ):
             raise CorruptRecordError(
                 "the batches of a slice do not ascend; the log is damaged and is not tiered",
-                topic=self._topic,
-                partition=self._partition,
+                topic=self._start.topic,
+                partition=self._start.partition,
                 base_offset=header.base_offset,
                 expected_offset=self.next_offset,
             )

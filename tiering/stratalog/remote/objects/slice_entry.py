@@ -1,18 +1,18 @@
-"""What the directory of an object file says about one slice.
+"""The entry of one slice in the directory of an object file.
 
-A slice is one unbroken run of a partition's record batches inside an object. Its entry says where the bytes
-lie and everything that a reader, a compactor or a rebuild must know before it touches them. The entry is
-the truth about the *bytes*; the range in which they count may be narrower: a commit can clip a live slice
-at its low end, and then `LiveSlice.base_offset` is above `SliceEntry.base_offset`.
+A slice is an unbroken row of a partition's record batches inside an object. Its entry tells where the bytes
+lie and everything that a reader, a compactor or a rebuild must know before it reads them. The entry describes
+the *bytes*; their valid range may be narrower: a commit can clip a live slice at its low end, and then
+`LiveSlice.base_offset` is above `SliceEntry.base_offset`.
 
-Invariants (`SliceEntry.fault` names the first one that is broken):
+Invariants (`SliceEntry.fault` names the first broken one):
 
 * ``base_offset <= end_offset``; every record's offset lies below `end_offset`; offsets may have holes.
-* No data means no records and no last batch; data without records are batches that are kept for nobody any
-  more.
+* A slice without data has no records and no last batch. Data without records are empty batches that are kept
+  for their offsets or producers.
 * `record_count` counts every record in the bytes, control records and records below `base_offset` included:
-  the ordinals of the key stream and the bits of a survivor bitmap run over ``[0, record_count)``.
-* ``stable_end_offset <= end_offset``; it is `end_offset` exactly where no transaction is open at the end.
+  the ordinals of the key stream and the bits of a survivor bitmap lie in ``[0, record_count)``.
+* ``stable_end_offset <= end_offset``; they are equal exactly where no transaction is open at the end.
 
 All positions count from the first byte of the object. Immutable, so thread-safe.
 """
@@ -29,10 +29,10 @@ from uuid import UUID
 from stratalog.base.types import TopicIdPartition
 
 MAX_RECORD_COUNT = (1 << 32) - 1
-"""Ordinals are 32-bit numbers: a longer run of records is divided over several slices."""
+"""Ordinals are 32-bit numbers: more records are divided over several slices."""
 
 NO_TIMESTAMP = -1
-"""Kafka's "no timestamp"; also what a slice without records has."""
+"""Kafka's "no timestamp"; also the timestamps of a slice without records."""
 
 
 class KeyStrategy(enum.IntEnum):
@@ -43,7 +43,7 @@ class KeyStrategy(enum.IntEnum):
 
 
 class LastBatch(NamedTuple):
-    """The last batch of a slice, as it is compared with the local log: its CRC covers all but offset and
+    """The last batch of a slice, for comparison with the local log. The CRC does not cover offset and
     epoch.
     """
 
@@ -60,16 +60,14 @@ class LeaderEpoch(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that is undecided at the end of a slice, and where its first record lies (possibly
-    before it).
-    """
+    """A transaction that is open at the end of a slice. Its first record may lie before the slice."""
 
     producer_id: int
     first_offset: int
 
 
 class PartRef(NamedTuple):
-    """A part of an object: where it lies and the CRC-32C of its bytes."""
+    """The position of a part of an object, and the CRC-32C of its bytes."""
 
     position: int
     size_bytes: int
@@ -77,8 +75,8 @@ class PartRef(NamedTuple):
 
 
 class KeyStreamRef(NamedTuple):
-    """Where a slice's key stream lies, and what it was made with. Usable only where that is still the
-    topic's.
+    """The position of a slice's key stream, and the hashing that made it. Usable only while the topic still
+    hashes that way.
     """
 
     position: int
@@ -89,19 +87,19 @@ class KeyStreamRef(NamedTuple):
     version_header: str
     """Name of the record header that carries the version; empty under `LAST_OFFSET`."""
     hash_key_id: int
-    """64 bits derived from the topic's hash key, which itself never leaves the catalog."""
+    """64 bits derived from the topic's hash key; the key itself never leaves the catalog."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SliceEntry:
-    """One slice of an object file. Immutable; `replace` of ``dataclasses`` makes variants."""
+    """One slice of an object file. Immutable."""
 
     topic_id: UUID
     topic: str
     partition: int
     base_offset: int
     end_offset: int
-    """Exclusive. Slices of a partition tile, so it is the next slice's base even where the last records are
+    """Exclusive. Slices of a partition tile, so it is the base of the next slice even if the last records are
     gone.
     """
     data_position: int
@@ -110,8 +108,8 @@ class SliceEntry:
     """CRC-32C of the slice's data, from the first byte to the last."""
     record_count: int
     min_timestamp: int
-    """Milliseconds; of all records, of markers only with `has_marker_times`, as are the next two. -1 where
-    there is none.
+    """Milliseconds; -1 without records. The times are those of all records; markers count only with
+    `has_marker_times`.
     """
     max_timestamp: int
     max_timestamp_offset: int
@@ -119,14 +117,14 @@ class SliceEntry:
     codec_mask: int
     """Bit ``1 << codec`` for each compression codec that occurs."""
     stable_end_offset: int
-    """Exclusive end of what is decided: the first offset of an open transaction, else `end_offset`."""
+    """Exclusive end of the decided records: the first offset of an open transaction, else `end_offset`."""
     has_aborted: bool = False
-    """Whether the slice has entries of aborted transactions in its index."""
+    """Whether the slice's index names aborted transactions."""
     open_transactions: tuple[OpenTransaction, ...] = ()
     tombstone_count: int = 0
     marker_count: int = 0
     has_marker_times: bool = False
-    """Whether the times of its markers are counted, here and in the index; an early version left them out."""
+    """Whether times of markers count, here and in the index; an early version left them out."""
     earliest_delete_horizon_ms: int | None = None
     leader_epochs: tuple[LeaderEpoch, ...] = ()
     last_batch: LastBatch | None = None
@@ -143,7 +141,7 @@ class SliceEntry:
 
     @property
     def has_all_times(self) -> bool:
-        """Whether no record is newer than the timestamps tell."""
+        """Whether the timestamps cover every record."""
         return self.has_marker_times or self.marker_count == 0
 
     def fault(self) -> str | None:
@@ -173,7 +171,7 @@ class SliceEntry:
         return self._transactions_fault() or self._key_stream_fault()
 
     def check(self) -> None:
-        """Raise AssertionError where an invariant of the module's docstring does not hold."""
+        """Raise AssertionError where an invariant does not hold."""
         fault = self.fault()
         assert fault is None, f"slice of {self.topic}-{self.partition}: {fault}"
 
@@ -204,7 +202,7 @@ class SliceEntry:
 
 
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
-    """The leader epochs of consecutive slices, each where it first begins."""
+    """The leader epochs of consecutive slices, each with its first start offset."""
     joined: list[LeaderEpoch] = []
     for epoch in itertools.chain.from_iterable(entry.leader_epochs for entry in entries):
         if not joined or (epoch.epoch > joined[-1].epoch and epoch.start_offset > joined[-1].start_offset):

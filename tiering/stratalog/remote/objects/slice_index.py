@@ -1,4 +1,5 @@
-"""The index of a slice: where to begin reading for an offset or a time, and what a reader needs besides.
+"""The index of a slice: finds the batch for an offset or a time, and holds the slice's transactions and
+producers.
 
     index        = index-header position{n} base-offset{n} max-timestamp{n} aborted{m}
                    producer-snapshot padding
@@ -6,20 +7,20 @@
     aborted      = producer-id first-offset last-offset last-stable-offset      as in a transaction index
 
 The batches of a slice are divided into intervals of at least `index_interval_bytes` (the last may be
-shorter). For each there is the position of its first byte from the start of the slice, the base offset of
-its first batch and the highest timestamp of its own records, as columns of 64-bit numbers that are searched
-in place.
+shorter). The index has, for each, the position of its first byte from the start of the slice, the base offset
+of its first batch and the highest timestamp of its own records, as columns of 64-bit numbers that are
+searched in place.
 
-The highest timestamp is that of the interval alone, not of all before it as in Kafka's time index: a slice
-may be clipped at its low end long after it was written, and then the records before the clip must not
+The highest timestamp is that of the interval alone, not of all intervals up to it as in Kafka's time index: a
+slice may be clipped at its low end long after it was written, and then the records before the clip must not
 count.
 
-64 KiB an interval are fewer than Kafka's 4 KiB because a ranged GET costs the same for one byte and for a
+An interval is 64 KiB where Kafka's is 4 KiB, because a ranged GET costs the same for one byte as for a
 hundred thousand.
 
-The producer snapshot is a file of Kafka's, as `ProducerSnapshot` reads and writes it: the producers at the
-slice's end. One without any producer has bytes, too, so an index without a snapshot is of a writer that knew
-nothing of producers and transactions. Immutable, so thread-safe.
+The producer snapshot is a file of Kafka's format (`ProducerSnapshot`): the producers at the slice's end. A
+snapshot without producers has bytes, too. An index without any snapshot is of a writer that knew nothing of
+producers and transactions. Immutable, so thread-safe.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _COLUMN_COUNT = 3
 
 
 class Interval(NamedTuple):
-    """A run of whole batches: bytes [position, end_position) of the slice's data, counted from its start."""
+    """Whole batches in bytes [position, end_position) of the slice's data, counted from its start."""
 
     position: int
     end_position: int
@@ -62,16 +63,16 @@ class Interval(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SliceIndex:
-    """Columns of equal length, with the size of the data that they describe. Immutable, so thread-safe."""
+    """Columns of equal length, and the size of the indexed data. Immutable, so thread-safe."""
 
     data_bytes: int
     positions: Sequence[int]
     base_offsets: Sequence[int]
     max_timestamps: Sequence[int]
     aborted: Sequence[AbortedTransaction] = ()
-    """Those whose abort marker lies in the slice, in the order of the markers."""
+    """Transactions whose abort marker lies in the slice, in the order of the markers."""
     producer_snapshot: bytes = b""
-    """Empty where the writer knew nothing of producers: then `aborted` says nothing, either."""
+    """Empty where the writer knew nothing of producers; then `aborted` is unknown, too."""
 
     @property
     def interval_count(self) -> int:
@@ -83,26 +84,26 @@ class SliceIndex:
         return Interval(self.positions[index], end_position, self.base_offsets[index])
 
     def index_for_offset(self, offset: int) -> int:
-        """The interval that holds the last batch whose base offset is at or below `offset`; the first one
-        if none does.
+        """Number of the interval with the last batch whose base offset is at or below `offset`; 0 if there is
+        none.
         """
         return max(bisect.bisect_right(self.base_offsets, offset) - 1, 0)
 
     def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those with records in [start_offset, end_offset), as far as their markers lie in the slice."""
+        """The transactions with records in [start_offset, end_offset) whose markers lie in the slice."""
         found: list[AbortedTransaction] = []
         first = bisect.bisect_left(self.aborted, start_offset, key=_marker_offset)
         for number in range(first, len(self.aborted)):
             transaction = self.aborted[number]
             if transaction.first_offset < end_offset:
                 found.append(transaction)
-            # All that begin below the end were decided then.
+            # Here all transactions that begin below the end are decided.
             if transaction.last_stable_offset >= end_offset:
                 break
         return found
 
     def fault(self) -> str | None:
-        """The first contradiction, as a clause for a message; None where there is none."""
+        """The first contradiction, as a clause for an error; None where there is none."""
         if not len(self.positions) == len(self.base_offsets) == len(self.max_timestamps):
             return "its columns differ in length"
         if (self.data_bytes == 0) != (self.interval_count == 0) or (
@@ -123,9 +124,7 @@ class SliceIndex:
 
 
 class _AbortedRows(Sequence[AbortedTransaction]):
-    """Transactions that are looked at where they lie: there may be as many as batches. Immutable, so
-    thread-safe.
-    """
+    """Transactions that are decoded on access: there may be as many as batches. Immutable, so thread-safe."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -147,7 +146,7 @@ class _AbortedRows(Sequence[AbortedTransaction]):
 
 
 def encode_slice_index(index: SliceIndex) -> bytes:
-    """The bytes of an index; their number is a multiple of 8."""
+    """The bytes of an index, a multiple of 8."""
     index.check()
     parts = [
         INDEX_HEADER.pack(index.interval_count, len(index.aborted), len(index.producer_snapshot), 0),
@@ -176,7 +175,7 @@ def decode_slice_index(data: Buffer, data_bytes: int) -> SliceIndex:
     snapshot_position = aborted_position + aborted_count * ABORTED.size_bytes
     snapshot_end = snapshot_position + snapshot_bytes
     if snapshot_end + padding_bytes(snapshot_bytes) != len(data) or any(data[snapshot_end:]):
-        raise _corrupt("it has another size than it says")
+        raise _corrupt("its size is not the size that it states")
     view = memoryview(data)
     columns = view[INDEX_HEADER.size_bytes : aborted_position].cast("q")
     index = SliceIndex(

@@ -1,8 +1,8 @@
 """Bytes that are written once and read back in order: in memory while they are few, then in a temporary file.
 
-An object's parts cannot all be sent in the order in which they are made, so they wait here. Nothing is
-fsynced: a spool is worth nothing after a crash, and whoever owns the directory removes what an earlier
-process left in it (`clear_spool_directory`). Who has no file needs no directory: a full disk refuses one.
+The parts of an object cannot all be sent in the order in which they are made, so they wait here. Nothing is
+fsynced: a spool is worthless after a crash, and the owner of the directory removes files of earlier processes
+(`clear_spool_directory`). A spool without a file needs no directory, which a full disk would refuse.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ DATA_SUFFIX = ".data"
 KEYS_SUFFIX = ".keys"
 SCRATCH_SUFFIX = ".scratch"
 SPOOL_SUFFIXES = (DATA_SUFFIX, KEYS_SUFFIX, SCRATCH_SUFFIX)
-"""Of all files that are made in the directory."""
+"""Suffixes of all files in the directory."""
 _WRITE_BYTES = 1 << 20
-"""Small pieces are gathered before a system call is spent on them."""
+"""Smaller pieces are gathered into one system call."""
 _READ_BYTES = 8 << 20
-"""What is held in memory at a time while a spooled object is sent."""
+"""Bytes in memory at a time while a spooled object is sent."""
 _SMALL_BYTES = 64 << 10
-"""Pieces below this are put together before they are sent: who sends and who verifies pays for every part."""
+"""Smaller pieces are joined before they are sent: each part costs the sender and the verifier."""
 
 
 class FilePart(NamedTuple):
-    """Bytes of a spool file, read when they are asked for."""
+    """Bytes of a spool file, read on demand."""
 
     file: AppendFile
     position: int
@@ -36,15 +36,13 @@ class FilePart(NamedTuple):
 
     def read(self) -> bytes:
         data = self.file.read_at(self.position, self.size_bytes)
-        # The file is ours alone and was written by this process: it cannot have become shorter.
+        # Only this process writes the file, so it cannot have become shorter.
         assert len(data) == self.size_bytes
         return data
 
 
 class Parts(Sequence[Buffer]):
-    """Consecutive parts of an object; those that lie in a file are read each time they are looked at.
-    Immutable.
-    """
+    """Consecutive parts of an object; parts in a file are read on each access. Immutable."""
 
     def __init__(self, parts: Sequence[Buffer | FilePart]) -> None:
         self._parts = tuple(parts)
@@ -68,7 +66,7 @@ class Parts(Sequence[Buffer]):
 
 
 class Spool:
-    """Not thread-safe: one user at a time. `close` removes the file, so parts must have been used by then."""
+    """Not thread-safe: one user at a time. `close` removes the file; parts are invalid then."""
 
     def __init__(self, filesystem: FileSystem, path: str, memory_bytes: int) -> None:
         self.size_bytes = 0
@@ -80,7 +78,7 @@ class Spool:
         self._file: AppendFile | None = None
 
     def append(self, data: Buffer) -> None:
-        """Add bytes at the end. A caller that will change the buffer afterwards hands over a copy."""
+        """Add bytes at the end. The caller must not change the buffer afterwards."""
         if not len(data):
             return
         self._waiting.append(data)
@@ -100,7 +98,7 @@ class Spool:
         return [*parts, *self._waiting]
 
     def close(self) -> None:
-        """Forget the bytes. May be called again."""
+        """Discard the bytes. May be called repeatedly."""
         self._waiting.clear()
         file, self._file = self._file, None
         if file is not None:
@@ -118,7 +116,7 @@ class Spool:
 
 
 def _gathered(pieces: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes, neighbours that are small joined."""
+    """The same bytes, with small neighbours joined."""
     gathered: list[Buffer] = []
     for is_small, group in itertools.groupby(pieces, lambda piece: len(piece) < _SMALL_BYTES):
         if is_small:
@@ -129,8 +127,7 @@ def _gathered(pieces: Sequence[Buffer]) -> list[Buffer]:
 
 
 def clear_spool_directory(filesystem: FileSystem, directory: str) -> None:
-    """Make the directory where it is missing, and remove the files that earlier processes left in it. Raises
-    OSError."""
+    """Make the directory if it is missing, and remove spool files of earlier processes. Raises OSError."""
     filesystem.make_directories(directory)
     for name in filesystem.list_directory(directory):
         if name.endswith(SPOOL_SUFFIXES) and not filesystem.is_directory(f"{directory}/{name}"):

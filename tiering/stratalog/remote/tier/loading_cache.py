@@ -1,8 +1,7 @@
-"""A bounded cache that loads what is missing, once however many ask for it at the same time.
+"""A bounded cache that loads a missing value once, however many threads ask for it.
 
-Least recently used goes first, in constant time an entry. What is under way is not counted until it is
-there, so the bound is exceeded by at most one load for each thread. A value that is heavier than the whole
-cache is handed out and not kept.
+The least recently used value is evicted first, in constant time. A load in progress does not count, so each
+thread may exceed the bound by one load. A value larger than the whole cache is returned and not kept.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class LoadingCache(Generic[K, V]):
         return self._size_bytes
 
     def get(self, key: K, load: Callable[[], V]) -> V:
-        """The cached value, or what `load` returns. Its error goes to its own caller only; others that
-        waited try again.
+        """The cached value, or the result of `load`. An error of `load` goes to its own caller only; waiting
+        callers try again.
         """
         with self._condition:
             while key in self._loading:
@@ -52,12 +51,12 @@ class LoadingCache(Generic[K, V]):
         return value
 
     def forget(self, key: K) -> None:
-        """Load the value again next time."""
+        """Remove the value: the next `get` loads it again."""
         with self._condition:
             self._remove(key)
 
     def check(self) -> None:
-        """Raise AssertionError where the accounts do not agree."""
+        """Raise AssertionError where the sizes are not accounted for."""
         with self._condition:
             assert self._size_bytes == sum(self._size_bytes_of(value) for value in self._values.values())
             assert self._size_bytes <= self._capacity_bytes

@@ -1,12 +1,12 @@
-"""A log that begins anew at the tiered end learns from the bucket what lies below it.
+"""Restores the producers and leader epochs of a log that begins anew at the tiered end, from the bucket.
 
-That is the log of an empty data directory, and one that was set aside: its batches are in the bucket, and so
-is what was known of its producers and leader epochs. With it, a producer that sends its last batch again is
-answered with the offsets of the first time, one that goes on is at the right sequence number, and a leader
-epoch is still found where it began.
+Such a log belongs to an empty data directory, or replaces a log that was set aside. Its batches are in the
+bucket, and so are the producers and leader epochs at the tiered end. With them, a producer that repeats its
+last batch gets the offsets of the first time, a producer that goes on has the right sequence number, and a
+leader epoch is still found where it began.
 
-It has to be done before anything is appended. A crash in between does no harm: an empty log that has not been
-told is told when it is opened next.
+This has to happen before the first append. A crash in between is harmless: the next opening of the empty log
+restores it again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from stratalog.remote.tier.remote_reader import RemoteReader
 
 
 def restore_log(log: UnifiedLog, reader: RemoteReader) -> bool:
-    """Tell the log, which was compared with the bucket, what it has to be told; whether there was anything.
+    """Restore a log that was compared with the bucket. Returns whether it needed that.
 
-    One GET, or none where the log knows itself. Raises DataDirectoryError where the store has damage there,
+    One GET, or none where the log is complete. Raises DataDirectoryError where the store's object is damaged
     or the disk fails, StoreError.
     """
     if not log.config.remote_storage_enable or not log.state_transfer.is_restorable:
@@ -33,8 +33,8 @@ def restore_log(log: UnifiedLog, reader: RemoteReader) -> bool:
         log.state_transfer.restore(state.producers, [EpochEntry(*epoch) for epoch in state.leader_epochs])
     except (StoreCorruptError, CorruptRecordError) as damage:
         raise DataDirectoryError(
-            "an empty log cannot learn what lies below it, the object store has that damaged; restore the"
-            " object from a copy",
+            "the producers of an empty log cannot be restored, because the object store is damaged; restore"
+            " the object from a copy",
             path=log.directory,
             reason=str(damage),
         ) from damage

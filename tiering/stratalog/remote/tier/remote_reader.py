@@ -1,15 +1,15 @@
 """Reads the tiered part of partitions, by offset and by time.
 
-A read starts from a snapshot of the shard's state, which names the live slices of the partition; they tile,
-so the first slice that ends behind the wanted offset is where to look, and a hole (records that compaction
-took) is only a slice or a batch that gives nothing. Batches are returned whole: the first may begin below
-the wanted offset, and callers skip records by offset, as consumers of Kafka do.
+A read starts from a snapshot of the shard's state, which names the live slices of the partition. Slices tile,
+so the read begins at the first slice that ends behind the wanted offset; a hole (records that compaction
+removed) is a slice or batch that returns nothing. Batches are returned whole: the first may begin below the
+wanted offset, and callers skip records by offset, as consumers of Kafka do.
 
-A reader of committed records is told which transactions to leave out, as the local log tells it. The slice
-that holds an abort marker says so; which slices to ask is known from the snapshot, without a request.
+A reader of committed records learns which transactions to leave out, as from the local log. The slice that
+holds an abort marker names the transaction; the snapshot tells which slices to ask, without a request.
 
-An object that is missing means that the snapshot is old, or that the store has lost it. The head is read
-once more and the read starts again; missing under a fresh head is corruption.
+If an object is missing, the snapshot is old or the store has lost the object. The reader reads the head once
+more and starts again; an object that is missing under a fresh head is corruption.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ from stratalog.log.read.isolation import Isolation
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.slice_entry import LeaderEpoch, joined_epochs
 from stratalog.remote.tier.deciding_slices import aborted_in, deciding_slices, has_markers
-from stratalog.remote.tier.remote_reader_settings import RemoteReaderSettings
-from stratalog.remote.tier.slice_source import SliceBatch, SliceSource
+from stratalog.remote.tier.slice_source import RemoteReaderSettings, SliceBatch, SliceSource
 from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.timestamp_offset import TimestampOffset
@@ -45,7 +44,7 @@ T = TypeVar("T")
 
 
 class TieredState(NamedTuple):
-    """Of a log that ends at the tiered end."""
+    """Producers and leader epochs of a log at its tiered end."""
 
     producers: ProducerSnapshot
     leader_epochs: tuple[LeaderEpoch, ...]
@@ -82,14 +81,14 @@ class RemoteReader:
         decided_end_offset: int = 0,
         min_one_message: bool = True,
     ) -> FetchData:
-        """Whole batches from the first that reaches `offset` on, at most `max_bytes` of them.
+        """Whole batches, beginning with the first that reaches `offset`, at most `max_bytes` of them.
 
-        With `min_one_message` the first batch is returned even where it is larger. `next_offset` is where
-        to go on: it passes holes, up to the tiered end, for `TXN_COMMITTED` up to the stable end, or up to
-        `decided_end_offset` where that is more: who has the log behind the tiered end knows of markers that
-        are not tiered yet, and has to add what they abort. Raises OffsetOutOfRangeError outside [log start,
-        tiered end] (fields offset, log_start_offset, log_end_offset), StoreCorruptError,
-        StoreUnavailableError; for `TXN_COMMITTED` UnsupportedOperationError where nobody knows which of the
+        With `min_one_message` the first batch is returned even if it is larger. The next read begins at
+        `next_offset`, which passes holes, up to the tiered end. For `TXN_COMMITTED` the limit is the stable
+        end, or `decided_end_offset` where that is higher: a caller with the local log knows markers that are
+        not tiered yet, and adds the transactions that they abort. Raises OffsetOutOfRangeError outside [log
+        start, tiered end] (fields offset, log_start_offset, log_end_offset), StoreCorruptError,
+        StoreUnavailableError; for `TXN_COMMITTED` UnsupportedOperationError where a slice does not tell which
         transactions were aborted.
         """
         is_committed = isolation is Isolation.TXN_COMMITTED
@@ -97,29 +96,31 @@ class RemoteReader:
         return self._with_fresh_head(lambda state: self._read(state, tip, request))
 
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
-        """The first tiered record, by offset, at or after `timestamp_ms`, a marker like any other; None where
-        there is none. Raises StoreError.
+        """The first tiered record (markers included), by offset, at or after `timestamp_ms`; None where there
+        is none. Raises StoreError.
         """
         return self._with_fresh_head(
             lambda state: self._times.first_at_or_after(state, state.partition(tip), timestamp_ms)
         )
 
     def max_timestamp(self, tip: TopicIdPartition, end_offset: int) -> TimestampOffset | None:
-        """The first of the tiered records below `end_offset` that have the highest timestamp, a marker like
-        any other; None where none has one. Raises StoreError.
+        """The first tiered record (markers included) below `end_offset` with the highest timestamp; None
+        where no record has a timestamp. Raises StoreError.
         """
         return self._with_fresh_head(
             lambda state: self._times.newest(state, state.partition(tip), end_offset)
         )
 
     def state_at_end(self, tip: TopicIdPartition) -> TieredState | None:
-        """What was known of the log at its tiered end; None where no slice says it. Raises StoreError."""
+        """Producers and leader epochs at the tiered end; None for a partition without slices. Raises
+        StoreError.
+        """
         return self._with_fresh_head(lambda state: self._state_at_end(state.partition(tip)))
 
-    def _state_at_end(self, partition: PartitionState) -> TieredState | None:
+    def _state_at_end(self, partition: TieredPartition) -> TieredState | None:
         if not partition.slices:
             return None
-        # Only the newest is the truth: an older one may contradict what a producer has sent since.
+        # Only the newest counts: an older one may contradict later batches of a producer.
         data = self._source.index(partition.slices[-1]).producer_snapshot
         end_offset = partition.tiered_end_offset
         try:
@@ -142,7 +143,7 @@ class RemoteReader:
             return work(state)
         except ObjectNotFoundError as error:
             raise StoreCorruptError(
-                "an object that a commit calls live is missing; restore it from a copy of the bucket",
+                "a live object is missing; restore it from a copy of the bucket",
                 **error.fields,
             ) from error
 
@@ -170,7 +171,7 @@ class RemoteReader:
         return found._replace(aborted_transactions=aborted)
 
     def _collect(
-        self, state: ShardState, partition: PartitionState, request: _ReadRequest, end_offset: int
+        self, state: ShardState, partition: TieredPartition, request: _ReadRequest, end_offset: int
     ) -> FetchData:
         """The batches of the request that begin below `end_offset`."""
         parts: list[memoryview] = []
@@ -189,11 +190,13 @@ class RemoteReader:
         return FetchData(b"".join(parts), next_offset)
 
     def _aborted(
-        self, partition: PartitionState, start_offset: int, end_offset: int, in_transactions: Sequence[int]
+        self, partition: TieredPartition, start_offset: int, end_offset: int, in_transactions: Sequence[int]
     ) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions with records in [start_offset, end_offset) whose markers are tiered, in
-        the order of these. `in_transactions`: base offsets of the transactional batches there, ascending; of
-        the slices without any, only those with markers are looked at.
+        """The aborted transactions with records in [start_offset, end_offset), in the order of their tiered
+        markers.
+
+        `in_transactions`: base offsets of the transactional batches there, ascending. A slice without any is
+        asked only if it has markers.
         """
         found: list[AbortedTransaction] = []
         for live in deciding_slices(partition, start_offset, end_offset):
@@ -204,14 +207,14 @@ class RemoteReader:
         return tuple(found)
 
     def _batches_from(self, state: ShardState, live: LiveSlice, offset: int) -> Iterator[SliceBatch]:
-        """The slice's batches that reach `offset` and the slice's own range."""
+        """The batches of the slice that reach `offset` and the slice's own range."""
         if live.entry.data_bytes == 0:
             return
         start_offset = max(offset, live.base_offset)
         index = self._source.index(live)
         position = index.interval(index.index_for_offset(start_offset)).position
         found = state.objects.get(live.object_name)
-        # A state's slices and objects come from the same commits.
+        # Slices and objects of a state come from the same commits.
         assert found is not None
         for batch in self._source.batches(found.ref, live, position, live.entry.data_bytes):
             if batch.header.next_offset > start_offset:

@@ -1,15 +1,16 @@
-"""The bytes and indexes of live slices, through bounded caches.
+"""The batches and indexes of live slices, through bounded caches.
 
-Data is fetched in chunks of one size at multiples of that size, so that neighbours in an object (other
-partitions of the same upload, the next fetch of the same one) find it in the cache, and no request is
-small. Requests for the same chunk at the same time become one. Indexes have a cache of their own: they are
-small, and losing one to a scan of data would cost a request for each later look-up.
+Data is fetched in chunks of one size, at multiples of that size. So neighbours in an object (other partitions
+of the same upload, the next fetch of the same one) find it in the cache, and no request is small. Requests
+for the same chunk at the same time become one. Indexes have a cache of their own: they are small, and losing
+one to a scan of data would cost a request for each later look-up.
 
-Objects are immutable and names are never reused, so nothing here becomes stale.
+Objects are immutable and names are never reused, so the caches never hold old data.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,24 +18,40 @@ from stratalog.base.errors import CorruptRecordError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import crc_matches
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.loading_cache import LoadingCache
-from stratalog.remote.tier.remote_reader_settings import RemoteReaderSettings
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteReaderSettings:
+    """Sizes of requests and caches. Immutable."""
+
+    read_ahead_bytes: int = 4 << 20
+    """Size of a data request. Larger means fewer requests for a long read and more waste for a short one."""
+    data_cache_bytes: int = 256 << 20
+    """Data of objects in memory. At least a few `read_ahead_bytes` for each reader that lags behind."""
+    index_cache_bytes: int = 32 << 20
+    """Indexes of slices in memory; about 100 KB for a slice of 256 MiB."""
+
+    def __post_init__(self) -> None:
+        assert self.read_ahead_bytes > 0
+        assert self.data_cache_bytes >= 0
+        assert self.index_cache_bytes >= 0
 
 
 class SliceBatch(NamedTuple):
-    """A batch of a slice, its checksum compared."""
+    """A batch of a slice, with a verified checksum."""
 
     header: BatchHeader
     data: memoryview
 
 
 class SliceSource:
-    """Thread-safe: the caches are, all else is immutable."""
+    """Thread-safe: the caches are, everything else is immutable."""
 
     def __init__(self, store: ObjectStore, layout: StoreLayout, settings: RemoteReaderSettings) -> None:
         self._store = store
@@ -57,8 +74,7 @@ class SliceSource:
     ) -> Iterator[SliceBatch]:
         """The batches in [position, end_position) of the slice's data, both counted from its start.
 
-        Raises ObjectNotFoundError; StoreCorruptError for a batch that is damaged in the store, not only in
-        the cache.
+        Raises ObjectNotFoundError, StoreCorruptError for a batch that is damaged in the store.
         """
         start = live.entry.data_position
         position, end_position = start + position, start + end_position
@@ -71,7 +87,7 @@ class SliceSource:
         try:
             return self._checked_batch(ref, position, end_position)
         except CorruptRecordError:
-            # A connection may have garbled what the store holds intact: only a second look tells.
+            # A connection may have garbled bytes that the store holds intact: fetch them once more.
             self._forget(ref, position, end_position)
         try:
             return self._checked_batch(ref, position, end_position)
@@ -93,7 +109,9 @@ class SliceSource:
         return SliceBatch(header, data)
 
     def _bytes(self, ref: ObjectRef, position: int, size_bytes: int) -> memoryview:
-        """Bytes of an object's data: a view of a cached chunk, copied only where they lie in two."""
+        """Bytes of an object's data: a view of a cached chunk; a copy only where they lie in several
+        chunks.
+        """
         pieces: list[memoryview] = []
         while size_bytes > 0:
             number, start = divmod(position, self._chunk_bytes)
@@ -116,5 +134,5 @@ class SliceSource:
 
 
 def _index_size_bytes(index: SliceIndex) -> int:
-    """Roughly what an index holds on to: three columns and what is around them."""
+    """Approximate memory of an index."""
     return 512 + 24 * index.interval_count + 32 * len(index.aborted) + len(index.producer_snapshot)

@@ -1,9 +1,8 @@
-"""Finding records by time in the slices of a partition.
+"""Finds records by time in the slices of a partition, as the local log does in its segments.
 
-What the local log finds in its segments: the first record, by offset, that is new enough, and the first of
-the newest ones. A marker of a transaction is a record like any other. Slices and intervals whose timestamps
-say that they are too old are passed by; those of an early version, which left out the times of markers, are
-read.
+It finds the first record, by offset, that is new enough, and the first of the newest records. A transaction
+marker is a record like any other. Slices and intervals whose timestamps are too old are skipped. Slices of an
+early version left out the times of markers; they are read.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from collections.abc import Iterator
 
 from stratalog.record.record import Record
 from stratalog.record.record_runs import batch_records
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.tier.slice_source import SliceSource
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
 
 
 class TieredTimeLookup:
-    """Thread-safe: holds nothing but the source, which is. Raises what that raises."""
+    """Thread-safe: it holds only the source. Methods raise the source's errors."""
 
     def __init__(self, source: SliceSource) -> None:
         self._source = source
 
     def first_at_or_after(
-        self, state: ShardState, partition: PartitionState, timestamp_ms: int
+        self, state: ShardState, partition: TieredPartition, timestamp_ms: int
     ) -> TimestampOffset | None:
-        """The first record at or above log start with that timestamp or a later one."""
+        """The first record at or above log start with `timestamp_ms` or a later timestamp."""
         for live in partition.slices:
             start_offset = max(live.base_offset, partition.log_start_offset)
             for record in self._records_since(state, live, timestamp_ms, start_offset):
@@ -35,9 +34,11 @@ class TieredTimeLookup:
                     return TimestampOffset(record.timestamp_ms, record.offset)
         return None
 
-    def newest(self, state: ShardState, partition: PartitionState, end_offset: int) -> TimestampOffset | None:
-        """The first of the records from log start up to `end_offset` that have the highest timestamp; None
-        where none has one.
+    def newest(
+        self, state: ShardState, partition: TieredPartition, end_offset: int
+    ) -> TimestampOffset | None:
+        """The first record with the highest timestamp from log start up to `end_offset`; None where no record
+        has a timestamp.
         """
         best = NO_TIMESTAMP_OFFSET
         for live in partition.slices:
@@ -49,7 +50,7 @@ class TieredTimeLookup:
                 if entry.max_timestamp > best.timestamp_ms:
                     best = TimestampOffset(entry.max_timestamp, entry.max_timestamp_offset)
                 continue
-            # The newest record lies outside, or nobody says where it is.
+            # The newest record lies outside of the range, or its offset is unknown.
             for record in self._records_since(state, live, best.timestamp_ms + 1, start_offset):
                 if record.offset >= end_offset:
                     break
@@ -60,12 +61,12 @@ class TieredTimeLookup:
     def _records_since(
         self, state: ShardState, live: LiveSlice, since_ms: int, start_offset: int
     ) -> Iterator[Record]:
-        """The records at or above `start_offset` of the slice's batches that may have one of `since_ms`."""
+        """The records at or above `start_offset` of batches that may have a record at or after `since_ms`."""
         entry = live.entry
         if entry.record_count == 0 or (entry.has_all_times and entry.max_timestamp < since_ms):
             return
         found = state.objects.get(live.object_name)
-        # A state's slices and objects come from the same commits.
+        # Slices and objects of a state come from the same commits.
         assert found is not None
         index = self._source.index(live)
         for number in range(index.index_for_offset(start_offset), index.interval_count):

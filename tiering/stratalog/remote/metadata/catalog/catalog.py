@@ -10,7 +10,6 @@ and passes the returned commit number to the shard. The shard refuses a number b
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -24,8 +23,6 @@ from stratalog.base.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.base.randomness import IdGenerator
-from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog_actions import (
     AlterTopic,
     ConfigureServer,
@@ -39,13 +36,16 @@ from stratalog.remote.metadata.catalog.topic_entry import (
     require_partition_count,
     require_topic_name,
 )
-from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
 from stratalog.remote.metadata.head.document_ref import DroppedObject
 from stratalog.remote.metadata.head.fold import Folder
-from stratalog.remote.metadata.head.head_log import HeadLog
-from stratalog.remote.metadata.head.judgement import DELETED_TOPIC_KEPT_MS, Judgement, judge_forget
-from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.metadata.head.head_log import (
+    CommitSettings,
+    HeadLog,
+    Judgement,
+    StoreActor,
+    judge_forget,
+)
+from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
 from stratalog.remote.store_layout import StoreLayout
 
 
@@ -61,12 +61,7 @@ class Catalog:
 
     @staticmethod
     def open(
-        store: ObjectStore,
-        clock: Clock,
-        random_source: random.Random,
-        ids: IdGenerator,
-        identity: StoreIdentity,
-        writer: Writer,
+        actor: StoreActor,
         *,
         read_only: bool = False,
         witness: str = "",
@@ -77,19 +72,9 @@ class Catalog:
         `witness`: evidence elsewhere that the store had one, see `head_witness`. Raises StoreCorruptError if
         the head is lost, StoreNotUsableError if newer software is needed, StoreUnavailableError.
         """
-        log = HeadLog(
-            store,
-            clock,
-            random_source,
-            ids,
-            identity,
-            StoreLayout(None),
-            CatalogMachine(),
-            writer,
-            settings or CommitSettings(),
-        )
+        log = HeadLog(actor, StoreLayout(None), CatalogMachine(), settings)
         log.open(read_only=read_only, witness=witness)
-        return Catalog(log, clock)
+        return Catalog(log, actor.clock)
 
     @property
     def layout(self) -> StoreLayout:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID
 
+from stratalog.remote.json_document import JsonFields, JsonObject, to_text, to_uuid
 from stratalog.remote.metadata.catalog.topic_entry import HASH_KEY_BYTES, MAX_PARTITION_COUNT
-from stratalog.remote.metadata.head.json_document import JsonFields, JsonObject, to_text, to_uuid
-from stratalog.remote.metadata.shard.actions import ActionTable, Fold, Forget
+from stratalog.remote.metadata.head.head_actions import ActionTable, Fold, Forget
 
 
 @dataclass(frozen=True, slots=True)

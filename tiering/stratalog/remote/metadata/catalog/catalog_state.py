@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from uuid import UUID
 
+from stratalog.remote.json_document import JsonFields
 from stratalog.remote.metadata.catalog.catalog_actions import (
     CATALOG_ACTIONS,
     AlterTopic,
@@ -21,9 +22,9 @@ from stratalog.remote.metadata.catalog.topic_entry import MAX_PARTITION_COUNT, T
 from stratalog.remote.metadata.head.checkpoint import CheckpointParts
 from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.json_document import JsonFields
-from stratalog.remote.metadata.head.log_state import (
-    LogState,
+from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Fold, Forget
+from stratalog.remote.metadata.head.head_state import (
+    HeadState,
     after_commit,
     after_fold,
     contradiction,
@@ -31,7 +32,6 @@ from stratalog.remote.metadata.head.log_state import (
 )
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.head.state_fields import common_from_parts, extras_of, state_parts
-from stratalog.remote.metadata.shard.actions import Action, ActionTable, Fold, Forget
 
 TOPICS = "topics"
 _SERVER_CONFIG = "server_config"
@@ -39,7 +39,7 @@ _TOPIC_COLUMNS = ("topic_id", "name", "partition_count", "config", "hash_key", "
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogState(LogState):
+class CatalogState(HeadState):
     """Immutable, so thread-safe."""
 
     entries: PersistentMap[UUID, TopicEntry] = dataclasses.field(

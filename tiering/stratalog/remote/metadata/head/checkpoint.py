@@ -1,15 +1,15 @@
-"""The full state up to some commit, as a root and the pages that it names.
+"""A checkpoint: the full state up to some commit, as a root and the pages that it names.
 
     {"format":"stratalog-checkpoint","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
      "seq":N,"uuid":UUID,"time_ms":N,"base":NAME or null,"epoch":N,"horizon":N,"catalog_seq":N,"pins":[...],
-     "times":[[TIME_MS,SEQ]...],"pages":[PAGE...], and what the kind of state adds}
+     "times":[[TIME_MS,SEQ]...],"pages":[PAGE...], and the fields of the kind of state}
 
 Rows of one kind are divided into pages by ranges of their keys. A checkpoint that replaces another keeps its
-boundaries, and takes over every page whose rows did not change: only changed pages are written. The root is
-written last, and only the commit of a fold makes it the current one; what was written for a fold that never
-committed is an orphan under a name that nobody uses again.
+boundaries and shares every page whose rows did not change, so only changed pages are written. The root is
+written last, and only the commit of a fold makes it the current one. The files of a fold that never committed
+are orphans, under names that are never used again.
 
-`times` is a sparse table from time to commit: one entry a fold, thinned towards the past.
+`times` is a sparse table from time to commit: one entry for each fold, thinned towards the past.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from uuid import UUID
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.metadata.head.checkpoint_page import PageRef, Table, decode_page, digest_of, format_page
-from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile
-from stratalog.remote.metadata.head.format_version import FORMAT_VERSION, require_readable, require_writable
-from stratalog.remote.metadata.head.json_document import (
+from stratalog.remote.json_document import (
+    FORMAT_VERSION,
     JsonFields,
     decode_document,
     encode_document,
     encode_text,
+    require_writable,
     to_integer,
     to_row,
 )
+from stratalog.remote.metadata.head.checkpoint_page import PageRef, Table, decode_page, digest_of, format_page
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile
 from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class TimePoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRoot:
-    """A root as it was read or written. Immutable."""
+    """The root of a checkpoint. Immutable."""
 
     ref: DocumentRef
     fields: JsonFields
@@ -87,14 +88,14 @@ class CheckpointRoot:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointParts:
-    """A state, taken apart. Immutable."""
+    """The fields and rows of a state. Immutable."""
 
     fields: JsonFields
-    """Those of the root that are the state's."""
+    """The state's fields of the root."""
     tables: Mapping[str, Table[Any]]
-    """To write: rows by kind."""
+    """Rows by kind, to be written."""
     rows: Mapping[str, Sequence[JsonFields]]
-    """As read: rows by kind and column."""
+    """Rows by kind, as they were read."""
 
 
 class CheckpointWriter:
@@ -114,11 +115,11 @@ class CheckpointWriter:
         self._store_id = store_id
         self._page_rows = page_rows
         self._items_of_pages: dict[str, Sequence[object]] = {}
-        """What the pages of the last checkpoint were made from, by name of the page. States share what a
-        commit did not touch, so that an unchanged page is told by the identity of its items."""
+        """The items of the last checkpoint's pages, by name of the page. States share the items that a
+        commit did not touch, so a page is unchanged if its items are the same objects."""
 
     def write(self, seq: int, parts: CheckpointParts, base: CheckpointRoot | None) -> CheckpointRoot:
-        """Store changed pages, then the root. Raises StoreError; what was stored by then is an orphan."""
+        """Store changed pages, then the root. Raises StoreError; files stored before are orphans then."""
         base_pages = () if base is None else base.pages
         # Pages of a kind that this version does not know are taken over as they are.
         pages = [page for page in base_pages if page.kind not in parts.tables]
@@ -169,8 +170,16 @@ class CheckpointWriter:
         name = format_checkpoint_name(seq, self._ids.uuid())
         self._store.put(self._layout.page_key(name), data)
         ref = DocumentRef.of(name, data)
-        first_key, last_key = table.key(items[0]), table.key(items[-1])
-        return PageRef(kind, name, first_key, last_key, len(items), ref.size_bytes, ref.crc, digest_of(text))
+        return PageRef(
+            kind=kind,
+            name=name,
+            first_key=table.key(items[0]),
+            last_key=table.key(items[-1]),
+            row_count=len(items),
+            size_bytes=ref.size_bytes,
+            crc=ref.crc,
+            digest=digest_of(text),
+        )
 
 
 def _are_identical(before: Sequence[object], now: Sequence[object]) -> bool:
@@ -178,10 +187,10 @@ def _are_identical(before: Sequence[object], now: Sequence[object]) -> bool:
 
 
 def _divide(table: Table[T], known: Sequence[PageRef]) -> list[tuple[PageRef | None, Sequence[T]]]:
-    """The items along the boundaries of the pages before, each part with the page that had its range."""
+    """Divide the items at the boundaries of the known pages; each part goes with the page of its range."""
     if not known:
         return [(None, table.items)]
-    # A page's range reaches to the next page's first key; what lies below the first page joins it.
+    # A page's range ends at the next page's first key; items below the first page join it.
     cuts = [0, *(bisect.bisect_left(table.items, page.first_key, key=table.key) for page in known[1:])]
     ends = [*cuts[1:], len(table.items)]
     return [(page, table.items[cut:end]) for page, cut, end in zip(known, cuts, ends, strict=True)]
@@ -196,7 +205,7 @@ def _with_time(base: CheckpointRoot | None, point: TimePoint) -> tuple[TimePoint
 
 
 def replaced_files(base: CheckpointRoot | None, root: CheckpointRoot) -> tuple[TrackedFile, ...]:
-    """What the base needed and `root` does not: a fold drops it."""
+    """The files that the base needs and `root` does not; a fold drops them."""
     if base is None:
         return ()
     kept = {file.name for file in root.files}
@@ -208,10 +217,7 @@ def read_root(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> Chec
     key = layout.checkpoint_key(ref.name)
     data = store.get(key).data
     ref.verify(data, key)
-    fields = decode_document(data, key)
-    if fields.text("format") != _FORMAT:
-        raise fields.fault("format", _FORMAT)
-    require_readable(fields)
+    fields = decode_document(data, key, format_name=_FORMAT)
     if fields.integer("seq") != ref.seq:
         raise fields.fault("seq", "the number in the name")
     pages = fields.each("pages", lambda item, what: PageRef.from_json(JsonFields.of(item, what)))
@@ -219,7 +225,9 @@ def read_root(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> Chec
 
 
 def read_root_to_replace(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> CheckpointRoot:
-    """A root that a fold is to be built on. Raises StoreNotUsableError where that takes newer software."""
+    """Read a root for a fold to build on. Raises as `read_root`, and StoreNotUsableError where only newer
+    software may write.
+    """
     root = read_root(store, layout, ref)
     require_writable(root.fields.integer("write_version", minimum=1), root.fields.what)
     return root
@@ -235,7 +243,10 @@ def read_checkpoint(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -
         page.verify(data, key)
         found = decode_page(data, key, page.kind)
         if len(found) != page.row_count:
-            raise StoreCorruptError("a page has not the rows that its checkpoint counted", what=key)
+            raise StoreCorruptError(
+                "a page has another number of rows than its checkpoint says; restore it from a backup",
+                what=key,
+            )
         rows.setdefault(page.kind, []).extend(found)
     return CheckpointParts(root.fields, {}, rows)
 

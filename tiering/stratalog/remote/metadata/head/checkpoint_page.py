@@ -1,10 +1,9 @@
-"""A page of a checkpoint: some rows of one kind, in the order of their keys.
+"""A page of a checkpoint: rows of one kind, in the order of their keys.
 
     {"format":"stratalog-page","read_version":N,"write_version":N,"kind":TEXT,"columns":[NAME...],"rows":[[VALUE...]...]}
 
-Rows are arrays in the order of `columns`; the first columns are the key, by which rows ascend. A page says
-nothing about the checkpoint that it was written for, so that later ones can share it: its bytes depend on its
-rows alone.
+A row is an array in the order of `columns`. The first columns are the key, by which rows ascend. A page does
+not name its checkpoint, so later checkpoints can share it: its bytes depend on its rows alone.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from typing import Generic, NamedTuple, TypeVar
 import crc32c
 
 from stratalog.base.errors import StoreCorruptError
-from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile, newest_seq_of
-from stratalog.remote.metadata.head.format_version import FORMAT_VERSION, require_readable
-from stratalog.remote.metadata.head.json_document import (
+from stratalog.remote.json_document import (
+    FORMAT_VERSION,
     JsonFields,
     JsonObject,
     decode_document,
@@ -29,6 +27,7 @@ from stratalog.remote.metadata.head.json_document import (
     to_row,
     to_text,
 )
+from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile, newest_seq_of
 
 RowKey = tuple[str | int, ...]
 Row = Sequence[object]
@@ -40,22 +39,23 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[T]):
-    """All rows of one kind, as what they are made from: a page that did not change is not even formatted.
-    Immutable.
+    """All rows of one kind, as items that are formatted when their page is written. Immutable.
+
+    An unchanged page is never formatted.
     """
 
     columns: tuple[str, ...]
     items: Sequence[T]
     """Ascending by key."""
     key: Callable[[T], RowKey]
-    """What the first columns of an item's row are."""
+    """The first columns of an item's row."""
     row: Callable[[T], Row]
     extras: Mapping[RowKey, JsonObject] = field(default_factory=dict[RowKey, JsonObject])
-    """Values of columns that this version does not know, for the rows that have some."""
+    """Values of columns that this version does not know, by key of the row."""
 
 
 class PageRef(NamedTuple):
-    """A page as a checkpoint's root names it."""
+    """A page as the root of a checkpoint names it."""
 
     kind: str
     name: str
@@ -66,7 +66,7 @@ class PageRef(NamedTuple):
     size_bytes: int
     crc: int
     digest: str
-    """BLAKE2b-128 of the text, in hexadecimal: equal digests are equal pages."""
+    """BLAKE2b-128 of the text, in hexadecimal. Pages with equal digests are equal."""
 
     def to_json(self) -> JsonObject:
         return self._asdict()
@@ -94,11 +94,13 @@ class PageRef(NamedTuple):
     def verify(self, data: bytes, what: str) -> None:
         """Raises StoreCorruptError where `data` is not the page."""
         if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
-            raise StoreCorruptError("a page is not the one that was written; restore it", what=what)
+            raise StoreCorruptError(
+                "a page is not the one that was written; restore it from a backup", what=what
+            )
 
 
 def format_page(kind: str, table: Table[T], items: Sequence[T]) -> str:
-    """Text of a page with some of a table's rows."""
+    """Text of a page that holds `items` of the table."""
     rows = [table.row(item) for item in items]
     extras = [table.extras.get(table.key(item), {}) for item in items] if table.extras else []
     added = tuple(sorted({name for extra in extras for name in extra}))
@@ -117,16 +119,15 @@ def format_page(kind: str, table: Table[T], items: Sequence[T]) -> str:
 
 
 def digest_of(text: str) -> str:
-    """What tells equal pages."""
+    """The digest of a page's text."""
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def decode_page(data: bytes, what: str, kind: str) -> list[JsonFields]:
     """The rows by column name. Raises StoreCorruptError, StoreNotUsableError."""
-    fields = decode_document(data, what)
-    if fields.text("format") != _FORMAT or fields.text("kind") != kind:
+    fields = decode_document(data, what, format_name=_FORMAT)
+    if fields.text("kind") != kind:
         raise fields.fault("kind", f"a page of {kind}")
-    require_readable(fields)
     columns = fields.each("columns", to_text)
     if len(set(columns)) != len(columns):
         raise fields.fault("columns", "different names")

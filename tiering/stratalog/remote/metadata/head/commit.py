@@ -1,9 +1,9 @@
-"""A commit: everything that one replaced head added, and who did it.
+"""A commit: the actions that one replacement of the head added, and their writer.
 
     {"seq":N,"uuid":UUID,"time_ms":N,"writer":{"kind":TEXT,"id":TEXT,"epoch":N},"actions":[ACTION...]}
 
-`uuid` is fresh for every attempt; it is how a writer recognises its own commit after an unknown outcome. A
-commit keeps the JSON that it was read from, unknown fields included, and is written again as exactly that.
+`uuid` is fresh for every attempt, so a writer recognises its own commit after an unknown outcome. A commit
+keeps the JSON that it was read from, unknown fields included, and is written again unchanged.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.remote.metadata.head.json_document import JsonFields, format_json
-from stratalog.remote.metadata.shard.actions import Action, ActionTable, UnknownAction, parse_action
+from stratalog.remote.json_document import JsonFields, format_json
+from stratalog.remote.metadata.head.head_actions import Action, ActionTable, UnknownAction, parse_action
 
 
 class Writer(NamedTuple):
-    """Who commits. `kind`: owner, compactor, collector, spark, ...; `id`: something that an operator can
-    find.
+    """The author of commits. `kind`: owner, compactor, collector, spark, ...; `id`: a name that operators
+    know.
     """
 
     kind: str
@@ -35,17 +35,17 @@ class Commit:
     time_ms: int
     writer: Writer
     epoch: int | None
-    """The epoch under which an owner acts; None for everybody else."""
+    """The epoch of an owner; None for other writers."""
     actions: tuple[Action, ...]
     text: str = field(compare=False, repr=False)
-    """Its JSON."""
+    """The commit as JSON."""
 
     @staticmethod
     def build(
         seq: int, uuid: UUID, time_ms: int, writer: Writer, epoch: int | None, actions: Sequence[Action]
     ) -> Commit:
         """A new commit."""
-        assert actions, "a commit does something"
+        assert actions, "a commit has actions"
         assert seq >= 1, "commits are numbered from one"
         document = {
             "seq": seq,
@@ -54,7 +54,15 @@ class Commit:
             "writer": {"kind": writer.kind, "id": writer.id} | ({} if epoch is None else {"epoch": epoch}),
             "actions": [action.to_json() for action in actions],
         }
-        return Commit(seq, uuid, time_ms, writer, epoch, tuple(actions), format_json(document))
+        return Commit(
+            seq=seq,
+            uuid=uuid,
+            time_ms=time_ms,
+            writer=writer,
+            epoch=epoch,
+            actions=tuple(actions),
+            text=format_json(document),
+        )
 
     @staticmethod
     def parse(fields: JsonFields, table: ActionTable) -> Commit:

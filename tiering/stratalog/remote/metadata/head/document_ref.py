@@ -9,17 +9,17 @@ from typing import NamedTuple
 import crc32c
 
 from stratalog.base.errors import StoreCorruptError
-from stratalog.remote.metadata.head.json_document import JsonFields, JsonObject, to_integer, to_row, to_text
+from stratalog.remote.json_document import JsonFields, JsonObject, to_integer, to_row, to_text
 from stratalog.remote.store_layout import StoreLayout
 
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _SEQ = "[0-9]{20}"
 _SEQ_PART = -6
-"""Of a name's parts: the UUID behind it makes five."""
+"""Index among the parts of a name, which ends with the five parts of a UUID."""
 
 
 class FileKind(enum.Enum):
-    """What a file of a shard or of the catalog is, besides its head. The values are those of the format."""
+    """Kinds of files of a shard or of the catalog, besides the head. The values are those of the format."""
 
     DATA = "data"
     PAGE = "page"
@@ -56,12 +56,10 @@ class TrackedFile(NamedTuple):
 
 
 class DroppedObject(NamedTuple):
-    """A file that nothing live refers to any more. It stays until its grace is over and a collector deleted
-    it.
-    """
+    """A file that nothing live refers to. It stays until its grace period ends and a collector deletes it."""
 
     name: str
-    """Without prefix; `key` has it whole."""
+    """Without the prefix; `key` returns the whole key."""
     size_bytes: int
     seq: int
     """The commit that dropped it."""
@@ -69,16 +67,15 @@ class DroppedObject(NamedTuple):
     """Wall time of that commit."""
     kind: FileKind = FileKind.DATA
     brought_seq: int = 0
-    """The commit that brought a data object: it must be folded before the object may be deleted, because
-    whoever opens the shard reads the directories of all objects that inline commits bring. 0 for other
-    kinds."""
+    """The commit that brought a data object. It must be folded before the object is deleted, because opening
+    the shard reads the directory of each object that an inline commit brings. 0 for other kinds."""
 
     def key(self, layout: StoreLayout) -> str:
         return self.kind.key(layout, self.name)
 
 
 class DocumentRef(NamedTuple):
-    """A checkpoint or history object with what proves that it is whole."""
+    """The name of a checkpoint or history object, with its size and checksum."""
 
     name: str
     size_bytes: int
@@ -87,7 +84,7 @@ class DocumentRef(NamedTuple):
 
     @property
     def seq(self) -> int:
-        """The newest commit that it includes."""
+        """The newest commit that the object includes."""
         return int(self.name.split("-")[_SEQ_PART])
 
     def to_json(self) -> JsonObject:
@@ -105,10 +102,10 @@ class DocumentRef(NamedTuple):
         return DocumentRef(name, fields.integer("size_bytes"), fields.integer("crc", maximum=(1 << 32) - 1))
 
     def verify(self, data: bytes, what: str) -> None:
-        """Raises StoreCorruptError where `data` is not what was referred to."""
+        """Raises StoreCorruptError where `data` does not have this size and checksum."""
         if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
             raise StoreCorruptError(
-                "an object is not the one that was written; keep it, and restore that of its time",
+                "an object is not the one that was written; keep it, and restore the right one from a backup",
                 what=what,
                 size_bytes=len(data),
                 expected_size_bytes=self.size_bytes,
@@ -116,7 +113,7 @@ class DocumentRef(NamedTuple):
 
 
 def newest_seq_of(kind: FileKind, name: str) -> int:
-    """The commit number that a name is born under. Raises StoreCorruptError where the name is malformed."""
+    """The newest commit number in a name. Raises StoreCorruptError where the name is malformed."""
     match = _NAMES[kind].match(name)
     if match is None:
         raise StoreCorruptError(

@@ -1,10 +1,13 @@
 """Folding: the commits of a head move into a checkpoint and a history object.
 
-What has to be written is written first, under fresh names: the folded commits, the pages that changed, the
-root. Then the fold is committed. Commits that others made meanwhile stay inline. If the checkpoint that this
-one was built from is not the current one any more, the fold is given up: it could share pages that another
-fold has dropped. If it was born before the horizon an orphan sweep may have deleted it, so it is given up as
-well. What a given-up fold wrote are orphans.
+A fold first writes its files under fresh names: the folded commits, the changed pages, the root. Then it
+commits itself. Commits that other writers made meanwhile stay inline. A fold is given up in two cases:
+
+- The checkpoint that it was built from is no longer the current one: it could share pages that another fold
+  has dropped.
+- It was born before the horizon: an orphan sweep may have deleted its files.
+
+The files of a given-up fold are orphans.
 """
 
 from __future__ import annotations
@@ -19,18 +22,17 @@ from stratalog.remote.metadata.head.checkpoint import (
     replaced_files,
 )
 from stratalog.remote.metadata.head.document_ref import DocumentRef
-from stratalog.remote.metadata.head.head_log import HeadLog, Landed
+from stratalog.remote.metadata.head.head_actions import Fold
+from stratalog.remote.metadata.head.head_log import HeadLog, Judgement, Landed
+from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import write_history
-from stratalog.remote.metadata.head.judgement import Judgement
-from stratalog.remote.metadata.head.log_state import LogState
-from stratalog.remote.metadata.shard.actions import Fold
 
-S = TypeVar("S", bound=LogState)
+S = TypeVar("S", bound=HeadState)
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltFold:
-    """What was written for a fold that is not committed yet. Immutable."""
+    """The files of a fold that is not committed yet. Immutable."""
 
     root: CheckpointRoot
     base: CheckpointRoot | None
@@ -43,7 +45,7 @@ class BuiltFold:
 
 
 class Folder(Generic[S]):
-    """Folds one log. Not thread-safe: its log's owner lets one fold run at a time."""
+    """Folds one log. Not thread-safe: its user runs one fold at a time."""
 
     def __init__(self, log: HeadLog[S]) -> None:
         self._log = log
@@ -53,15 +55,15 @@ class Folder(Generic[S]):
         )
 
     def is_due(self) -> bool:
-        """Whether the head has grown beyond what every commit should write again."""
+        """Whether the head has outgrown its limits: every commit writes all of it again."""
         head, settings = self._log.view.head, self._log.settings
         return (
             len(head.commits) > settings.fold_inline_commits or head.inline_bytes > settings.fold_inline_bytes
         )
 
     def fold(self) -> int | None:
-        """Fold everything that is known now. The fold's commit number; None where there was nothing to fold,
-        or another fold came first.
+        """Fold all known commits. Returns the fold's commit number; None where there was nothing to fold, or
+        another fold came first.
         """
         built = self.build()
         if built is None:
@@ -73,11 +75,13 @@ class Folder(Generic[S]):
         return landed.seq
 
     def build(self) -> BuiltFold | None:
-        """Write checkpoint and history of the newest view; None where all is folded. Raises StoreError."""
+        """Write checkpoint and history of the newest view; None where everything is folded. Raises
+        StoreError.
+        """
         log = self._log
         view = log.refresh()
         log.require_writable(view)
-        # A fold is a commit itself and stays inline: alone it is not worth another one.
+        # The last fold is a commit and stays inline; alone it is not worth another fold.
         if len(view.head.commits) <= 1:
             return None
         base = self._base_root(view.head.checkpoint)
@@ -93,13 +97,13 @@ class Folder(Generic[S]):
         return self._root
 
 
-def judge_fold(state: LogState, built: BuiltFold) -> Judgement[bool]:
+def judge_fold(state: HeadState, built: BuiltFold) -> Judgement[bool]:
     """The outcome is whether the fold is valid."""
     is_valid = is_built_on_current(state, built) and built.root.ref.seq >= state.horizon
     return Judgement((built.action,) if is_valid else (), is_valid)
 
 
-def is_built_on_current(state: LogState, built: BuiltFold) -> bool:
+def is_built_on_current(state: HeadState, built: BuiltFold) -> bool:
     """Whether no other fold came first."""
     base = None if built.base is None else built.base.ref
     return state.checkpoint == base

@@ -1,14 +1,14 @@
-"""The head: the one object of a shard (and of the catalog) that is ever replaced, and only by If-Match on its
+"""The head: the only object of a shard or of the catalog that is ever replaced, always by If-Match on its
 ETag.
 
     {"format":"stratalog-head","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
      "seq":N,"uuid":UUID,"epoch":N,"horizon":N,"catalog_seq":N,
      "checkpoint":DOC or null,"history":DOC or null,"pins":[...],"commits":[COMMIT...]}
 
-State is the checkpoint's with `commits` applied in order; they are numbered from the checkpoint's SEQ + 1 to
-`seq` without a gap. `uuid` is that of the newest commit (of a new head: a fresh one), so no two heads have
-the same bytes and an ETag is unique whatever the store makes it from. `epoch`, `horizon` and `catalog_seq`
-repeat what the state says, for people and for a check.
+The state is the checkpoint's state with `commits` applied in order. They are numbered from the checkpoint's
+SEQ + 1 to `seq` without a gap. `uuid` is the uuid of the newest commit (a new head has a fresh one), so no
+two heads have the same bytes, and an ETag is unique however the store computes it. `epoch`, `horizon` and
+`catalog_seq` repeat values of the state, for people and for a check.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import Final
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
-from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
-from stratalog.remote.metadata.head.format_version import FORMAT_VERSION, require_readable
-from stratalog.remote.metadata.head.json_document import (
+from stratalog.remote.json_document import (
+    FORMAT_VERSION,
     JsonFields,
     JsonObject,
     decode_document,
     encode_text,
     format_json,
 )
-from stratalog.remote.metadata.head.log_state import LogState
-from stratalog.remote.metadata.shard.actions import ActionTable
+from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
+from stratalog.remote.metadata.head.head_actions import ActionTable
+from stratalog.remote.metadata.head.head_state import HeadState
 
 RESTORE: Final = (
     "write nothing to the store, and restore the newest version of this key from the bucket's versions"
     " or a backup"
 )
-"""What a message says is left to do where a head, or what it refers to, is not what was written: everything
-else is still there, and whoever writes on without it may overwrite what the restored head knows.
+"""The advice of an error about a damaged or lost head. Everything else is still there; a writer that goes on
+without the right head may overwrite what that head refers to.
 """
 
 _FORMAT = "stratalog-head"
@@ -95,8 +95,8 @@ class Head:
     def unknown_action(self) -> str | None:
         return next((name for commit in self.commits if (name := commit.unknown_action) is not None), None)
 
-    def after(self, commit: Commit, state: LogState) -> Head:
-        """The head that `commit` makes of this one; `state` is the one after it."""
+    def after(self, commit: Commit, state: HeadState) -> Head:
+        """The head with one more commit; `state` is the state after it."""
         assert commit.seq == self.seq + 1 == state.seq, "a head gets one commit at a time"
         commits = tuple(kept for kept in (*self.commits, commit) if kept.seq > state.folded_seq)
         return dataclasses.replace(
@@ -112,7 +112,7 @@ class Head:
         )
 
     def encode(self) -> bytes:
-        """Bytes to store. The commits' own text is taken over as it is."""
+        """Bytes to store. Each commit keeps its own text."""
         fields = {
             "format": _FORMAT,
             "read_version": self.read_version,
@@ -134,10 +134,7 @@ class Head:
     @staticmethod
     def decode(data: bytes, what: str, table: ActionTable) -> Head:
         """Raises StoreCorruptError, StoreNotUsableError where newer software is needed to read it."""
-        fields = decode_document(data, what)
-        if fields.text("format") != _FORMAT:
-            raise fields.fault("format", _FORMAT)
-        require_readable(fields)
+        fields = decode_document(data, what, format_name=_FORMAT)
         head = Head(
             store_id=fields.uuid("store_id"),
             shard=fields.optional_integer("shard"),
@@ -161,7 +158,7 @@ class Head:
         """Raises StoreCorruptError where the head belongs to another store or shard."""
         if (self.store_id, self.shard) != (store_id, shard):
             raise StoreCorruptError(
-                "a head belongs elsewhere; somebody copied parts of a store: restore the bucket as a whole",
+                "a head belongs to another store or shard; restore the whole bucket, not parts of it",
                 store_id=self.store_id,
                 shard=self.shard,
                 expected_store_id=store_id,
@@ -169,7 +166,7 @@ class Head:
             )
 
     def commit(self, seq: int) -> Commit | None:
-        """The commit of that number where it is inline."""
+        """The commit of that number; None where it is not inline."""
         position = seq - self.folded_seq - 1
         return self.commits[position] if 0 <= position < len(self.commits) else None
 
@@ -184,7 +181,7 @@ class Head:
             )
         if self.commits and self.commits[-1].uuid != self.uuid:
             raise StoreCorruptError(
-                "a head does not have the uuid of its newest commit; investigate", what=what
+                "a head does not have the uuid of its newest commit; stop and investigate", what=what
             )
 
 

@@ -1,27 +1,27 @@
-"""Reads and replaces a head: the commit protocol, for shards and for the catalog.
+"""The commit protocol: reads and replaces the head of a shard or of the catalog.
 
-A view is a head with its ETag and the state that follows from it. To commit, actions are judged against the
-view's state and a new head is put with If-Match on the view's ETag. Only a 200 is an answer. Everything else,
-the refusal too, leaves it unknown whether the head was replaced, because a proxy may have sent the request
-twice. It is settled by reading the head:
+A view is a head with its ETag and the state that follows from it. To commit, a writer judges its actions
+against the state of its view and puts a new head with If-Match on the view's ETag. Only a 200 is an answer.
+Any other response, a refusal too, leaves the outcome unknown, because a proxy may have sent the request
+twice. The writer settles it by reading the head:
 
     the commit's uuid is in it, or in the history since the view  ->  committed
     the ETag is still the view's                                  ->  send the same bytes again
     anything else                                                 ->  void: judge again on the new head
 
-A put that is still on its way cannot land after that, since its ETag will never be current again. Where the
-store stays silent the outcome stays unknown and StoreUnavailableError says so. Whatever is committed next has
-the same ETag to match, so at most one of the two lands.
+A put that is still on its way cannot land after that, since its ETag will never be current again. While the
+store stays silent the outcome stays unknown, and StoreUnavailableError says so. The next commit has the same
+ETag to match, so at most one of the two lands.
 
-Judging happens on the newest view at hand, which may be old. A refusal that comes of an old view is no
-refusal: the head is read before anything is refused, reported as nothing to do, or raised.
+A writer judges on its newest view, which may be old. A refusal that follows from an old view does not count:
+the head is read before anything is refused, reported as nothing to do, or raised.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -37,24 +37,75 @@ from stratalog.base.errors import (
 )
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore, StoredObject
+from stratalog.remote.json_document import require_writable
 from stratalog.remote.metadata.head.checkpoint import CheckpointParts, read_checkpoint
 from stratalog.remote.metadata.head.commit import Commit, Writer
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
-from stratalog.remote.metadata.head.format_version import require_writable
 from stratalog.remote.metadata.head.head import RESTORE, Head
+from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Forget
+from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import find_in_history
-from stratalog.remote.metadata.head.judgement import Judgement
-from stratalog.remote.metadata.head.log_state import LogState
-from stratalog.remote.metadata.shard.actions import Action, ActionTable
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, is_probe
 
-S = TypeVar("S", bound=LogState)
+S = TypeVar("S", bound=HeadState)
 R = TypeVar("R")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSettings:
+    """How often a writer tries to commit, and when it folds. The defaults suit S3."""
+
+    max_lost_races: int = 100
+    """Commits of other writers that may come first before a commit gives up (default 100). A lost race costs
+    one read of the head; raise it where very many processes write to one shard."""
+    max_store_failures: int = 6
+    """Failures of the store in a row before a commit or a settling read gives up (default 6, about 10 s)."""
+    race_backoff_ms: int = 10
+    """Upper bound of the first random pause after a lost race (default 10); doubles up to
+    `max_race_backoff_ms`."""
+    max_race_backoff_ms: int = 500
+    failure_backoff_ms: int = 200
+    """Upper bound of the first random pause after a failure of the store (default 200); doubles up to
+    `max_failure_backoff_ms`."""
+    max_failure_backoff_ms: int = 5_000
+    fold_inline_bytes: int = 64 * 1024
+    """Fold when the commits in the head are larger (default 64 KiB): every commit writes them again."""
+    fold_inline_commits: int = 256
+    """Fold when there are more of them (default 256): opening the shard reads the directory of each."""
+    page_rows: int = 4_000
+    """Rows of a checkpoint page (default 4,000, about 100 KiB): a fold writes whole pages."""
+    fold_by_itself: bool = True
+    """Whether a commit that passes a limit folds at once (default). Simulations fold by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreActor:
+    """A writer or reader of a store's metadata, with its seams. As thread-safe as they are."""
+
+    store: ObjectStore
+    clock: Clock
+    random_source: random.Random
+    ids: IdGenerator
+    identity: StoreIdentity
+    writer: Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement(Generic[R]):
+    """The actions to commit, and the outcome to return then. Without actions the outcome holds at once."""
+
+    actions: tuple[Action, ...]
+    outcome: R
+
+
+def judge_forget(state: HeadState, names: Iterable[str]) -> Judgement[tuple[str, ...]]:
+    """Forgets those of the names that are on the list of dropped files; they are the outcome."""
+    known = tuple(sorted(name for name in set(names) if name in state.dropped_objects))
+    return Judgement((Forget(known),) if known else (), known)
+
+
 class StateMachine(Protocol[S]):
-    """What a log's states are made of. Thread-safe: it holds no state itself."""
+    """The rules of one kind of log: its actions, states and checkpoints. Thread-safe."""
 
     @property
     def table(self) -> ActionTable: ...
@@ -79,49 +130,42 @@ class View(Generic[S]):
     """Empty where a reader found no head yet."""
     state: S
     date_ms: int
-    """The store's clock when the head was last read in full."""
+    """Time of the store's clock when the head was last read in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Landed(Generic[R]):
-    """A judgement that was committed, or had nothing to commit."""
+    """The result of `HeadLog.commit`."""
 
     seq: int
-    """Of the commit; where there was nothing to commit, of the state that says so."""
+    """The commit's number; where there was nothing to commit, the number of the state that was judged."""
     outcome: R
     has_committed: bool
 
 
 class HeadLog(Generic[S]):
-    """Thread-safe: `_commit_lock` lets one commit of this process run at a time; views are replaced as a
-    whole.
-    """
+    """Thread-safe: `_commit_lock` admits one commit of this process at a time; views are replaced whole."""
 
     def __init__(
         self,
-        store: ObjectStore,
-        clock: Clock,
-        random_source: random.Random,
-        ids: IdGenerator,
-        identity: StoreIdentity,
+        actor: StoreActor,
         layout: StoreLayout,
         machine: StateMachine[S],
-        writer: Writer,
-        settings: CommitSettings,
+        settings: CommitSettings | None = None,
     ) -> None:
         """Does not touch the store: call `open` next."""
-        self.store = store
-        self.ids = ids
+        self.store = actor.store
+        self.ids = actor.ids
         self.layout = layout
-        self.identity = identity
+        self.identity = actor.identity
         self.machine = machine
-        self.settings = settings
-        self._clock = clock
-        self._random = random_source
-        self._writer = writer
+        self.settings = settings or CommitSettings()
+        self._clock = actor.clock
+        self._random = actor.random_source
+        self._writer = actor.writer
         self._commit_lock = threading.RLock()
         self._view_lock = threading.Lock()
-        first = Head(store_id=identity.store_id, shard=layout.shard, uuid=ids.uuid())
+        first = Head(store_id=self.identity.store_id, shard=layout.shard, uuid=self.ids.uuid())
         self._view: View[S] = View(first, "", machine.empty(), 0)
 
     @property
@@ -129,11 +173,17 @@ class HeadLog(Generic[S]):
         """The newest view at hand."""
         return self._view
 
+    @property
+    def clock_skew_ms(self) -> int:
+        """Own clock minus the store's clock, as of the last head that was read in full."""
+        return self._clock.now_ms() - self._view.date_ms
+
     def open(self, *, read_only: bool, witness: str = "") -> None:
         """Read the head, or create it where there has never been one.
 
-        `witness` knows that there was one, see `head_witness`; empty: nobody outside of the store does. A
-        reader takes what has no head for empty. Raises StoreCorruptError where the head is lost.
+        `witness` names proof outside of the store that there was a head, see `head_witness`; empty where
+        there is no such proof. For a reader a log without a head is empty. Raises StoreCorruptError where the
+        head is lost.
         """
         for _ in range(self.settings.max_store_failures):
             try:
@@ -141,7 +191,7 @@ class HeadLog(Generic[S]):
             except ObjectNotFoundError:
                 if witness:
                     raise self._lost_head(witness) from None
-                # It was there before this was: if it is not lost it is found now.
+                # This key came after the head: unless the head is lost, the next try finds it.
                 witness = self._key_behind_head()
                 if witness:
                     continue
@@ -151,11 +201,11 @@ class HeadLog(Generic[S]):
             else:
                 return
         raise StoreUnavailableError(
-            "the store neither gives nor takes a head; try again later", key=self.layout.head_key
+            "the store returns no head and accepts none; try again later", key=self.layout.head_key
         )
 
     def refresh(self, *, dated: bool = False) -> View[S]:
-        """Read the head where it has changed; with `dated` in any case, so that `date_ms` is of now.
+        """Read the head if it has changed; with `dated` in any case, which makes `date_ms` current.
 
         Raises StoreUnavailableError, StoreCorruptError, StoreNotUsableError.
         """
@@ -167,11 +217,11 @@ class HeadLog(Generic[S]):
         return seen if changed is None else self._publish(self._view_of(changed, seen))
 
     def commit(self, judge: Callable[[S], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
-        """Judge, and commit what was judged; again on every head that came first.
+        """Judge and commit; judge again on each head that another writer puts first.
 
-        `judge` may be called several times, with newer states. Raises what it raises, once it has done so on
-        a fresh state; StoreUnavailableError where the outcome stays unknown or other writers keep coming
-        first; StoreNotUsableError where only newer software may write.
+        `judge` may be called several times, with newer states. Its errors are raised once the state is fresh.
+        Raises StoreUnavailableError where the outcome stays unknown or other writers keep coming first,
+        StoreNotUsableError where only newer software may write.
         """
         with self._commit_lock:
             view, is_fresh = self._view, False
@@ -191,11 +241,11 @@ class HeadLog(Generic[S]):
                 self._pause(lost_races, self.settings.race_backoff_ms, self.settings.max_race_backoff_ms)
                 lost_races += 1
         raise StoreUnavailableError(
-            "other writers came first too often; try again later", key=self.layout.head_key
+            "other writers committed first too often; try again later", key=self.layout.head_key
         )
 
     def find_commit(self, seq: int) -> Commit | None:
-        """The commit of that number; None where it is yet to come, or the history that had it was trimmed."""
+        """The commit of that number; None where it does not exist yet, or its history was trimmed."""
         return self._find_commit(self._view.head, seq)
 
     def check(self) -> None:
@@ -206,16 +256,16 @@ class HeadLog(Generic[S]):
         assert view.state.history == view.head.history, "head and state agree on the history"
 
     def _build_commit(self, view: View[S], actions: Sequence[Action], epoch: int | None) -> Commit:
-        """With a uuid of its own: it is built once for every attempt on another head."""
-        # What a commit drops is deleted a grace after its time, by the store's clock: a writer whose own
-        # clock is late must not cut that short. Its time is never before the store's, as far as it knows.
+        """A commit for one attempt on one head, with a fresh uuid."""
+        # Files that a commit drops are deleted a grace period after its time, by the store's clock. A late
+        # clock of the writer must not shorten that, so the time is at least the store's known time.
         seq, now_ms = view.head.seq + 1, max(self._clock.now_ms(), view.date_ms)
         return Commit.build(seq, self.ids.uuid(), now_ms, self._writer, epoch, actions)
 
     def _judge(
         self, judge: Callable[[S], Judgement[R]], view: View[S], *, is_fresh: bool
     ) -> Judgement[R] | None:
-        """None where an old view led to a refusal: it has to be judged on a fresh one."""
+        """The judgement; None where an old view led to a refusal and a fresh one is needed."""
         try:
             judgement = judge(view.state)
         except LogStoreError:
@@ -225,8 +275,8 @@ class HeadLog(Generic[S]):
         return judgement if judgement.actions or is_fresh else None
 
     def _replace(self, view: View[S], commit: Commit) -> bool:
-        """Put the head that `commit` makes of the view's. True once it is known to have landed, False once
-        void.
+        """Put the view's head with `commit` added. Returns True once it is known to have landed, False once
+        it is void.
         """
         state = self.machine.apply(view.state, commit)
         head = view.head.after(commit, state)
@@ -245,7 +295,7 @@ class HeadLog(Generic[S]):
                 return True
             self._pause(failures, self.settings.failure_backoff_ms, self.settings.max_failure_backoff_ms)
         raise StoreUnavailableError(
-            "a commit could not be settled, it may or may not have landed; try again later",
+            "the outcome of a commit is unknown; try again later",
             key=self.layout.head_key,
         ) from last_error
 
@@ -253,9 +303,7 @@ class HeadLog(Generic[S]):
         return self.store.put(self.layout.head_key, data, if_match=etag)
 
     def _settle(self, view: View[S], commit: Commit, error: StoreError) -> bool | None:
-        """Whether a put of unknown outcome has landed; None where the head is still the one that it was to
-        replace.
-        """
+        """Whether a put of unknown outcome has landed; None where the head is still the view's."""
         current = self._read_after_failure(view)
         if current is view:
             if not isinstance(error, PreconditionFailedError | StoreUnavailableError):
@@ -264,7 +312,7 @@ class HeadLog(Generic[S]):
         return self._is_in(current.head, commit)
 
     def _read_after_failure(self, view: View[S]) -> View[S]:
-        """Read the head, with patience; `view` itself where it is unchanged."""
+        """Read the head, with retries; returns `view` itself where it is unchanged."""
         last_error: StoreError | None = None
         for failures in range(self.settings.max_store_failures):
             try:
@@ -275,26 +323,26 @@ class HeadLog(Generic[S]):
             else:
                 return view if changed is None else self._publish(self._view_of(changed, view))
         raise StoreUnavailableError(
-            "a commit could not be settled, it may or may not have landed; try again later",
+            "the outcome of a commit is unknown; try again later",
             key=self.layout.head_key,
         ) from last_error
 
     def _read_known_head(self) -> StoredObject:
-        """The head of a shard that is known to have one."""
+        """Read the head of a log that is known to have one."""
         try:
             return self.store.get(self.layout.head_key)
         except ObjectNotFoundError as error:
             raise self._lost_head("this process, which has read it") from error
 
     def _read_changed_head(self, view: View[S]) -> StoredObject | None:
-        """None where the head is still the view's."""
+        """Read the head; None where it is still the view's."""
         try:
             return self.store.get_if_changed(self.layout.head_key, view.etag)
         except ObjectNotFoundError as error:
             raise self._lost_head("this process, which has read it") from error
 
     def _is_in(self, head: Head, commit: Commit) -> bool:
-        """Whether `head`'s past holds the commit: the one of its number is it, or is somebody else's."""
+        """Whether the commit is in the past of `head`, where another commit may have its number."""
         found = self._find_commit(head, commit.seq)
         return found is not None and found.uuid == commit.uuid
 
@@ -304,7 +352,7 @@ class HeadLog(Generic[S]):
         return find_in_history(self.store, self.layout, head.history, seq, self.machine.table)
 
     def _view_of(self, stored: StoredObject, base: View[S]) -> View[S]:
-        """The view of a head as it was read. A missing object means that the head is old: it is read
+        """The view of a head that was read. If an object of it is missing the head is old, and is read
         again.
         """
         for _ in range(self.settings.max_store_failures):
@@ -335,9 +383,11 @@ class HeadLog(Generic[S]):
             )
         known = head.commit(state.seq)
         if known is not None and known.uuid != state.uuid:
-            raise StoreCorruptError("a commit was overwritten; stop and investigate", seq=state.seq)
+            raise StoreCorruptError(
+                "a commit was overwritten; stop writing to the store and investigate", seq=state.seq
+            )
         if head.folded_seq > state.seq:
-            assert head.checkpoint is not None, "what is folded is in a checkpoint"
+            assert head.checkpoint is not None, "folded commits are in a checkpoint"
             state = self.machine.from_checkpoint(read_checkpoint(self.store, self.layout, head.checkpoint))
         for commit in head.commits:
             if commit.seq > state.seq:
@@ -364,14 +414,14 @@ class HeadLog(Generic[S]):
             )
 
     def _create(self, head: Head) -> None:
-        """Put a first head where none is. Whoever's lands, it is read next."""
+        """Put a first head if there is none. The caller reads the head that landed."""
         try:
             self.store.put(self.layout.head_key, head.encode(), if_absent=True)
         except (PreconditionFailedError, StoreUnavailableError):
             self._pause(0, self.settings.failure_backoff_ms, self.settings.max_failure_backoff_ms)
 
     def _key_behind_head(self) -> str:
-        """A key that is put only once the head is there, or the head's own; empty where there is none."""
+        """The head's key, or a key that is put only after the head; empty where there is none."""
         for prefix in self.layout.prefixes_behind_head:
             for found in self.store.list(prefix):
                 if not is_probe(found.key):
@@ -391,12 +441,14 @@ class HeadLog(Generic[S]):
         self._clock.sleep(self._random.uniform(0, bound_ms) / 1000)
 
 
-def _require_agreement(head: Head, state: LogState) -> None:
+def _require_agreement(head: Head, state: HeadState) -> None:
     if state.unknown_action is not None:
-        return  # what it did to these we cannot know, and we do not write here
+        return  # its effect on these fields is unknown, and this version does not write here
     said = (head.seq, head.epoch, head.horizon, head.catalog_seq, head.checkpoint, head.history)
     follows = (state.seq, state.epoch, state.horizon, state.catalog_seq, state.checkpoint, state.history)
     if said != follows:
         raise StoreCorruptError(
-            "a head contradicts its own commits; stop and investigate", says=said, follows=follows
+            "a head contradicts its own commits; stop writing to the store and investigate",
+            says=said,
+            follows=follows,
         )

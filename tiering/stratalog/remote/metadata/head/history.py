@@ -1,11 +1,11 @@
-"""Commits that a fold took out of the head, kept so that a writer can find its own and an operator can look
+"""History: the commits that folds took out of the head. Writers find their own commits there, operators look
 back.
 
     {"format":"stratalog-history","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
      "first":N,"last":N,"predecessor":DOC or null,"commits":[COMMIT...]}
 
-Each object names the one before it; the head names the newest. Immutable. Old ones may be trimmed: whoever
-walks past the oldest learns nothing, and that is no error.
+Each object names the one before it; the head names the newest. Objects are immutable. Old ones may be
+trimmed: a walk that passes the oldest object finds nothing, which is not an error.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from collections.abc import Iterator, Sequence
 from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.json_document import (
+    FORMAT_VERSION,
+    JsonFields,
+    decode_document,
+    encode_text,
+    format_json,
+)
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
-from stratalog.remote.metadata.head.format_version import FORMAT_VERSION, require_readable
 from stratalog.remote.metadata.head.head import Head
-from stratalog.remote.metadata.head.json_document import JsonFields, decode_document, encode_text, format_json
-from stratalog.remote.metadata.shard.actions import ActionTable
+from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.store_layout import StoreLayout, format_history_name
 
 _FORMAT = "stratalog-history"
@@ -29,9 +34,7 @@ _FORMAT = "stratalog-history"
 def write_history(
     store: ObjectStore, layout: StoreLayout, ids: IdGenerator, head: Head, commits: Sequence[Commit]
 ) -> DocumentRef:
-    """Store `commits`, which are all that the head holds, with the head's newest history object as
-    predecessor.
-    """
+    """Store `commits`, all that the head holds; the head's newest history object is the predecessor."""
     first, last = commits[0].seq, commits[-1].seq
     fields = {
         "format": _FORMAT,
@@ -53,7 +56,7 @@ def write_history(
 def find_in_history(
     store: ObjectStore, layout: StoreLayout, newest: DocumentRef | None, seq: int, table: ActionTable
 ) -> Commit | None:
-    """The folded commit of that number; None where no history reaches that far back. Raises
+    """The folded commit of that number; None where history does not reach so far. Raises
     StoreCorruptError.
     """
     for commits in _read_backwards(store, layout, newest, table):
@@ -73,18 +76,17 @@ def _read_backwards(
         except ObjectNotFoundError:
             return  # trimmed
         ref.verify(data, key)
-        fields = decode_document(data, key)
+        fields = decode_document(data, key, format_name=_FORMAT)
         yield _parse_commits(fields, table)
         predecessor = fields.optional_fields("predecessor")
         ref = None if predecessor is None else DocumentRef.from_json(predecessor, FileKind.HISTORY)
 
 
 def _parse_commits(fields: JsonFields, table: ActionTable) -> tuple[Commit, ...]:
-    if fields.text("format") != _FORMAT:
-        raise fields.fault("format", _FORMAT)
-    require_readable(fields)
     commits = fields.each("commits", lambda item, what: Commit.parse(JsonFields.of(item, what), table))
     expected = range(fields.integer("first", minimum=1), fields.integer("last", minimum=1) + 1)
     if not commits or [commit.seq for commit in commits] != list(expected):
-        raise StoreCorruptError("a history object has not the commits that it names", what=fields.what)
+        raise StoreCorruptError(
+            "a history object lacks commits that it names; restore it from a backup", what=fields.what
+        )
     return commits

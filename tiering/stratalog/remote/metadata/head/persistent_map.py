@@ -1,11 +1,11 @@
-"""A mapping whose changed copy shares what did not change.
+"""A mapping whose changed copy shares all that did not change.
 
-The keys are spread over a fixed number of small dictionaries. A changed copy takes over the dictionaries that
-it did not touch, so that a commit to a shard with a hundred thousand objects costs what the commit touches
-and one copy of the outer tuple, and a snapshot that a reader holds stays as it was, without a lock.
+The keys are spread over a fixed number of small dictionaries. A changed copy shares the dictionaries that it
+did not touch. So a commit to a shard with a hundred thousand objects costs as much as it touches, plus a copy
+of the outer tuple. A snapshot that a reader holds never changes, without a lock.
 
-Invariant: a dictionary that an instance refers to is never changed again. `PersistentMap.evolve` copies each
-one before its first change.
+Invariant: a dictionary that an instance refers to never changes. `Evolution` copies each one before its first
+change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EMPTY: dict[object, object] = {}
 
 
 class PersistentMap(Mapping[K, V]):
-    """Immutable, so thread-safe. The order of iteration is nobody's business: sort where it matters."""
+    """Immutable, so thread-safe. The order of iteration is arbitrary."""
 
     __slots__ = ("_buckets", "_size")
 
@@ -38,7 +38,7 @@ class PersistentMap(Mapping[K, V]):
             self._size = sum(map(len, buckets.values()))
 
     def of_buckets(self, buckets: tuple[dict[K, V], ...], size: int) -> PersistentMap[K, V]:
-        """Take over dictionaries that nobody changes any more; for `Evolution`."""
+        """A map of these dictionaries, which must not change any more. For `Evolution`."""
         result: PersistentMap[K, V] = PersistentMap()
         result._buckets = buckets
         result._size = size
@@ -80,9 +80,7 @@ class PersistentMap(Mapping[K, V]):
 
 
 class Evolution(Generic[K, V]):
-    """A changed copy of a `PersistentMap` in the making. Not thread-safe: one function uses it and lets it
-    go.
-    """
+    """Builds a changed copy of a `PersistentMap`. Not thread-safe: one function uses it."""
 
     __slots__ = ("_base", "_buckets", "_fresh", "_size")
 
@@ -90,7 +88,7 @@ class Evolution(Generic[K, V]):
         self._base = base
         self._buckets: Sequence[dict[K, V]] = buckets
         self._fresh: dict[int, dict[K, V]] = {}
-        """Buckets that are this copy's own, by number."""
+        """Buckets that this copy has made, by number."""
         self._size = len(base)
 
     def __setitem__(self, key: K, value: V) -> None:
@@ -108,13 +106,13 @@ class Evolution(Generic[K, V]):
         return key in self._fresh.get(number, self._buckets[number])
 
     def pop(self, key: K) -> V:
-        """Remove a key that is there; KeyError where it is not."""
+        """Remove a key and return its value. Raises KeyError."""
         value = self._own_bucket(key).pop(key)
         self._size -= 1
         return value
 
     def finish(self) -> PersistentMap[K, V]:
-        """The changed copy, the base itself where nothing changed. Not to be used again."""
+        """The changed copy, or the base where nothing changed. Call it once, last."""
         if not self._fresh:
             return self._base
         buckets = list(self._buckets)

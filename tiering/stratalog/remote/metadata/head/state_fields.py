@@ -1,4 +1,4 @@
-"""The fields of a checkpoint's root, and the rows of its pages, that shards and the catalog share."""
+"""The checkpoint fields and rows that shards and the catalog share: those of `HeadState`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypedDict
 from uuid import UUID
 
+from stratalog.remote.json_document import JsonFields, JsonObject
 from stratalog.remote.metadata.head.checkpoint import COMMON_FIELDS, CheckpointParts
 from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
 from stratalog.remote.metadata.head.document_ref import DroppedObject, parse_tracked_file
-from stratalog.remote.metadata.head.json_document import JsonFields, JsonObject
-from stratalog.remote.metadata.head.log_state import LogState
+from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 
 DROPPED = "dropped"
@@ -18,7 +18,7 @@ _DROPPED_COLUMNS = ("name", "kind", "size_bytes", "seq", "time_ms", "brought_seq
 
 
 class CommonState(TypedDict):
-    """Arguments of `LogState` that a checkpoint holds."""
+    """The arguments of `HeadState` that a checkpoint holds."""
 
     seq: int
     uuid: UUID
@@ -32,8 +32,10 @@ class CommonState(TypedDict):
     extras: PersistentMap[tuple[str, RowKey], JsonObject]
 
 
-def state_parts(state: LogState, fields: dict[str, object], tables: dict[str, Table[Any]]) -> CheckpointParts:
-    """The parts of a state: what its kind has, and what every state has."""
+def state_parts(
+    state: HeadState, fields: dict[str, object], tables: dict[str, Table[Any]]
+) -> CheckpointParts:
+    """The parts of a state: the given fields and tables of its kind, and those of every state."""
     common: dict[str, object] = {
         "uuid": str(state.uuid),
         "time_ms": state.time_ms,
@@ -58,7 +60,7 @@ def state_parts(state: LogState, fields: dict[str, object], tables: dict[str, Ta
     )
 
 
-def extras_of(state: LogState, kind: str) -> dict[RowKey, JsonObject]:
+def extras_of(state: HeadState, kind: str) -> dict[RowKey, JsonObject]:
     """The unknown columns of a kind's rows, by key."""
     return {key: extra for (extra_kind, key), extra in state.extras.items() if extra_kind == kind}
 
@@ -66,8 +68,9 @@ def extras_of(state: LogState, kind: str) -> dict[RowKey, JsonObject]:
 def common_from_parts(
     parts: CheckpointParts, columns: Mapping[str, tuple[tuple[str, ...], int]], known_fields: Collection[str]
 ) -> CommonState:
-    """Arguments of `LogState`. `columns`: by kind the known columns and how many are the key. Raises
-    StoreCorruptError.
+    """Parse the shared arguments. `columns`: by kind, the known columns and how many of them are the key.
+
+    Raises StoreCorruptError.
     """
     fields = parts.fields
     extras: list[tuple[tuple[str, RowKey], JsonObject]] = []
@@ -75,7 +78,7 @@ def common_from_parts(
         for row in parts.rows.get(kind, ()):
             if len(row.values) == len(names):
                 continue
-            # A row that an older writer added has nothing in a newer one's columns.
+            # A row of an older writer is null in the columns of a newer one.
             unknown = {name: value for name, value in row.unknown(names).items() if value is not None}
             if unknown:
                 extras.append(((kind, _key_of(row, names[:key_size])), unknown))

@@ -1,9 +1,9 @@
-"""The claims that a server has made of a shard: that its local logs are the newest there are.
+"""The claims of a server on a shard. They prove that its local logs are the newest there are.
 
-Each log directory keeps their uuids, one a line, in `claims-NNNN` (NNNN is the shard), and each claim is
-written to all that take it. What the first directory has counts, and what those others have that know all of
-it and more: it was away, or is a new one in the place of a disk that is lost. One that knows something else
-comes from another server, and does not speak for this one.
+Each log directory keeps the uuids of the claims, one a line, in `claims-NNNN` (NNNN is the shard). Each claim
+is written to every directory that accepts it. The claims of the first directory count, and those of other
+directories that know all of them and more: the first directory was away, or is new in the place of a lost
+disk. A directory with other claims comes from another server and does not count.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _CLAIMS_NAME = re.compile(r"claims-([0-9]{4})")
 
 
 def is_claims_name(name: str) -> bool:
-    """Whether a file of that name, in a log directory, has the claims of a shard."""
+    """Whether this is the name of a claims file in a log directory."""
     return _CLAIMS_NAME.fullmatch(name) is not None
 
 
 def parse_claims(data: bytes) -> frozenset[UUID]:
-    """Raises ValueError where it is anything else."""
+    """The claims in a file. Raises ValueError for any other content."""
     return frozenset(UUID(line) for line in data.decode("ascii").splitlines())
 
 
 class ClaimsFile:
-    """The claims as one directory has them. Not thread-safe: its lock makes it one process's own."""
+    """The claims file of one directory. Not thread-safe: the directory's lock excludes other processes."""
 
     def __init__(self, filesystem: FileSystem, directory: str, shard: int) -> None:
         self.shard = shard
@@ -42,26 +42,26 @@ class ClaimsFile:
 
     @staticmethod
     def find_all(filesystem: FileSystem, directory: str) -> Iterator[ClaimsFile]:
-        """Those that are there, by shard. Raises OSError."""
+        """The claims files of a directory, by shard. Raises OSError."""
         for name in sorted(filesystem.list_directory(directory)):
             found = _CLAIMS_NAME.fullmatch(name)
             if found is not None:
                 yield ClaimsFile(filesystem, directory, int(found.group(1)))
 
     def read(self) -> frozenset[UUID]:
-        """Raises DataDirectoryError where the file holds anything else, OSError."""
+        """The claims; none without a file. Raises DataDirectoryError where the file is damaged, OSError."""
         if not self._filesystem.exists(self.path):
             return frozenset()
         try:
             return parse_claims(self._filesystem.read_file(self.path))
         except ValueError as error:
             raise DataDirectoryError(
-                "the file of claims is damaged; move it away, and local logs will be set aside",
+                "the claims file is damaged; move it away, and the start will set local logs aside",
                 path=self.path,
             ) from error
 
     def write(self, claims: frozenset[UUID]) -> None:
-        """They are on disk when this returns: whole or, after a crash, not at all. Raises OSError."""
+        """Replace the file durably. After a crash the file is the old or the new one. Raises OSError."""
         new_path = self.path + ".new"
         if self._filesystem.exists(new_path):
             self._filesystem.unlink(new_path)
@@ -76,15 +76,16 @@ class ClaimsFile:
 
 
 class Claims:
-    """Those of a shard, in all directories of a server. Not thread-safe, as `ClaimsFile`."""
+    """The claims on one shard in all directories of a server. Not thread-safe, as `ClaimsFile`."""
 
     def __init__(self, filesystem: FileSystem, directories: Sequence[str], shard: int) -> None:
         assert directories
         self._files = [ClaimsFile(filesystem, directory, shard) for directory in directories]
 
     def read(self) -> frozenset[UUID]:
-        """Those that count. Raises DataDirectoryError where a directory that is asked cannot be read, or has
-        a damaged file, and no other one has any."""
+        """The claims that count. Raises DataDirectoryError where a file is damaged or unreadable and no other
+        directory has claims.
+        """
         found: list[frozenset[UUID]] = []
         failures: list[DataDirectoryError] = []
         for file in self._files:
@@ -100,15 +101,16 @@ class Claims:
             raise failures[0]
         for failed in failures:
             logger.warning(
-                "claims that cannot be read here are taken from other log directories, path=`%s`: %s",
+                "unreadable claims: those of other log directories are used, path=`%s`: %s",
                 failed.fields["path"],
                 failed.fields.get("reason", "damaged"),
             )
         return known
 
     def add(self, claim: UUID) -> frozenset[UUID]:
-        """One more; returns those that were known. In one directory at least when this returns. Raises
-        DataDirectoryError."""
+        """Add a claim; returns the claims before it. When this returns, at least one directory has the new
+        claim. Raises DataDirectoryError.
+        """
         known = self.read()
         failures: list[tuple[str, OSError]] = []
         for file in self._files:
@@ -119,14 +121,14 @@ class Claims:
         if len(failures) == len(self._files):
             first_path, first_failure = failures[0]
             raise DataDirectoryError(
-                "no log directory takes the claim without which this server may not own the store; free space"
-                " or repair a disk, and start again",
+                "no log directory can store the claim on the shard; free space or repair a disk, and start"
+                " again",
                 path=first_path,
                 reason=str(first_failure),
             ) from first_failure
         for path, refusal in failures:
             logger.warning(
-                "a claim could not be written to a log directory: a start that has only this one sets aside"
+                "a log directory could not store the claim: a start with this directory alone will set aside"
                 " the logs of tiered topics, path=`%s`: %s",
                 path,
                 refusal,
@@ -136,9 +138,8 @@ class Claims:
 
 def _unreadable(path: str, failure: OSError) -> DataDirectoryError:
     error = DataDirectoryError(
-        "the claims, which say that the local logs are the newest there are, cannot be read, and no other log"
-        " directory has them; repair the disk, or start with another directory in its place as"
-        " docs/operating.md says",
+        "the claims cannot be read, and no other log directory has any; repair the disk, or start with"
+        " another directory in its place as docs/operating.md says",
         path=path,
         reason=str(failure),
     )

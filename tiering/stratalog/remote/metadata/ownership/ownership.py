@@ -1,33 +1,32 @@
-"""Taking a shard over, and deciding what the local logs are still worth.
+"""Takes a shard over, and decides which local logs may continue.
 
-The log directories keep the uuids of the claims that were made from them, see `claims`. A uuid is written
-and fsynced before its claim is committed, so that a claim of one's own is always known; one that never landed
-does no harm.
+The log directories keep the uuids of the claims that were made from them, see `claims`. A uuid is written and
+fsynced before its claim is committed, so a server always knows its own claims; a uuid whose claim never
+landed is harmless.
 
-The claims in the shard's state tell since when nobody else has owned it: `trusted_epoch` is that of the
-first own claim behind the last foreign one, 0 where there was no foreign one. A directory that was copied
-knows only the claims from before, so it is told from the one that went on.
+The claims in the shard's state tell since when the server has been the only owner: `trusted_epoch` is the
+epoch of its first claim behind the last foreign one, 0 if there was no foreign one. A copied directory knows
+only the claims before the copy, so it differs from the original.
 
-A local log goes on only where both hold:
+A local log continues only if both hold:
 
-* it was written to since then: its first or its last batch carries `trusted_epoch` or a later epoch (of a log
-  that has been tiered all its life both do, or neither). Those that were imported carry the epochs of a
-  broker, and count as written under the epoch of the import;
-* it reaches the tiered end.
+* It was written to since then: its first or its last batch carries `trusted_epoch` or a later epoch (in a log
+  that has been tiered all its life both do, or neither). Imported logs carry the epochs of a broker, and
+  count as written under the epoch of the import.
+* It reaches the tiered end.
 
 Otherwise the whole local log of the partition is set aside, never deleted, and an empty one begins at the
-tiered end. What the one held beyond the tiered end was acknowledged at levels that do not outlive a change of
-owner; the other held nothing there.
+tiered end. In the first case, its records beyond the tiered end were acknowledged at levels that do not
+survive a change of owner; in the second, it has none there.
 
-A log that was written to since then, and still has the batch of the end mark (the last that was tiered), has
-it as it was tiered. Where it does not, or where its headers cannot be read, it was damaged, or came from
-somewhere else: what it holds was acknowledged here and nobody else has it, so nothing is touched, and a human
-decides. Only headers are looked at: no checksum covers the offsets and the epoch in them, and a damage of the
-records of a tiered batch decides nothing, since the store has them.
+A log that was written to since then, and still has the batch of the end mark (the last tiered batch), matches
+the tiered records. If it lacks that batch, or its headers are unreadable, it is damaged or comes from
+elsewhere. It may be the only copy of acknowledged records, so nothing is changed and a human decides. Only
+headers are compared: no checksum covers their offsets and epochs. Damaged records of a tiered batch do not
+matter here, since the store has them.
 
-A crash at any point is harmless: claims only accumulate, and setting aside is one rename. A process that
-dies when it has claimed the shard and has not looked at all logs leaves some from before; their epochs
-still say so.
+A crash at any point is harmless: claims only accumulate, and setting aside is one rename. A process that dies
+after it claimed the shard, before it compared all logs, leaves old logs; their epochs still mark them as old.
 """
 
 from __future__ import annotations
@@ -44,34 +43,28 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.ownership.claims import Claims
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import PartitionState
 from stratalog.remote.metadata.shard.shard_state import ShardClaim
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 
 FENCED_SUFFIX = "fenced"
 
 
 class ClaimedShard(NamedTuple):
-    """The epoch that this process owns, and since which one it has been the only owner."""
+    """The epoch of this process, and the epoch since which it has been the only owner."""
 
     epoch: int
     trusted_epoch: int
-    """What this directory holds of this epoch and later ones was written while nobody else owned the shard.
-    """
-
-    @property
-    def is_continued(self) -> bool:
-        """The previous claim was made from the same directory, or there was none."""
-        return self.trusted_epoch < self.epoch
+    """Batches of this epoch and later ones were written while no other server owned the shard."""
 
 
 class ReconciledLog(NamedTuple):
-    """A log that is fit to go on."""
+    """A log that may continue."""
 
     log: UnifiedLog
     set_aside_path: str | None
-    """Where its predecessor lies, for the operator; None where the log itself goes on."""
+    """Directory of the log that it replaces; None if the log itself continues."""
     reason: str
-    """Why it was set aside; empty where it was not."""
+    """Why that log was set aside; empty if it was not."""
 
 
 def claim_shard(
@@ -84,12 +77,11 @@ def claim_shard(
     owner: str,
     at_least: int = 0,
 ) -> ClaimedShard:
-    """Become the owner of the shard; whoever was it finds out at its next commit. `directories`: the log
-    directories of the server, those that work.
+    """Become the owner of the shard; the previous owner finds out at its next commit.
 
-    `at_least` keeps the leader epochs of local logs growing, where these know higher ones than the store:
-    those of a broker, or those of a head that was lost and came back older. Raises StoreError,
-    DataDirectoryError.
+    `directories`: the working log directories of the server. `at_least` keeps the leader epochs of local logs
+    growing if they know higher ones than the store: those of a broker, or of a head that was lost and
+    restored. Raises StoreError, DataDirectoryError.
     """
     claim = ids.uuid()
     own_claims = Claims(filesystem, directories, shard).add(claim)
@@ -101,11 +93,10 @@ def claim_shard(
 def reconcile_log(
     log_manager: LogManager, log: UnifiedLog, metadata: MetadataLog, claimed: ClaimedShard
 ) -> ReconciledLog:
-    """Compare a log that was just opened with the bucket; nothing has been appended to it since.
+    """Compare a log with the bucket, after it was opened and before any append.
 
-    The log that is returned begins at or below the tiered end, reaches it, and knows it. A log of a topic
-    that is not tiered is returned as it is. Raises DataDirectoryError, without a change, where the log is
-    damaged.
+    The returned log begins at or below the tiered end, reaches it, and knows it. A log of a topic that is not
+    tiered is returned as it is. Raises DataDirectoryError, without a change, where the log is damaged.
     """
     if not log.config.remote_storage_enable:
         return ReconciledLog(log, None, "")
@@ -113,12 +104,12 @@ def reconcile_log(
     partition = metadata.state().partition(tip)
     import_epoch = log_manager.import_epoch(log.topic_partition)
     try:
-        reason = _why_not(log, partition, claimed, -1 if import_epoch is None else import_epoch)
+        reason = _reason_to_stop(log, partition, claimed, -1 if import_epoch is None else import_epoch)
     except CorruptRecordError as damage:
         raise DataDirectoryError(
             "the local log is damaged, or is not the one that was tiered; restore it, or remove the segments"
-            " that end at or below the tiered end, or, to go on from there, move the directory away and make"
-            " an empty one in its place",
+            " that end at or below the tiered end, or, to continue from the tiered end, move its directory"
+            " away and make an empty one",
             path=log.directory,
             tiered_end_offset=partition.tiered_end_offset,
             log_end_offset=log.log_end_offset,
@@ -128,25 +119,27 @@ def reconcile_log(
     if reason:
         name, topic_id, config = log.topic_partition, log.topic_id, log.config
         if _is_empty(log):
-            # Nothing would be kept for anybody.
+            # There is nothing to keep.
             log.truncate_fully_and_start_at(partition.tiered_end_offset)
         else:
             path = log_manager.set_aside(name, FENCED_SUFFIX)
             log = log_manager.open_log(name, topic_id, config, start_offset=partition.tiered_end_offset)
     log.update_tiered_end_offset(partition.tiered_end_offset)
-    # The global start may lie above the local one where retention moved it while this log was away.
+    # Retention may have moved the log start while this log was away.
     log.increment_log_start_offset(min(partition.log_start_offset, log.high_watermark))
     return ReconciledLog(log, path, reason)
 
 
-def _why_not(log: UnifiedLog, partition: PartitionState, claimed: ClaimedShard, import_epoch: int) -> str:
-    """Why the log cannot go on; empty where it can. `import_epoch`: -1 where it was not imported. Raises
-    CorruptRecordError where nobody can tell.
+def _reason_to_stop(
+    log: UnifiedLog, partition: TieredPartition, claimed: ClaimedShard, import_epoch: int
+) -> str:
+    """The reason why the log cannot continue; empty if it can. `import_epoch`: -1 if it was not imported.
+    Raises CorruptRecordError where the log is damaged.
     """
     tiered_end_offset = partition.tiered_end_offset
     if _is_empty(log):
         return "" if log.log_end_offset == tiered_end_offset else "it is empty and ends elsewhere"
-    # Epochs are not negative: without a foreign owner they say nothing, and need not be readable.
+    # Epochs are not negative: without a foreign owner they do not matter, and may be unreadable.
     if claimed.trusted_epoch > 0 and max(import_epoch, _newest_epoch(log)) < claimed.trusted_epoch:
         return "another data directory has owned the shard since"
     if log.log_end_offset < tiered_end_offset:
@@ -156,7 +149,7 @@ def _why_not(log: UnifiedLog, partition: PartitionState, claimed: ClaimedShard, 
 
 
 def _trusted_epoch(epoch: int, earlier: Sequence[ShardClaim], own_claims: Container[UUID]) -> int:
-    """The first of the unbroken row of own epochs that ends with `epoch`; 0 where all have been own."""
+    """The first of the consecutive own epochs up to `epoch`; 0 if all epochs were own."""
     trusted_epoch = epoch
     for other in reversed(earlier):
         if other.uuid not in own_claims:
@@ -166,8 +159,8 @@ def _trusted_epoch(epoch: int, earlier: Sequence[ShardClaim], own_claims: Contai
 
 
 def _newest_epoch(log: UnifiedLog) -> int:
-    """The higher one of the leader epochs of the first and the last batch: one damaged field must not make a
-    log look old. Raises CorruptRecordError.
+    """The higher leader epoch of the first and the last batch, so that one damaged field does not make a log
+    look old. Raises CorruptRecordError.
     """
     edges = (log.header_at(log.local_log_start_offset), log.header_at(log.log_end_offset - 1))
     epochs = [header.leader_epoch for header in edges if header is not None]
@@ -176,8 +169,8 @@ def _newest_epoch(log: UnifiedLog) -> int:
     return max(epochs)
 
 
-def _require_end_mark(log: UnifiedLog, partition: PartitionState) -> None:
-    """Raises CorruptRecordError where the log has another batch in place of the last that was tiered."""
+def _require_end_mark(log: UnifiedLog, partition: TieredPartition) -> None:
+    """Raises CorruptRecordError where the log has another batch in the place of the last tiered one."""
     mark = partition.end_mark
     if mark is None or mark.base_offset < log.local_log_start_offset:
         return
@@ -185,7 +178,7 @@ def _require_end_mark(log: UnifiedLog, partition: PartitionState) -> None:
     found = None if header is None else (header.base_offset, header.leader_epoch, header.crc)
     if found != (mark.base_offset, mark.epoch, mark.crc):
         raise CorruptRecordError(
-            "the last tiered batch is another one in the local log",
+            "the local log has another batch in the place of the last tiered one",
             base_offset=mark.base_offset,
             tiered_crc=mark.crc,
             local_crc=None if header is None else header.crc,

@@ -1,80 +1,126 @@
-"""A shard's metadata log: who owns the shard, which objects are live, and how both change.
+"""A shard's metadata log: the owner of the shard and its live objects, and all changes of them.
 
 Uploaders, compactors, retention and collectors of any number of processes each open one and commit through
 it; they agree through the bucket alone. `head_log` has the protocol, `shard_judge` and `replace_judge` the
 rules, `shard_builder` their effect.
 
-What is durable: everything that a method here returns as committed. A method that raises
-StoreUnavailableError leaves it open whether its commit landed; calling it again with the same arguments is
-always safe, and for `add` returns the outcome of the first call if that one landed after all.
+Everything that a method here returns as committed is durable. A method that raises StoreUnavailableError
+leaves it open whether its commit landed. Calling it again with the same arguments is always safe; for `add`
+it returns the outcome of the first call if that one landed after all.
+
+The store's clock decides about age: its `Date` comes with every head, is the same for all actors, and cannot
+be set wrong on one of them. An actor whose own clock differs by more than `MAX_CLOCK_SKEW_MS` has a fault and
+must delete and expire nothing.
 """
 
 from __future__ import annotations
 
-import random
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import StoreError
-from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
-from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
+from stratalog.remote.metadata.head.checkpoint import CheckpointParts
+from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.fold import Folder
-from stratalog.remote.metadata.head.head_log import HeadLog, Landed
-from stratalog.remote.metadata.head.judgement import Judgement, judge_forget, require_request
+from stratalog.remote.metadata.head.head_actions import ActionTable
+from stratalog.remote.metadata.head.head_log import (
+    CommitSettings,
+    HeadLog,
+    Judgement,
+    Landed,
+    StoreActor,
+    judge_forget,
+)
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
-from stratalog.remote.metadata.shard.actions import Add, PartitionOffset
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
-from stratalog.remote.metadata.shard.replace_judge import ReplacePlan
-from stratalog.remote.metadata.shard.shard_builder import LoadDirectory
+from stratalog.remote.metadata.shard.replace_judge import ReplacePlan, require_request
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, PartitionOffset
+from stratalog.remote.metadata.shard.shard_builder import LoadDirectory, apply_commit
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts, shard_to_parts
 from stratalog.remote.metadata.shard.shard_judge import Refusal
-from stratalog.remote.metadata.shard.shard_machine import ShardMachine
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
-from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 
+logger = logging.getLogger(__name__)
+
 R = TypeVar("R")
+MAX_CLOCK_SKEW_MS = 5 * 60 * 1000
+
 Objects = Sequence[tuple[ObjectRef, Sequence[SliceEntry]]]
 
 
 class AddOutcome(NamedTuple):
-    """What became of uploaded objects."""
+    """The result of `MetadataLog.add`."""
 
     seq: int
-    """The commit that made them live; where all was refused, the one that the refusal was judged on."""
+    """The commit that made the objects live; where all slices were refused, the state that was judged."""
     refused: tuple[Refusal, ...]
-    """Slices that did not become live; all others did."""
+    """Slices that did not become live. All others did."""
 
 
 class ReplaceOutcome(NamedTuple):
-    """What became of a replacement."""
+    """The result of `MetadataLog.replace`."""
 
     seq: int
     refused: tuple[Refusal, ...]
-    """By output object, the partitions that keep their inputs."""
+    """The partitions that keep their inputs, by output object."""
     clipped: tuple[PartitionOffset, ...]
-    """Partitions whose output counts from a later offset than planned, because log start has moved."""
+    """Partitions whose output begins at a later offset than planned, because log start has moved."""
     has_committed: bool
-    """False where every partition was refused: the outputs are orphans then."""
+    """False where every partition was refused; the outputs are orphans then."""
 
 
 class AdvanceOutcome(NamedTuple):
-    """What became of a move of log starts. Partitions whose log start was there already are not refused."""
+    """The result of `MetadataLog.advance_log_start`. A log start that needed no move is not refused."""
 
     seq: int
     refused: tuple[Refusal, ...]
 
 
+class ShardMachine:
+    """The rules of a shard's log. Thread-safe: threads add and remove different keys of the directories."""
+
+    def __init__(self, load_directory: LoadDirectory) -> None:
+        self._load_directory = load_directory
+        self._at_hand: dict[str, Sequence[SliceEntry]] = {}
+
+    @property
+    def table(self) -> ActionTable:
+        return SHARD_ACTIONS
+
+    def empty(self) -> ShardState:
+        return ShardState()
+
+    def apply(self, state: ShardState, commit: Commit) -> ShardState:
+        return apply_commit(state, commit, self._directory)
+
+    def to_checkpoint(self, state: ShardState) -> CheckpointParts:
+        return shard_to_parts(state)
+
+    def from_checkpoint(self, parts: CheckpointParts) -> ShardState:
+        return shard_from_parts(parts)
+
+    def keep_directory(self, ref: ObjectRef, entries: Sequence[SliceEntry]) -> None:
+        """Keep a directory while its object is committed, so that its writer need not read it."""
+        self._at_hand[ref.name] = entries
+
+    def release_directory(self, ref: ObjectRef) -> None:
+        self._at_hand.pop(ref.name, None)
+
+    def _directory(self, ref: ObjectRef) -> Sequence[SliceEntry]:
+        entries = self._at_hand.get(ref.name)
+        return self._load_directory(ref) if entries is None else entries
+
+
 class MetadataLog:
-    """Thread-safe. Commits of one instance come one after another; `state` never waits."""
+    """Thread-safe. One instance makes one commit at a time; `state` never waits."""
 
     def __init__(self, log: HeadLog[ShardState], machine: ShardMachine) -> None:
         """Use `open`."""
@@ -82,43 +128,27 @@ class MetadataLog:
         self._machine = machine
         self._folder = Folder(log)
         self._fold_lock = threading.Lock()
-        self._last_fold_error: StoreError | None = None
 
     @staticmethod
     def open(
-        store: ObjectStore,
-        clock: Clock,
-        random_source: random.Random,
-        ids: IdGenerator,
-        identity: StoreIdentity,
+        actor: StoreActor,
         shard: int,
-        writer: Writer,
         load_directory: LoadDirectory,
         *,
         read_only: bool = False,
         witness: str = "",
         settings: CommitSettings | None = None,
     ) -> MetadataLog:
-        """Read the shard's state; create its head where the shard was never used and this is no reader.
+        """Read the shard's state; a writer creates the head of a shard that was never used.
 
-        `load_directory` reads an object's directory; it raises ObjectNotFoundError where the object is gone,
-        and may be called from any method here. `witness`: who else knows that the shard was used, see
+        `load_directory` reads an object's directory and raises ObjectNotFoundError where the object is gone;
+        any method here may call it. `witness` names proof outside of the store that the shard was used, see
         `head_witness`. Raises StoreCorruptError where the head is lost, StoreNotUsableError where newer
         software is needed, StoreUnavailableError.
         """
-        assert 0 <= shard < identity.shard_count, "a shard of this store"
+        assert 0 <= shard < actor.identity.shard_count, "a shard of this store"
         machine = ShardMachine(load_directory)
-        log = HeadLog(
-            store,
-            clock,
-            random_source,
-            ids,
-            identity,
-            StoreLayout(shard),
-            machine,
-            writer,
-            settings or CommitSettings(),
-        )
+        log = HeadLog(actor, StoreLayout(shard), machine, settings)
         log.open(read_only=read_only, witness=witness)
         return MetadataLog(log, machine)
 
@@ -128,36 +158,43 @@ class MetadataLog:
 
     @property
     def store_date_ms(self) -> int:
-        """The store's clock when the head was last read whole; `refresh(dated=True)` makes that now."""
+        """Time of the store's clock when the head was last read in full; `refresh(dated=True)` does so
+        now.
+        """
         return self._log.view.date_ms
 
     @property
-    def last_fold_error(self) -> StoreError | None:
-        """Why the last fold that followed a commit failed; None where it did not. It is tried again after the
-        next.
-        """
-        return self._last_fold_error
+    def store_id(self) -> UUID:
+        return self._log.identity.store_id
+
+    @property
+    def clock_skew_ms(self) -> int:
+        """Own clock minus the store's clock, as of `store_date_ms`."""
+        return self._log.clock_skew_ms
+
+    @property
+    def is_clock_trusted(self) -> bool:
+        """Whether the own clock agrees with the store's; if not, nothing may be deleted or expired."""
+        return abs(self.clock_skew_ms) <= MAX_CLOCK_SKEW_MS
 
     def state(self) -> ShardState:
-        """The newest state at hand, without asking the store."""
+        """The newest state at hand, without a request."""
         return self._log.view.state
 
     def refresh(self, *, dated: bool = False) -> ShardState:
-        """The state of now: one conditional GET where nothing is new. Raises StoreUnavailableError."""
+        """Read the current state: one conditional GET where nothing is new. Raises StoreUnavailableError."""
         return self._log.refresh(dated=dated).state
 
     def next_object_name(self) -> str:
-        """A name for an object that is about to be written; never to be used for anything else."""
+        """A fresh name for one object that is about to be written."""
         return format_object_name(self.state().seq, self._log.ids.uuid())
 
     def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0) -> int:
-        """Become the owner; returns the epoch. The caller has made `claim_uuid` durable on its own disk
-        before. `state().claim_before(epoch)` names the former owner.
-        """
+        """Become the owner; returns the new epoch. The caller has made `claim_uuid` durable on its disk."""
         return self._commit(lambda state: shard_judge.judge_claim(state, owner, claim_uuid, at_least)).outcome
 
     def add(self, objects: Objects, epoch: int) -> AddOutcome:
-        """Make uploaded objects live, slice by slice. Raises FencedError under an epoch that is over."""
+        """Make uploaded objects live, slice by slice. Raises FencedError where `epoch` has ended."""
         for ref, entries in objects:
             tips = {entry.topic_id_partition for entry in entries}
             require_request(
@@ -179,11 +216,11 @@ class MetadataLog:
         catalog_seq: int,
         drops_records: bool,
     ) -> ReplaceOutcome:
-        """Swap exactly these inputs for the outputs that were made from them.
+        """Replace exactly these inputs by the outputs that were made from them.
 
-        `covers` names the partitions of which all live slices from the first on were compacted. `catalog_seq`
-        is from `Catalog.confirm`, called just before. Raises PreconditionFailedError where `drops_records`
-        and a newer configuration was used here before.
+        `covers` tells for each partition whether its live slices from the first on were compacted.
+        `catalog_seq` is from `Catalog.confirm`, called just before. Raises PreconditionFailedError where
+        `drops_records` and a newer configuration was used here before.
         """
         plan = ReplacePlan(inputs, outputs, covers, catalog_seq if drops_records else None)
         plan.check(input_names)
@@ -195,9 +232,10 @@ class MetadataLog:
     def advance_log_start(
         self, starts: Mapping[TopicIdPartition, int], *, epoch: int | None, catalog_seq: int | None
     ) -> AdvanceOutcome:
-        """Move log starts forward. Only an owner, under its epoch, may go beyond a tiered end.
+        """Move log starts forward. Only an owner, under its epoch, may move one beyond a tiered end.
 
-        `catalog_seq` is from `Catalog.confirm` where a configuration decided this, None where a person did.
+        `catalog_seq` is from `Catalog.confirm` where a configuration decided the move, None where a person
+        did.
         """
         landed = self._commit(
             lambda state: shard_judge.judge_advance(state, starts, epoch, catalog_seq), epoch=epoch
@@ -205,28 +243,29 @@ class MetadataLog:
         return AdvanceOutcome(landed.seq, landed.outcome)
 
     def drop_partitions(self, topic_id: UUID, catalog_seq: int) -> int:
-        """Drop what a deleted topic has here; returns the commit that says so. `catalog_seq` is from
-        `Catalog.confirm_deleted`, called just before: a topic that the catalog does not know is not a deleted
-        one.
+        """Drop the partitions of a deleted topic; returns the commit that did so.
+
+        `catalog_seq` is from `Catalog.confirm_deleted`, called just before: a topic that the catalog does not
+        know is not a deleted topic.
         """
         return self._commit(
             lambda state: shard_judge.judge_drop_partitions(state, topic_id, catalog_seq, self.store_date_ms)
         ).seq
 
     def forget(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Take deleted files off the list of dropped ones; returns those that were on it."""
+        """Take deleted files off the list of dropped files; returns the names that were on it."""
         wanted = tuple(names)
         return self._commit(lambda state: judge_forget(state, wanted)).outcome
 
     def fold(self) -> int | None:
-        """Move the head's commits into a checkpoint. The fold's commit number; None where there was nothing
+        """Move the head's commits into a checkpoint. Returns the fold's commit number; None if nothing
         to do.
         """
         with self._fold_lock:
             return self._folder.fold()
 
     def fold_if_needed(self) -> int | None:
-        """`fold` where the head has outgrown its limits."""
+        """`fold` if the head has outgrown its limits."""
         with self._fold_lock:
             return self._folder.fold() if self._folder.is_due() else None
 
@@ -242,22 +281,22 @@ class MetadataLog:
         return landed
 
     def _fold_after_commit(self) -> None:
-        """The commit is made: that the head could not be folded after it is not its caller's failure."""
+        """Fold if due. A failure is not the caller's: the commit is made, and the next one folds again."""
         if not self._folder.is_due() or not self._fold_lock.acquire(blocking=False):
-            return  # nothing to do, or somebody is doing it
+            return  # nothing to do, or another thread folds
         try:
             self._folder.fold()
         except StoreError as error:
-            self._last_fold_error = error
-        else:
-            self._last_fold_error = None
+            logger.warning(
+                "the head could not be folded; the next commit tries again, shard=`%s`: %s",
+                self.layout.shard,
+                error,
+            )
         finally:
             self._fold_lock.release()
 
     def _judge_add(self, state: ShardState, objects: Objects, epoch: int) -> Judgement[tuple[Refusal, ...]]:
-        """As `judge_add`, where objects that an earlier call has committed after all count as committed
-        now.
-        """
+        """Judge as `judge_add`; objects that an earlier call has committed count as committed now."""
         known: list[Refusal] = []
         fresh: list[tuple[ObjectRef, Sequence[SliceEntry]]] = []
         for ref, entries in objects:
@@ -272,8 +311,8 @@ class MetadataLog:
         return Judgement(judgement.actions, (*known, *judgement.outcome))
 
     def _refused_before(self, state: ShardState, ref: ObjectRef, epoch: int) -> tuple[Refusal, ...] | None:
-        """What the commit that brought this object refused of it; None where no commit of ours has brought
-        it.
+        """The slices that were refused when this object was committed under `epoch`; None where it was
+        not.
         """
         live_object = state.objects.get(ref.name)
         dropped = state.dropped_objects.get(ref.name)

@@ -1,9 +1,9 @@
-"""Decides whether objects may take the place of those that they were made from.
+"""Judges whether objects may replace the objects that they were made from.
 
-A replacement was planned on some state and is judged on a later one. Of a partition one of two things may
-have happened to the planned inputs in between: nothing, or log start has passed the first of them. In the
-second case the output counts for what is left only: it is clipped to begin where the first remaining input
-begins. Everything else (another compaction got there first, the topic is gone) refuses that partition.
+A replacement was planned on one state and is judged on a later one. In between, log start may have passed the
+first planned inputs of a partition. Then the output counts only for the remaining inputs: it is clipped to
+begin where the first of them begins. Any other change of the inputs (another compaction came first, the topic
+is deleted) refuses that partition.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.judgement import Judgement, require_request
-from stratalog.remote.metadata.shard.actions import PartitionOffset, RefusedSlice, Replace
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.head.head_log import Judgement
+from stratalog.remote.metadata.shard.shard_actions import PartitionOffset, RefusedSlice, Replace
 from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
     NOT_FROM_FIRST_SLICE,
@@ -28,6 +28,7 @@ from stratalog.remote.metadata.shard.shard_judge import (
     require_fresh_catalog,
 )
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -37,19 +38,19 @@ MAX_INPUTS = 500
 
 @dataclass(frozen=True, slots=True)
 class ReplacePlan:
-    """What a compactor wants to commit. Immutable."""
+    """A planned replacement. Immutable."""
 
     inputs: Mapping[TopicIdPartition, Sequence[LiveSlice]]
-    """By partition the live slices that were read, in order, without a gap between them."""
+    """The live slices that were read, by partition, in order, without gaps."""
     outputs: Sequence[tuple[ObjectRef, Sequence[SliceEntry]]]
-    """They tile, by partition, the range of the inputs."""
+    """For each partition they tile the range of its inputs."""
     covers: Mapping[TopicIdPartition, bool] = field(default_factory=dict[TopicIdPartition, bool])
-    """Partitions of which the job compacted everything from the first live slice on."""
+    """Whether the job compacted everything of a partition from its first live slice on."""
     catalog_seq: int | None = None
-    """Of the configuration that decided what was kept; needed where records were dropped."""
+    """Number of the catalog with the configuration that was used; needed where records were dropped."""
 
     def check(self, input_names: Sequence[str]) -> None:
-        """Raises InvalidRequestError where the plan contradicts itself, whatever the state is."""
+        """Raises InvalidRequestError where the plan contradicts itself."""
         require_request(bool(self.inputs), "a replacement has inputs")
         read = {live.object_name for slices in self.inputs.values() for live in slices}
         require_request(read == set(input_names), "input names are those of the objects that were read")
@@ -69,8 +70,7 @@ class ReplacePlan:
 def judge_replace(
     state: ShardState, plan: ReplacePlan
 ) -> Judgement[tuple[tuple[Refusal, ...], tuple[PartitionOffset, ...]]]:
-    """The outcome is what was refused, and the partitions whose output was clipped with their new base
-    offset.
+    """The outcome: refusals, and the clipped partitions with their new base offset.
 
     Raises PreconditionFailedError where the plan's catalog seq is older than one that was used here.
     """
@@ -101,10 +101,8 @@ def judge_replace(
     return Judgement((_replacement(state, plan, replaced, reasons, clipped),), (refusals, tuple(clipped)))
 
 
-def remaining_inputs(partition: PartitionState, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
-    """The planned inputs that are live: all of them, or a rest behind log start; empty where neither is
-    so.
-    """
+def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
+    """The planned inputs that are live: all of them, or those behind log start; else none."""
     slices = partition.slices
     first = bisect.bisect_left(slices, planned[0].base_offset, key=lambda live: live.base_offset)
     if slices[first : first + len(planned)] == tuple(planned):
@@ -121,14 +119,14 @@ def _partition_refusal(
         return TOPIC_DELETED
     if not rest:
         return INPUTS_CHANGED
-    # Tombstones may have gone in such a job: it must have seen every older record of their keys.
+    # Such a job may drop tombstones, so it must have read every older record of their keys.
     if is_covering and not is_first_live(state.partition(tip), rest):
         return NOT_FROM_FIRST_SLICE
     return None
 
 
-def is_first_live(partition: PartitionState, rest: Sequence[LiveSlice]) -> bool:
-    """Whether nothing live lies below these slices."""
+def is_first_live(partition: TieredPartition, rest: Sequence[LiveSlice]) -> bool:
+    """Whether no live slice lies below these."""
     return partition.slices[0] == rest[0]
 
 
@@ -185,3 +183,9 @@ def _require_tiling(tip: TopicIdPartition, planned: Sequence[LiveSlice], made: S
         "outputs have the range of their inputs",
         partition=tip,
     )
+
+
+def require_request(is_valid: bool, message: str, **fields: object) -> None:
+    """Raises InvalidRequestError with `message` unless `is_valid`."""
+    if not is_valid:
+        raise InvalidRequestError(message, **fields)

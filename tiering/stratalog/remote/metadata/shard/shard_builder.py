@@ -1,7 +1,7 @@
-"""Applies commits to the state of a shard. Followers and writers use the same code, and it decides nothing.
+"""Applies commits to the state of a shard. Followers and writers use the same code, which decides nothing.
 
-Every outcome is in the commit; what is derived here (an object's count of live slices, an input that lost its
-last one) is compared with what the commit says, and a difference is a contradiction in the store:
+A commit contains every outcome. Values that follow from the state (an object's count of live slices, an input
+that lost its last one) are compared with the commit; a difference means that the store contradicts itself:
 StoreCorruptError.
 """
 
@@ -16,25 +16,17 @@ from collections.abc import Callable, Iterable, Sequence
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
-from stratalog.remote.metadata.head.log_state import (
+from stratalog.remote.metadata.head.head_actions import Action, Fold, Forget
+from stratalog.remote.metadata.head.head_state import (
     after_commit,
     after_fold,
     contradiction,
     drop_file,
     forget_files,
 )
-from stratalog.remote.metadata.shard.actions import (
-    Action,
-    Add,
-    AdvanceLogStart,
-    Claim,
-    DropPartitions,
-    Fold,
-    Forget,
-    Replace,
-)
-from stratalog.remote.metadata.shard.partition_state import EMPTY_PARTITION, LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.shard_actions import Add, AdvanceLogStart, Claim, DropPartitions, Replace
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
+from stratalog.remote.metadata.shard.tiered_partition import EMPTY_PARTITION, LiveSlice, TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -43,9 +35,8 @@ LoadDirectory = Callable[[ObjectRef], Sequence[SliceEntry]]
 
 
 def apply_commit(state: ShardState, commit: Commit, load_directory: LoadDirectory) -> ShardState:
-    """The state after `commit`. Raises StoreCorruptError where the commit cannot follow on the state, and
-    whatever `load_directory` raises (ObjectNotFoundError where the head that the commit was read from is
-    old).
+    """The state after `commit`. Raises StoreCorruptError where the commit cannot follow the state, and the
+    errors of `load_directory` (ObjectNotFoundError where the head of the commit is old).
     """
     state = after_commit(state, commit)
     for action in commit.actions:
@@ -70,7 +61,7 @@ def _apply_action(
         case Fold():
             return after_fold(state, action, commit)
         case _:
-            return state  # newer software's; `after_commit` has noted that we may not write any more
+            return state  # an unknown action; `after_commit` has noted that this version must not write
 
 
 def _apply_claim(state: ShardState, claim: Claim, commit: Commit) -> ShardState:
@@ -81,7 +72,7 @@ def _apply_claim(state: ShardState, claim: Claim, commit: Commit) -> ShardState:
 
 
 class _Builder:
-    """The next state in the making, for the actions that move slices. Not thread-safe: one call uses it."""
+    """Builds the next state for actions that move slices. Not thread-safe: one call uses it."""
 
     def __init__(self, state: ShardState, commit: Commit, load_directory: LoadDirectory) -> None:
         self._state = state
@@ -129,7 +120,7 @@ class _Builder:
             self._partitions[tip] = before.with_slice(live)
             slices += 1
             slice_bytes += entry.data_bytes
-        self._bring(add.object, slices, slice_bytes)
+        self._add_object(add.object, slices, slice_bytes)
 
     def _replace(self, replace: Replace) -> None:
         self._use_catalog(replace.catalog_seq)
@@ -153,7 +144,7 @@ class _Builder:
             )
         still_live = set(replace.still_live)
         self._drop_slices(lost, {name for name in replace.inputs if name not in still_live})
-        self._bring_outputs(replace, outputs)
+        self._add_outputs(replace, outputs)
 
     def _output_slices(self, replace: Replace) -> dict[TopicIdPartition, list[LiveSlice]]:
         refused = {tip for tip, _ in replace.refused}
@@ -173,7 +164,7 @@ class _Builder:
                     raise self._contradiction("outputs of a partition do not tile", partition=tip)
         return outputs
 
-    def _bring_outputs(self, replace: Replace, outputs: dict[TopicIdPartition, list[LiveSlice]]) -> None:
+    def _add_outputs(self, replace: Replace, outputs: dict[TopicIdPartition, list[LiveSlice]]) -> None:
         counts: dict[str, int] = defaultdict(int)
         sizes: dict[str, int] = defaultdict(int)
         for slices in outputs.values():
@@ -181,7 +172,7 @@ class _Builder:
                 counts[live.object_name] += 1
                 sizes[live.object_name] += live.entry.data_bytes
         for ref in replace.outputs:
-            self._bring(ref, counts[ref.name], sizes[ref.name])
+            self._add_object(ref, counts[ref.name], sizes[ref.name])
 
     def _advance(self, advance: AdvanceLogStart) -> None:
         self._use_catalog(advance.catalog_seq)
@@ -206,32 +197,32 @@ class _Builder:
             if topic_id in self._dropped_topics:
                 self._dropped_topics.pop(topic_id)
 
-    def _partition(self, tip: TopicIdPartition) -> PartitionState:
+    def _partition(self, tip: TopicIdPartition) -> TieredPartition:
         found = self._partitions.get(tip)
         return EMPTY_PARTITION if found is None else found
 
-    def _bring(self, ref: ObjectRef, slices: int, slice_bytes: int) -> None:
+    def _add_object(self, ref: ObjectRef, slices: int, slice_bytes: int) -> None:
         if ref.name in self._objects or ref.name in self._dropped:
-            raise self._contradiction("it brings an object that is known already", object=ref.name)
+            raise self._contradiction("it adds an object that is already known", object=ref.name)
         if slices == 0:
-            raise self._contradiction("it brings an object without slices", object=ref.name)
+            raise self._contradiction("it adds an object without slices", object=ref.name)
         self._objects[ref.name] = LiveObject(ref, self._commit.seq, slices, slice_bytes)
 
     def _drop_slices(self, lost: Iterable[LiveSlice], dropped: set[str]) -> None:
-        """Count slices off their objects; exactly those in `dropped` have none left."""
+        """Subtract slices from their objects. Exactly the objects in `dropped` have none left then."""
         counts: dict[str, int] = defaultdict(int)
         sizes: dict[str, int] = defaultdict(int)
         for live in lost:
             counts[live.object_name] += 1
             sizes[live.object_name] += live.entry.data_bytes
         for name in dropped - counts.keys():
-            raise self._contradiction("it drops an object that loses nothing", object=name)
+            raise self._contradiction("it drops an object that loses no slice", object=name)
         for name, count in counts.items():
             live_object = self._state.objects[name]
             left = live_object.live_slices - count
             assert left >= 0, "live slices are counted"
             if (left == 0) != (name in dropped):
-                raise self._contradiction("it is wrong about an object's last slice", object=name)
+                raise self._contradiction("it is wrong about the last slice of an object", object=name)
             if left:
                 left_bytes = live_object.live_bytes - sizes[name]
                 self._objects[name] = live_object._replace(live_slices=left, live_bytes=left_bytes)
@@ -244,7 +235,9 @@ class _Builder:
         if catalog_seq is None:
             return
         if catalog_seq < self._catalog_seq:
-            raise self._contradiction("it used an older catalog than the one before", catalog_seq=catalog_seq)
+            raise self._contradiction(
+                "it used an older catalog than an earlier commit", catalog_seq=catalog_seq
+            )
         self._catalog_seq = catalog_seq
 
     def _contradiction(self, what: str, **fields: object) -> Exception:
@@ -252,14 +245,12 @@ class _Builder:
 
 
 def partitions_of(state: ShardState, topic_id: object) -> list[TopicIdPartition]:
-    """The topic's partitions that the shard knows, in order."""
+    """The known partitions of a topic, in order."""
     return sorted(tip for tip in state.partitions if tip.topic_id == topic_id)
 
 
-def _position_of(partition: PartitionState, base_offset: int, end_offset: int) -> tuple[int, int] | None:
-    """Indexes [first, last) of the slices that make up exactly [base_offset, end_offset); None where none
-    do.
-    """
+def _position_of(partition: TieredPartition, base_offset: int, end_offset: int) -> tuple[int, int] | None:
+    """Indexes [first, last) of the slices that tile exactly [base_offset, end_offset); None if none do."""
     slices = partition.slices
     first = bisect.bisect_left(slices, base_offset, key=lambda live: live.base_offset)
     last = bisect.bisect_left(slices, end_offset, key=lambda live: live.end_offset)

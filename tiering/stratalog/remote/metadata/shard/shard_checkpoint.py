@@ -2,10 +2,10 @@
 
     partitions   by (topic id, partition): offsets and end mark
     slices       by (topic id, partition, base offset): see `slice_row`
-    objects      by name: the reference, what is live of it, and the commit that brought it
+    objects      by name: the reference, its live slices and bytes, and the commit that added it
     dropped      by name: files that wait to be deleted
 
-The root also holds `claims` (where each epoch began) and `dropped_topics`.
+The root also holds `claims` (the beginning of each epoch) and `dropped_topics`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text, to_uuid
 from stratalog.remote.metadata.head.checkpoint import CheckpointParts
 from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
-from stratalog.remote.metadata.head.json_document import JsonFields, to_integer, to_row, to_text, to_uuid
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.head.state_fields import (
     common_from_parts,
     extras_of,
     state_parts,
 )
-from stratalog.remote.metadata.shard.actions import MAX_PARTITION, format_ref, parse_ref
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION, format_ref, parse_ref
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
 from stratalog.remote.metadata.shard.slice_row import (
     SLICE_COLUMNS,
@@ -37,6 +36,7 @@ from stratalog.remote.metadata.shard.slice_row import (
     parse_slice,
     slice_key,
 )
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 
 PARTITIONS = "partitions"
 OBJECTS = "objects"
@@ -111,7 +111,9 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
         slices[tip].append(live)
     partitions = dict(_parse_partition(row, slices) for row in parts.rows.get(PARTITIONS, ()))
     if slices:
-        raise StoreCorruptError("a checkpoint has slices of a partition that it does not list; investigate")
+        raise StoreCorruptError(
+            "a checkpoint has slices of a partition that it does not list; keep it and investigate"
+        )
     state = ShardState(
         **common_from_parts(parts, _KINDS, _ROOT_FIELDS),
         partitions=PersistentMap(partitions.items()),
@@ -124,11 +126,13 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
     try:
         state.check()
     except AssertionError as error:
-        raise StoreCorruptError(f"a checkpoint contradicts itself: {error}; investigate") from error
+        raise StoreCorruptError(
+            f"a checkpoint contradicts itself: {error}; keep it and investigate"
+        ) from error
     return state
 
 
-def _partition_key(item: tuple[TopicIdPartition, PartitionState]) -> RowKey:
+def _partition_key(item: tuple[TopicIdPartition, TieredPartition]) -> RowKey:
     return str(item[0].topic_id), item[0].partition
 
 
@@ -136,7 +140,7 @@ def _object_key(live_object: LiveObject) -> RowKey:
     return (live_object.ref.name,)
 
 
-def _format_partition(item: tuple[TopicIdPartition, PartitionState]) -> Row:
+def _format_partition(item: tuple[TopicIdPartition, TieredPartition]) -> Row:
     tip, partition = item
     return (
         str(tip.topic_id),
@@ -151,9 +155,9 @@ def _format_partition(item: tuple[TopicIdPartition, PartitionState]) -> Row:
 
 def _parse_partition(
     row: JsonFields, slices: dict[TopicIdPartition, list[LiveSlice]]
-) -> tuple[TopicIdPartition, PartitionState]:
+) -> tuple[TopicIdPartition, TieredPartition]:
     tip = TopicIdPartition(row.uuid("topic_id"), row.integer("partition", maximum=MAX_PARTITION))
-    return tip, PartitionState(
+    return tip, TieredPartition(
         log_start_offset=row.integer("log_start_offset"),
         tiered_end_offset=row.integer("tiered_end_offset"),
         stable_end_offset=row.integer("stable_end_offset"),

@@ -1,8 +1,9 @@
-"""Decides what a shard's actions may do. Only writers come here: the outcome goes into the commit.
+"""The judge: decides which actions on a shard are valid. Only writers use it; the outcome goes into the
+commit.
 
-Each judgement is a pure function of the state that the head's ETag names, so a commit that lands was valid
+Each judgement is a pure function of the state that the head's ETag names. So a commit that lands was valid
 when it landed, however long it was on its way. Partitions are judged one by one: a deleted topic or a lost
-race refuses the slices that it concerns and no others. An object of which nothing is left is not committed.
+race refuses only the slices that it concerns. An object without accepted slices is not committed.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from uuid import UUID
 
 from stratalog.base.errors import FencedError, PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.judgement import DELETED_TOPIC_KEPT_MS, Judgement
-from stratalog.remote.metadata.shard.actions import (
-    Action,
+from stratalog.remote.metadata.head.head_actions import Action
+from stratalog.remote.metadata.head.head_log import Judgement
+from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
+from stratalog.remote.metadata.shard.shard_actions import (
     Add,
     AdvanceLogStart,
     Claim,
@@ -39,10 +41,10 @@ ABOVE_TIERED_END = "above_tiered_end"
 
 
 class Refusal(NamedTuple):
-    """Part of what was asked for that the commit does not do."""
+    """A part of a request that the commit leaves out."""
 
     object_name: str
-    """Empty where no object is concerned."""
+    """Empty unless an object is concerned."""
     partition: TopicIdPartition
     reason: str
     """One of the constants of this module."""
@@ -57,7 +59,7 @@ def judge_claim(state: ShardState, owner: str, uuid: UUID, at_least: int) -> Jud
 def judge_add(
     state: ShardState, objects: Sequence[tuple[ObjectRef, Sequence[SliceEntry]]], epoch: int
 ) -> Judgement[tuple[Refusal, ...]]:
-    """Objects in order, slice by slice. Raises FencedError where `epoch` is not the current one."""
+    """Judges objects in order, slice by slice. Raises FencedError where `epoch` is not current."""
     require_epoch(state, epoch)
     actions: list[Action] = []
     refusals: list[Refusal] = []
@@ -89,10 +91,10 @@ def judge_advance(
     epoch: int | None,
     catalog_seq: int | None,
 ) -> Judgement[tuple[Refusal, ...]]:
-    """Forward only: what is no move is left out. Beyond the tiered end only an owner may go.
+    """Judges moves of log starts. Only forward moves count; only an owner may go beyond the tiered end.
 
-    Raises FencedError where an `epoch` is given that is not current, PreconditionFailedError where the
-    catalog seq is older than one that was used before.
+    Raises FencedError where `epoch` is given and not current, PreconditionFailedError where the catalog seq
+    is older than one that was used before.
     """
     if epoch is not None:
         require_epoch(state, epoch)
@@ -121,8 +123,9 @@ def judge_advance(
 def judge_drop_partitions(
     state: ShardState, topic_id: UUID, catalog_seq: int, store_date_ms: int
 ) -> Judgement[None]:
-    """The caller has seen the deletion in the catalog at `catalog_seq`. A topic that is gone already is no
-    work.
+    """Drops the partitions of a topic, whose deletion the caller has seen in the catalog at `catalog_seq`.
+
+    Nothing to commit where that is already done.
     """
     require_fresh_catalog(state, catalog_seq)
     if topic_id in state.dropped_topics:
@@ -148,8 +151,8 @@ def require_epoch(state: ShardState, epoch: int) -> None:
 
 
 def require_fresh_catalog(state: ShardState, catalog_seq: int | None) -> None:
-    """A configuration that is older than one that was acted upon deletes nothing. Raises
-    PreconditionFailedError.
+    """Raises PreconditionFailedError where a newer configuration was used before: an old one deletes
+    nothing.
     """
     if catalog_seq is not None and catalog_seq < state.catalog_seq:
         raise PreconditionFailedError(
@@ -160,7 +163,7 @@ def require_fresh_catalog(state: ShardState, catalog_seq: int | None) -> None:
 
 
 def object_refusal(state: ShardState, ref: ObjectRef) -> str | None:
-    """Why none of an object's slices can become live."""
+    """The reason why no slice of an object can become live; None if there is no such reason."""
     if is_born_too_early(state, ref):
         return BORN_BEFORE_HORIZON
     if ref.name in state.objects or ref.name in state.dropped_objects:
@@ -169,17 +172,17 @@ def object_refusal(state: ShardState, ref: ObjectRef) -> str | None:
 
 
 def is_born_too_early(state: ShardState, ref: ObjectRef) -> bool:
-    """An orphan sweep may have deleted what was born before the horizon."""
+    """Whether the object was born before the horizon: an orphan sweep may have deleted it."""
     return ref.birth < state.horizon
 
 
 def slice_refusal(state: ShardState, entry: SliceEntry, tiered_end_offset: int) -> str | None:
-    """Why one slice cannot become live."""
+    """The reason why one slice cannot become live; None if it can."""
     if entry.topic_id in state.dropped_topics:
         return TOPIC_DELETED
     return NOT_AT_TIERED_END if entry.base_offset != tiered_end_offset else None
 
 
 def emptied(state: ShardState, lost: Mapping[str, int]) -> tuple[str, ...]:
-    """Names of the objects that lose their last live slice, given how many each of them loses."""
+    """Names of the objects that lose their last live slice. `lost`: lost slices by name."""
     return tuple(sorted(name for name, count in lost.items() if state.objects[name].live_slices == count))

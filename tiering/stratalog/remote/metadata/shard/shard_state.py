@@ -1,7 +1,7 @@
-"""What is live in a shard after some commit: the partitions with their slices, and the objects that hold
+"""The state of a shard after some commit: the partitions with their live slices, and the objects that hold
 them.
 
-A state is immutable and shares all that a commit did not touch with the state before it, so a snapshot costs
+A state is immutable and shares all that a commit did not touch with the state before it. So a snapshot costs
 nothing and readers need no lock. `stratalog.remote.metadata.shard.shard_builder` makes the next one.
 """
 
@@ -13,9 +13,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.log_state import LogState
+from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.shard.partition_state import EMPTY_PARTITION, PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import EMPTY_PARTITION, TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 
 
@@ -24,10 +24,10 @@ class LiveObject(NamedTuple):
 
     ref: ObjectRef
     seq: int
-    """The commit that brought it."""
+    """The commit that added the object."""
     live_slices: int
     live_bytes: int
-    """Data bytes of its live slices, for choosing what is worth rewriting."""
+    """Data bytes of its live slices; compaction chooses objects by them."""
 
 
 class ShardClaim(NamedTuple):
@@ -41,18 +41,20 @@ class ShardClaim(NamedTuple):
 
 
 class DroppedTopic(NamedTuple):
-    """A deleted topic whose partitions are gone, remembered so that a late upload cannot bring it back."""
+    """A deleted topic whose partitions are dropped. It is remembered so that a late upload cannot
+    restore it.
+    """
 
     seq: int
     time_ms: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ShardState(LogState):
+class ShardState(HeadState):
     """Immutable, so thread-safe."""
 
-    partitions: PersistentMap[TopicIdPartition, PartitionState] = dataclasses.field(
-        default_factory=PersistentMap[TopicIdPartition, PartitionState]
+    partitions: PersistentMap[TopicIdPartition, TieredPartition] = dataclasses.field(
+        default_factory=PersistentMap[TopicIdPartition, TieredPartition]
     )
     objects: PersistentMap[str, LiveObject] = dataclasses.field(
         default_factory=PersistentMap[str, LiveObject]
@@ -64,14 +66,10 @@ class ShardState(LogState):
         default_factory=PersistentMap[UUID, DroppedTopic]
     )
 
-    def partition(self, tip: TopicIdPartition) -> PartitionState:
-        """The partition's state; the empty one where the shard does not know it."""
+    def partition(self, tip: TopicIdPartition) -> TieredPartition:
+        """The partition; an empty one where the shard does not know it."""
         found = self.partitions.get(tip)
         return EMPTY_PARTITION if found is None else found
-
-    def claim_before(self, epoch: int) -> ShardClaim | None:
-        """The claim that `epoch` took over from; None where there was none."""
-        return max((claim for claim in self.claims if claim.epoch < epoch), default=None)
 
     def check(self) -> None:
         """Raise AssertionError where the state contradicts itself. Looks at every slice."""
@@ -87,26 +85,24 @@ class ShardState(LogState):
                 assert live.entry.topic_id_partition == tip, "a slice belongs to its partition"
                 live_slices[live.object_name] += 1
                 live_bytes[live.object_name] += live.entry.data_bytes
-        assert live_slices.keys() == set(self.objects), (
-            "an object is live where it has a live slice, only there"
-        )
+        assert live_slices.keys() == set(self.objects), "exactly the objects with a live slice are live"
         for name, live_object in self.objects.items():
             assert live_object.ref.name == name, "an object is found under its name"
             assert live_object.live_slices == live_slices[name], "live slices are counted"
             assert live_object.live_bytes == live_bytes[name], "live bytes are counted"
-            assert 1 <= live_object.seq <= self.seq, "an object was brought by a commit"
-            assert name not in self.dropped_objects, "what is dropped is not live"
+            assert 1 <= live_object.seq <= self.seq, "a commit added each object"
+            assert name not in self.dropped_objects, "a dropped object is not live"
         self._check_bookkeeping()
 
     def _check_bookkeeping(self) -> None:
-        assert 0 <= self.horizon <= self.seq, "the horizon is a commit that was made"
-        assert self.folded_seq <= self.seq, "a checkpoint is not of the future"
+        assert 0 <= self.horizon <= self.seq, "the horizon is a known commit"
+        assert self.folded_seq <= self.seq, "a checkpoint is not newer than the state"
         assert [claim.epoch for claim in self.claims] == sorted({claim.epoch for claim in self.claims}), (
             "epochs grow"
         )
         assert self.epoch == (self.claims[-1].epoch if self.claims else 0), "the newest claim has the epoch"
         for name, dropped in self.dropped_objects.items():
             assert dropped.name == name, "a dropped file is found under its name"
-            assert dropped.brought_seq < dropped.seq <= self.seq, "a file is dropped after it was brought"
+            assert dropped.brought_seq < dropped.seq <= self.seq, "a file is dropped after it was added"
         if self.checkpoint is not None:
             assert self.checkpoint.name not in self.dropped_objects, "the current checkpoint is not dropped"

@@ -1,16 +1,16 @@
 """A live slice as a row of a checkpoint page.
 
-The columns are those of the slice's directory entry, with the offset from which it counts and the object that
-holds it. Parts of an entry are short arrays, `null` where the entry has none.
+The columns are those of the slice's directory entry, its valid base offset and its object. Parts of an entry
+are short arrays, or `null` where the entry has none.
 """
 
 from __future__ import annotations
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text
 from stratalog.remote.metadata.head.checkpoint_page import RowKey
-from stratalog.remote.metadata.head.json_document import JsonFields, to_integer, to_row, to_text
-from stratalog.remote.metadata.shard.actions import MAX_PARTITION
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import birth_of
 from stratalog.remote.objects.slice_entry import (
     KeyStrategy,
@@ -119,7 +119,7 @@ def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
         last_batch=parse_last_batch(row, "last_batch"),
         key_stream=_parse_key_stream(row),
         index=_parse_index(row),
-        # A page of an early version does not have the column.
+        # Pages of an early version lack this column.
         has_marker_times=row.values.get("has_marker_times") is not None and row.flag("has_marker_times"),
     )
     fault = entry.fault()
@@ -167,11 +167,11 @@ def _parse_key_stream(row: JsonFields) -> KeyStreamRef | None:
     position, size_bytes, entry_count, crc, strategy, version_header, hash_key_id = items
     number = to_integer(strategy, what, 0, max(KeyStrategy))
     return KeyStreamRef(
-        to_integer(position, what),
-        to_integer(size_bytes, what),
-        to_integer(entry_count, what),
-        to_integer(crc, what),
-        KeyStrategy(number),
-        to_text(version_header, what),
-        to_integer(hash_key_id, what, 0, (1 << 64) - 1),
+        position=to_integer(position, what),
+        size_bytes=to_integer(size_bytes, what),
+        entry_count=to_integer(entry_count, what),
+        crc=to_integer(crc, what),
+        strategy=KeyStrategy(number),
+        version_header=to_text(version_header, what),
+        hash_key_id=to_integer(hash_key_id, what, 0, (1 << 64) - 1),
     )

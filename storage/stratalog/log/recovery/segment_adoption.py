@@ -1,0 +1,214 @@
+"""Sealing the segments of a log that a broker wrote, whose indexes nothing proves.
+
+Indexes that lead to batches are taken as they are, if their entries ascend and end within the segment: each
+entry is compared with its batch when it is used. A transaction index is not: aborted records would be read as
+committed where an entry is damaged, or where the file did not come along. So it is made from the batches, by
+a look at every header of the log, and replaces the broker's where the two differ.
+
+Of a transaction without a batch here, because the log was trimmed, the batches say nothing, and the broker's
+entry stands. Nor do they behind a damaged header, which ends the walk of its segment: from there on the
+broker's entries stand, as far as there are any.
+
+Nothing is written before `write`, when it is known that the log can be served.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from stratalog.base.atomic_file import TEMPORARY_SUFFIX
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.file_contents import write_file
+from stratalog.base.filesystem import AppendFile
+from stratalog.log.leader_epoch_cache import LeaderEpochCache
+from stratalog.log.producers.producer_batch import ProducerBatch, read_batch
+from stratalog.log.recovery.recovered_lineage import is_newer, lower_epoch, require_epoch
+from stratalog.record.batch import crc_matches
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.record.end_transaction_marker import ControlType
+from stratalog.record.header import MAX_OFFSET
+from stratalog.segment.batch_walk import LocatedBatch, walk
+from stratalog.segment.file_names import (
+    OFFSET_INDEX_SUFFIX,
+    SEAL_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.indexes.index_file import IndexSeal
+from stratalog.segment.indexes.index_rebuild import index_batches
+from stratalog.segment.indexes.offset_index import OffsetIndex
+from stratalog.segment.indexes.segment_indexes import SegmentIndexes
+from stratalog.segment.indexes.time_index import TimeIndex
+from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.old_messages import require_no_old_message
+from stratalog.segment.segment_extent import SegmentExtent
+from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.segment_seal import SegmentSeal
+
+
+class SegmentAdoption:
+    """Of one log, oldest segment first. Used by one thread."""
+
+    def __init__(
+        self, resources: SegmentResources, known_epochs: LeaderEpochCache, *, may_have_newer: bool
+    ) -> None:
+        """`known_epochs`: of the log's file. `may_have_newer`: batches may have epochs that are not in the
+        file yet."""
+        self._resources = resources
+        self._filesystem = resources.filesystem
+        self._known_epochs = known_epochs
+        self._may_have_newer = may_have_newer
+        self._latest_epoch = NO_LEADER_EPOCH
+        # Where each open transaction began, by producer id.
+        self._open: dict[int, int] = {}
+        self._is_torn = False
+        self._files: dict[str, bytes | None] = {}
+
+    def adopt(self, segment: LogSegment, *, is_settled: bool) -> None:
+        """Look at every header of the next segment, and seal it. `is_settled`: recovery is not going to walk
+        it; else it gets no seal.
+
+        Raises DataDirectoryError where a batch has another leader epoch than the file says,
+        UnsupportedOperationError where a message is of an older format, OSError.
+        """
+        known = self._known_entries(segment)
+        aborted, end_offset = TransactionIndex(segment.base_offset), segment.base_offset
+        end_position = 0
+        with self._resources.files.use(segment.path) as file:
+            try:
+                for located in walk(file, 0, segment.size_bytes, epochs_ascend=False):
+                    batch = read_batch(file, located)
+                    self._require_epoch(segment, file, located)
+                    entry = self._follow(batch, known)
+                    if entry is not None:
+                        aborted.append(entry)
+                    end_position = located.position + located.header.size_in_bytes
+                    end_offset = located.header.next_offset
+            except CorruptRecordError:
+                require_no_old_message(file, end_position, segment.size_bytes, end_offset)
+                self._open.clear()
+                self._is_torn = True
+                for entry in known.values():
+                    if entry.last_offset >= end_offset:
+                        aborted.append(entry)
+                end_offset = MAX_OFFSET
+            if is_settled:
+                self._seal(segment, file, aborted.to_bytes(), end_offset)
+
+    def write(self) -> None:
+        """Write what differs from the broker's files, which may have other names, too. Durable when it
+        returns. Raises OSError."""
+        for path, data in self._files.items():
+            if data is None:
+                self._filesystem.unlink(path)
+            else:
+                write_file(self._filesystem, path + TEMPORARY_SUFFIX, [data])
+                self._filesystem.rename(path + TEMPORARY_SUFFIX, path)
+            self._resources.files.forget(path)
+        for directory in {posixpath.dirname(path) for path in self._files}:
+            self._filesystem.sync_directory(directory)
+        self._files.clear()
+
+    def _known_entries(self, segment: LogSegment) -> dict[int, AbortedTransaction]:
+        """The broker's entries by marker; none where its index cannot be one."""
+        try:
+            entries = TransactionIndex.load(self._filesystem, segment.directory, segment.base_offset)
+        except CorruptRecordError:
+            return {}
+        return {entry.last_offset: entry for entry in entries}
+
+    def _follow(
+        self, batch: ProducerBatch, known: dict[int, AbortedTransaction]
+    ) -> AbortedTransaction | None:
+        """The transaction that the batch aborts, if it does."""
+        header, marker = batch.header, batch.marker
+        if not batch.has_producer:
+            return None
+        if marker is None:
+            if header.is_transactional and not header.is_control:
+                self._open.setdefault(header.producer_id, header.base_offset)
+            return None
+        first_offset = self._open.pop(header.producer_id, None)
+        if marker.control_type is not ControlType.ABORT:
+            return None
+        entry = known.get(header.last_offset)
+        if first_offset is None or (self._is_torn and entry is not None):
+            return entry
+        stable_offset = min(self._open.values(), default=header.next_offset)
+        return AbortedTransaction(header.producer_id, first_offset, header.last_offset, stable_offset)
+
+    def _require_epoch(self, segment: LogSegment, file: AppendFile, located: LocatedBatch) -> None:
+        position, header = located
+        sinks = header.leader_epoch < self._latest_epoch
+        is_known = self._known_epochs.epoch_for_offset(header.base_offset) in (None, header.leader_epoch)
+        if not sinks and (is_known or (self._may_have_newer and is_newer(header, self._known_epochs))):
+            self._latest_epoch = header.leader_epoch
+            return
+        # Of a damaged batch it would be the wrong thing to say.
+        if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
+            require_epoch(segment, header, self._known_epochs)
+            raise lower_epoch(segment.path, header, self._latest_epoch)
+
+    def _seal(self, segment: LogSegment, file: AppendFile, aborted: bytes, end_offset: int) -> None:
+        """`end_offset`: behind the last batch; MAX_OFFSET where a damaged header hides it."""
+        limit_offset = segment.end_offset if segment.end_offset > segment.base_offset else end_offset
+        extent = SegmentExtent(segment.base_offset, limit_offset, segment.size_bytes)
+        offset_index, time_index = self._leading_indexes(segment, file, extent)
+        if end_offset == MAX_OFFSET:
+            end_offset = _end_behind(file, extent, OffsetIndex(segment.base_offset, offset_index))
+        seal = SegmentSeal.of(
+            segment.size_bytes,
+            end_offset,
+            offset_index,
+            time_index,
+            IndexSeal.of(aborted, TransactionIndex.page_bytes),
+        )
+        segment.written_seal = seal
+        segment.has_aborted = seal.has_aborted
+        for suffix, data in (
+            (OFFSET_INDEX_SUFFIX, offset_index),
+            (TIME_INDEX_SUFFIX, time_index),
+            (TRANSACTION_INDEX_SUFFIX, aborted or None),
+            (SEAL_SUFFIX, seal.to_bytes()),
+        ):
+            if self._read(segment, suffix) != data:
+                self._files[segment_path(segment.directory, segment.base_offset, suffix)] = data
+
+    def _leading_indexes(
+        self, segment: LogSegment, file: AppendFile, extent: SegmentExtent
+    ) -> tuple[bytes, bytes]:
+        """The contents of the two indexes that lead to batches: the broker's if they can be right."""
+        base_offset = segment.base_offset
+        offset_index = self._read(segment, OFFSET_INDEX_SUFFIX)
+        time_index = self._read(segment, TIME_INDEX_SUFFIX)
+        if offset_index is not None and time_index is not None:
+            try:
+                SegmentIndexes(
+                    OffsetIndex(base_offset, offset_index),
+                    TimeIndex(base_offset, time_index),
+                    TransactionIndex(base_offset),
+                ).check_last(end_offset=extent.limit_offset, log_size_bytes=segment.size_bytes)
+                return offset_index, time_index
+            except CorruptRecordError:
+                pass
+        indexes, _ = index_batches(file, extent, segment.index_interval_bytes, may_end=True)
+        return indexes.closing_files()
+
+    def _read(self, segment: LogSegment, suffix: str) -> bytes | None:
+        try:
+            return self._filesystem.read_file(segment_path(segment.directory, segment.base_offset, suffix))
+        except FileNotFoundError:
+            return None
+
+
+def _end_behind(file: AppendFile, extent: SegmentExtent, index: OffsetIndex) -> int:
+    """Where the batches end that follow on the last one that the index knows."""
+    end_offset = extent.base_offset
+    try:
+        for _, header in extent.walk(file, 0 if index.last is None else index.last.position):
+            end_offset = header.next_offset
+    except CorruptRecordError:
+        pass
+    return end_offset

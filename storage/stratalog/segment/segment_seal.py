@@ -1,0 +1,121 @@
+"""The seal of a segment: a file beside it that proves its indexes.
+
+Kafka's index files have no checksums. A damaged entry of the offset index shows at the batch that it leads
+to, but a transaction index that lets its transaction begin too late would let aborted records be read as
+committed, and only a walk over all of the log could show it. So the process that seals a segment, or closes
+the log, writes the sizes and checksums of all that it has written::
+
+    version             int16   1
+    crc                 uint32  CRC-32C of the bytes behind it
+    log_size_bytes      int64   size of the .log file
+    end_offset          int64   behind the last batch; the base offset where there is none
+    offset_index_bytes  int64   size of the .index file
+    time_index_bytes    int64   size of the .timeindex file
+    aborted_bytes       int64   size of the .txnindex file, 0 where there is none
+    page_crcs           uint32  CRC-32C of each page of the three files, in this order
+
+A page of an index has as many whole entries as fit into 4096 bytes. Checksums by page let a look-up prove the
+page that it reads, whenever it reads it, without a look at the rest of the file.
+
+The size of the log is in the seal because logs are only ever appended to: a seal that is older than the data,
+or came back from another time together with an index, shows by it.
+
+Crash: the seal is written behind the indexes, and synced with them. A segment without a sound seal is walked
+by recovery, which makes the indexes again. Only a segment that has aborted transactions needs its seal before
+the next segment may exist: see `local_log`. A broker passes the file over, and its own logs have none until
+an import has looked at every batch (`segment_adoption`).
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import accumulate
+from typing import NamedTuple, Self
+
+from crc32c import crc32c
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer, FileSystem
+from stratalog.segment.file_names import SEAL_SUFFIX, segment_path
+from stratalog.segment.indexes.index_file import IndexSeal
+from stratalog.segment.indexes.offset_index import OffsetIndex
+from stratalog.segment.indexes.time_index import TimeIndex
+from stratalog.segment.indexes.transaction_index import TransactionIndex
+
+_VERSION = 1
+_HEAD = struct.Struct(">hI")
+_FIELDS = struct.Struct(">qqqqq")
+_CRC_SIZE = 4
+
+
+class SegmentSeal(NamedTuple):
+    """What the files of a sealed segment, or of a closed log's last one, hold."""
+
+    log_size_bytes: int
+    end_offset: int
+    """Behind the last batch; a hole may follow it."""
+    offset_index: IndexSeal
+    time_index: IndexSeal
+    transaction_index: IndexSeal
+
+    @classmethod
+    def of(
+        cls,
+        log_size_bytes: int,
+        end_offset: int,
+        offset_index: Buffer,
+        time_index: Buffer,
+        transaction_index: IndexSeal,
+    ) -> Self:
+        """By the contents of the two files that lead to batches."""
+        return cls(
+            log_size_bytes,
+            end_offset,
+            IndexSeal.of(offset_index, OffsetIndex.page_bytes),
+            IndexSeal.of(time_index, TimeIndex.page_bytes),
+            transaction_index,
+        )
+
+    @property
+    def has_aborted(self) -> bool:
+        """The segment has a transaction index."""
+        return self.transaction_index.size_bytes > 0
+
+    def to_bytes(self) -> bytes:
+        """The contents of the file."""
+        indexes = (self.offset_index, self.time_index, self.transaction_index)
+        crcs = [crc for index in indexes for crc in index.page_crcs]
+        body = _FIELDS.pack(self.log_size_bytes, self.end_offset, *(index.size_bytes for index in indexes))
+        body += struct.pack(f">{len(crcs)}I", *crcs)
+        return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Raises CorruptRecordError where the bytes are not a seal."""
+        if len(data) < _HEAD.size + _FIELDS.size:
+            raise CorruptRecordError("a segment's seal is too short", size_bytes=len(data))
+        version, crc = _HEAD.unpack_from(data)
+        body = data[_HEAD.size :]
+        if version != _VERSION:
+            raise CorruptRecordError("a segment's seal has an unknown version", version=version)
+        if crc32c(body) != crc:
+            raise CorruptRecordError("a segment's seal does not match its checksum", crc=crc)
+        log_size_bytes, end_offset, *sizes = _FIELDS.unpack_from(body)
+        page_sizes = (OffsetIndex.page_bytes, TimeIndex.page_bytes, TransactionIndex.page_bytes)
+        counts = [-(-size // page_bytes) for size, page_bytes in zip(sizes, page_sizes, strict=True)]
+        if len(body) != _FIELDS.size + _CRC_SIZE * sum(counts):
+            raise CorruptRecordError("a segment's seal has another size than it says", size_bytes=len(data))
+        crcs = struct.unpack_from(f">{sum(counts)}I", body, _FIELDS.size)
+        indexes = [
+            IndexSeal(size, crcs[end - count : end])
+            for size, count, end in zip(sizes, counts, accumulate(counts), strict=True)
+        ]
+        return cls(log_size_bytes, end_offset, *indexes)
+
+    @classmethod
+    def read(cls, filesystem: FileSystem, directory: str, base_offset: int) -> Self | None:
+        """The seal of that segment; None where the file is missing or damaged. Raises OSError."""
+        try:
+            return cls.from_bytes(filesystem.read_file(segment_path(directory, base_offset, SEAL_SUFFIX)))
+        except (FileNotFoundError, CorruptRecordError):
+            return None

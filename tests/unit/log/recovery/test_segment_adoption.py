@@ -1,0 +1,114 @@
+"""What an import takes over of a broker's transaction indexes, where the batches do not say everything."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.log.log_config import LogConfig
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.header import MAGIC_POSITION, parse_header
+from stratalog.record.record import Record
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.testing.manual_clock import DEFAULT_NOW_MS
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+from tests.support.logs.overwriting import overwrite
+
+CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1)
+FIRST, SECOND = (f"{PARTITION_DIR}/{offset:020d}" for offset in (0, 3))
+
+
+def broker_disk() -> tuple[MemoryFileSystem, tuple[AbortedTransaction, ...]]:
+    """Two segments that lost their seals. The transaction of producer 1 goes from the first into the second
+    one; those of producer 2, before and behind the boundary, are short."""
+    machine = LogMachine(MemoryFileSystem(), CONFIG)
+    log = machine.start()
+    sequences = {1: 0, 2: 0}
+
+    def append(producer_id: int) -> None:
+        producer = BatchProducer(producer_id, 0, base_sequence=sequences[producer_id], is_transactional=True)
+        log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")], producer=producer), 1)
+        sequences[producer_id] += 1
+
+    def end(producer_id: int, *, committed: bool) -> None:
+        log.append_end_transaction_marker(producer_id, 0, 0, committed=committed, leader_epoch=1)
+
+    append(1)
+    append(2)
+    end(2, committed=False)
+    log.roll()
+    append(1)
+    append(2)
+    end(2, committed=False)
+    end(1, committed=False)
+    log.roll()
+    append(2)
+    truth = log.aborted_transactions(0, log.log_end_offset)
+    assert truth == ((2, 1, 2, 0), (2, 4, 5, 0), (1, 0, 6, 7))
+    machine.stop()
+    disk = machine.disk
+    assert isinstance(disk, MemoryFileSystem)
+    for path in (FIRST, SECOND):
+        disk.unlink(f"{path}.seal")
+    return disk, truth
+
+
+def imported(disk: MemoryFileSystem) -> tuple[AbortedTransaction, ...]:
+    """As the import finds them, and as the next process does."""
+    machine = LogMachine(disk, CONFIG, written_by_broker=True)
+    log = machine.start()
+    assert log.recovery_report.was_clean
+    found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    machine.stop()
+    machine = LogMachine(disk, CONFIG)
+    log = machine.start()
+    assert log.recovery_report.was_clean
+    assert log.aborted_transactions(log.log_start_offset, log.log_end_offset) == found
+    machine.stop()
+    return found
+
+
+def test_where_the_batches_say_everything_an_index_may_be_missing() -> None:
+    disk, truth = broker_disk()
+    for path in (FIRST, SECOND):
+        disk.unlink(f"{path}.txnindex")
+    assert imported(disk) == truth
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("path", [FIRST, SECOND])
+def test_an_index_that_leads_to_batches_is_made_again_where_it_is_missing_or_damaged(
+    path: str, suffix: str
+) -> None:
+    disk, truth = broker_disk()
+    whole = disk.read_file(path + suffix)
+    for data in (None, b"damaged", bytes(48)):
+        if data is None:
+            disk.unlink(path + suffix)
+        else:
+            overwrite(disk, path + suffix, data)
+            disk.unlink(f"{path}.seal")
+        assert imported(disk) == truth
+        assert disk.read_file(path + suffix) == whole
+
+
+def test_of_a_transaction_that_began_below_the_log_the_entry_of_the_broker_stands() -> None:
+    disk, truth = broker_disk()
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        disk.unlink(FIRST + suffix)
+    # The second segment begins behind the last batch of producer 1, which the marker aborts.
+    data = disk.read_file(f"{SECOND}.log")
+    first_bytes = parse_header(data).size_in_bytes
+    overwrite(disk, f"{SECOND}.log", data[first_bytes:])
+    for suffix in (".index", ".timeindex"):
+        disk.unlink(SECOND + suffix)
+    assert imported(disk)[-1] == truth[-1]
+
+
+def test_behind_a_damaged_header_the_entries_of_the_broker_stand() -> None:
+    disk, truth = broker_disk()
+    data = bytearray(disk.read_file(f"{FIRST}.log"))
+    data[parse_header(data).size_in_bytes + MAGIC_POSITION] ^= 1
+    overwrite(disk, f"{FIRST}.log", bytes(data))
+    assert imported(disk) == truth

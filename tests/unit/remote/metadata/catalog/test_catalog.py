@@ -1,0 +1,297 @@
+"""The catalog: topics come, change and go, and a destructive action gets its number here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import (
+    InvalidRequestError,
+    PreconditionFailedError,
+    StoreCorruptError,
+    StoreNotUsableError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.remote.json_document import encode_document, parse_json
+from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
+from stratalog.remote.metadata.head.head_log import CommitSettings
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.store_faults import Fault, FaultOn
+from tests.support.tiered.metadata_harness import MetadataHarness
+
+HEAD = "catalog/head"
+THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000
+NOBODY = UUID(int=1)
+
+
+@pytest.fixture
+def harness() -> MetadataHarness:
+    return MetadataHarness()
+
+
+def test_a_new_topic_has_an_id_and_a_hash_key(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    entry = catalog.create("orders", 3, {"cleanup.policy": "compact"})
+    assert (entry.name, entry.partition_count, dict(entry.config)) == (
+        "orders",
+        3,
+        {"cleanup.policy": "compact"},
+    )
+    assert len(entry.hash_key) == 16
+    assert not entry.is_deleted
+    assert catalog.topics() == {"orders": entry}
+    assert catalog.by_id(entry.topic_id) == entry
+    assert catalog.seq == 1
+    assert harness.catalog().topics() == {"orders": entry}, "and from the bytes"
+    catalog.check()
+
+
+def test_topics_are_in_the_order_of_names(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    for name in ("b", "c", "a"):
+        catalog.create(name, 1)
+    assert list(catalog.topics()) == ["a", "b", "c"]
+    assert len({entry.hash_key for entry in catalog.topics().values()}) == 3
+
+
+def test_the_hash_key_is_a_secret(harness: MetadataHarness) -> None:
+    entry = harness.catalog().create("orders", 1)
+    assert "hash_key" not in repr(entry)
+    assert repr(entry.hash_key) not in repr(entry)
+    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
+    commits = stored["commits"]
+    assert isinstance(commits, list)
+    commits[0]["actions"][0]["hash_key"] = "c2VjcmV0"
+    harness.store.put(HEAD, encode_document(stored))
+    with pytest.raises(StoreCorruptError) as caught:
+        harness.catalog()
+    assert "c2VjcmV0" not in str(caught.value)
+
+
+def test_no_two_topics_share_a_name(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    first = catalog.create("orders", 1)
+    with pytest.raises(TopicAlreadyExistsError):
+        catalog.create("orders", 1)
+    catalog.delete(first.topic_id)
+    second = catalog.create("orders", 2)
+    assert second.topic_id != first.topic_id
+    assert second.hash_key != first.hash_key
+    assert catalog.topics() == {"orders": second}
+    known = catalog.by_id(first.topic_id)
+    assert known is not None
+    assert known.deleted_ms == harness.clock.now_ms()
+    catalog.check()
+
+
+@pytest.mark.parametrize("name", ["a", "A-Z_0.9", "x" * 249, "...", "_", "-", "a.b_c"])
+def test_names_as_kafka_takes_them(name: str) -> None:
+    require_topic_name(name, ["another"])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "ä", "a/b", "a\n", "a\x00", "a:b", "a,b"])
+def test_names_as_kafka_refuses_them(name: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        require_topic_name(name, ())
+
+
+@given(st.text(max_size=260))
+def test_names_are_kafkas(name: str) -> None:
+    letters = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    is_valid = 1 <= len(name) <= 249 and set(name) <= letters and name not in {".", ".."}
+    try:
+        require_topic_name(name, ())
+    except InvalidRequestError:
+        assert not is_valid
+    else:
+        assert is_valid
+
+
+def test_names_that_metrics_cannot_tell_apart(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    entry = catalog.create("a.b", 1)
+    with pytest.raises(InvalidRequestError) as caught:
+        catalog.create("a_b", 1)
+    assert caught.value.fields["existing_topic"] == "a.b"
+    catalog.delete(entry.topic_id)
+    catalog.create("a_b", 1)
+
+
+def test_alter_sets_the_whole_configuration(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    entry = catalog.create("orders", 2, {"retention.ms": "1", "segment.bytes": "2"})
+    altered = catalog.alter(entry.topic_id, config={"retention.ms": "5"})
+    assert dict(altered.config) == {"retention.ms": "5"}
+    assert altered.partition_count == 2
+    assert altered.hash_key == entry.hash_key
+    assert catalog.alter(entry.topic_id, partition_count=4).partition_count == 4
+    assert dict(catalog.topics()["orders"].config) == {"retention.ms": "5"}
+    seq = catalog.seq
+    assert catalog.alter(entry.topic_id, partition_count=4) == catalog.topics()["orders"]
+    assert catalog.seq == seq, "nothing to commit"
+
+
+def test_partitions_only_grow(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    entry = catalog.create("orders", 2)
+    for count in (1, 0, -1, 100_001):
+        with pytest.raises(InvalidRequestError):
+            catalog.alter(entry.topic_id, partition_count=count)
+    for count in (0, -1, 100_001):
+        with pytest.raises(InvalidRequestError):
+            catalog.create("other", count)
+
+
+def test_unknown_and_deleted_topics_are_refused(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    gone = catalog.create("orders", 1)
+    catalog.delete(gone.topic_id)
+    seq = catalog.seq
+    catalog.delete(gone.topic_id)
+    assert catalog.seq == seq, "deleted already"
+    with pytest.raises(UnknownTopicOrPartitionError):
+        catalog.delete(NOBODY)
+    for topic_id in (NOBODY, gone.topic_id):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            catalog.alter(topic_id, partition_count=2)
+
+
+def test_deleted_topics_are_forgotten_after_thirty_days(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    first, second, third = (catalog.create(name, 1) for name in ("a", "b", "c"))
+    catalog.delete(first.topic_id)
+    harness.clock.advance(THIRTY_DAYS_MS)
+    catalog.delete(second.topic_id)
+    assert catalog.by_id(first.topic_id) is not None
+    harness.clock.advance(1)
+    catalog.delete(third.topic_id)
+    assert catalog.by_id(first.topic_id) is None
+    assert catalog.by_id(second.topic_id) is not None
+    assert harness.catalog().state() == catalog.state()
+
+
+def test_the_servers_configuration_changes_by_compare_and_swap(harness: MetadataHarness) -> None:
+    one, two = harness.catalog(), harness.catalog()
+    assert one.state().server_config == {}
+    one.alter_server_config(lambda config: {**config, "a": "1"})
+    # The other one has not read that commit: its change is made again, on top of it.
+    assert two.alter_server_config(lambda config: {**config, "b": "2"}) == {"a": "1", "b": "2"}
+    assert one.refresh().server_config == {"a": "1", "b": "2"}
+    seq = one.seq
+    assert one.alter_server_config(lambda config: config) == {"a": "1", "b": "2"}
+    assert one.seq == seq, "an equal configuration commits nothing"
+
+    def refuse(config: Mapping[str, str]) -> Mapping[str, str]:
+        raise InvalidRequestError("refused", config=config)
+
+    with pytest.raises(InvalidRequestError):
+        one.alter_server_config(refuse)
+    assert one.seq == seq
+    assert one.fold() == seq + 1
+    for opened in (harness.catalog(), harness.catalog(read_only=True)):
+        assert opened.state() == one.state()
+        assert opened.state().server_config == {"a": "1", "b": "2"}
+
+
+def test_confirm_reads_again(harness: MetadataHarness) -> None:
+    catalog, other = harness.catalog(), harness.catalog()
+    entry = catalog.create("orders", 1)
+    bystander = catalog.create("bystander", 1)
+    assert catalog.confirm([entry]) == 2
+    other.refresh()
+    other.alter(bystander.topic_id, config={"retention.ms": "1"})
+    assert catalog.confirm([entry]) == 3, "what was decided with it still holds"
+    other.alter(entry.topic_id, config={"retention.ms": "-1"})
+    with pytest.raises(PreconditionFailedError):
+        catalog.confirm([entry])
+    assert catalog.confirm([catalog.topics()["orders"]]) == 4
+
+
+def test_absent_is_not_deleted(harness: MetadataHarness) -> None:
+    catalog, other = harness.catalog(), harness.catalog()
+    entry = catalog.create("orders", 1)
+    for topic_id in (NOBODY, entry.topic_id):
+        with pytest.raises(PreconditionFailedError):
+            catalog.confirm_deleted(topic_id)
+    other.refresh()
+    other.delete(entry.topic_id)
+    assert catalog.confirm_deleted(entry.topic_id) == 2
+
+
+def test_the_catalog_folds(harness: MetadataHarness) -> None:
+    catalog = harness.catalog(settings=CommitSettings(fold_inline_commits=4))
+    entries = [catalog.create(f"topic-{n}", n + 1, {"retention.ms": str(n)}) for n in range(10)]
+    catalog.delete(entries[3].topic_id)
+    head = parse_json(harness.store.get(HEAD).data, HEAD)
+    assert head.fields("checkpoint").text("name")
+    assert head.values["shard"] is None
+    opened = harness.catalog(read_only=True)
+    assert opened.state() == catalog.state()
+    assert opened.topics() == catalog.topics()
+    dropped = catalog.dropped
+    assert dropped
+    harness.store.delete_many([one.key(catalog.layout) for one in dropped])
+    assert set(catalog.forget(one.name for one in dropped)) == {one.name for one in dropped}
+    assert catalog.dropped == ()
+    assert catalog.fold() is not None
+    assert harness.catalog().state() == catalog.state()
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED, Fault.LANDS_LATE]
+)
+def test_one_commit_whatever_happens_to_its_put(harness: MetadataHarness, fault: Fault) -> None:
+    harness.catalog()
+    store = FaultyObjectStore(harness.store, Random(1), FaultOn(fault, "PUT", HEAD))
+    catalog = harness.catalog(store=store)
+    entry = catalog.create("orders", 1)
+    store.release_all()
+    assert harness.catalog().topics() == {"orders": entry}
+    assert harness.catalog().seq == 1
+    store = FaultyObjectStore(harness.store, Random(1), FaultOn(fault, "PUT", HEAD))
+    harness.catalog(store=store).alter_server_config(lambda _: {"a": "1"})
+    store.release_all()
+    assert harness.catalog().state().server_config == {"a": "1"}
+    assert harness.catalog().seq == 2
+
+
+def test_a_call_with_an_id_can_be_repeated(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    topic_id = harness.ids.uuid()
+    first = catalog.create("orders", 1, topic_id=topic_id)
+    assert catalog.create("orders", 1, topic_id=topic_id) == first
+    assert catalog.seq == 1
+    with pytest.raises(TopicAlreadyExistsError):
+        catalog.create("other", 1, topic_id=topic_id)
+
+
+def test_two_that_create_the_same_topic(harness: MetadataHarness) -> None:
+    one, two = harness.catalog(), harness.catalog()
+    one.create("orders", 1)
+    with pytest.raises(TopicAlreadyExistsError):
+        two.create("orders", 5)
+    assert two.topics()["orders"].partition_count == 1
+
+
+def test_a_catalog_of_newer_software_is_read_only(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    catalog.create("orders", 1)
+    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
+    harness.store.put(HEAD, encode_document(stored | {"write_version": 2}))
+    assert list(harness.catalog().topics()) == ["orders"]
+    with pytest.raises(StoreNotUsableError):
+        catalog.create("other", 1)
+
+
+def test_a_reader_of_an_empty_store(harness: MetadataHarness) -> None:
+    reader = harness.catalog(read_only=True)
+    assert reader.topics() == {}
+    harness.catalog().create("orders", 1)
+    reader.refresh()
+    assert list(reader.topics()) == ["orders"]

@@ -1,0 +1,279 @@
+"""Folds: what they write, what they share, what they drop, and that the state survives them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from stratalog.base.errors import StoreCorruptError, StoreUnavailableError
+from stratalog.remote.json_document import JsonFields, encode_document, format_json, parse_json
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
+from stratalog.remote.metadata.head.checkpoint_page import PageRef, digest_of
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
+from stratalog.remote.metadata.head.fold import BuiltFold, judge_fold
+from stratalog.remote.metadata.head.head_log import CommitSettings
+from stratalog.remote.metadata.head.history import find_in_history
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.store_faults import Fault, FaultOn, Operation
+from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
+
+SMALL_PAGES = CommitSettings(fold_by_itself=False, page_rows=3)
+
+
+@pytest.fixture
+def harness() -> MetadataHarness:
+    return MetadataHarness()
+
+
+def pages_of(harness: MetadataHarness, kind: str) -> list[str]:
+    checkpoint = harness.head().checkpoint
+    assert checkpoint is not None
+    root = read_root(harness.store, harness.layout, checkpoint)
+    return [page.name for page in root.pages if page.kind == kind]
+
+
+def everything(harness: MetadataHarness) -> MetadataLog:
+    """A shard in which every kind of action has left its mark."""
+    log, epoch = harness.owned()
+    harness.added(log, epoch, (A0, 0, 5), (A1, 0, 2), (B0, 0, 1))
+    harness.added(log, epoch, (A0, 5, 9), (A1, 2, 4))
+    made = harness.put(log, (A0, 0, 9))
+    inputs = {A0: log.state().partition(A0).slices}
+    names = [live.object_name for live in inputs[A0]]
+    log.replace(
+        inputs, names, [(made.ref, made.entries())], covers={A0: True}, catalog_seq=2, drops_records=True
+    )
+    log.advance_log_start({A1: 2}, epoch=None, catalog_seq=3)
+    log.drop_partitions(TOPIC_B, 4)
+    log.claim("owner-2", harness.ids.uuid())
+    return log
+
+
+def test_the_state_survives_a_fold(harness: MetadataHarness) -> None:
+    log = everything(harness)
+    before = log.state()
+    seq = log.fold()
+    assert seq == before.seq + 1
+    assert harness.head().folded_seq == before.seq
+    harness.loaded.clear()
+    opened = harness.log(read_only=True)
+    opened.check()
+    assert opened.state() == log.state()
+    assert harness.loaded == [], "what is folded needs no directories"
+    for name in ("partitions", "objects", "claims", "dropped_topics", "epoch", "catalog_seq"):
+        assert getattr(opened.state(), name) == getattr(before, name)
+
+
+def test_a_fold_alone_is_not_folded_again(harness: MetadataHarness) -> None:
+    log = everything(harness)
+    assert log.fold() is not None
+    assert log.fold() is None
+    assert log.fold_if_needed() is None
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_second_fold_shares_unchanged_pages(harness: MetadataHarness, is_other: bool) -> None:
+    """The same writer knows unchanged pages by their items, another one by their digest."""
+    _, epoch = harness.owned()
+    log = harness.log(settings=SMALL_PAGES)
+    for n in range(8):
+        harness.added(log, epoch, (A0, n, n + 1))
+    log.fold()
+    first = pages_of(harness, "slices")
+    assert len(first) == 3
+    first_root = harness.head().checkpoint
+    if is_other:
+        log = harness.log("compactor", settings=SMALL_PAGES)
+    harness.added(log, epoch, (A0, 8, 9))
+    log.fold()
+    second = pages_of(harness, "slices")
+    assert second[:2] == first[:2]
+    assert second[2] != first[2]
+    dropped = {dropped.name for dropped in log.state().dropped}
+    assert first_root is not None
+    assert dropped >= {first_root.name, first[2]}
+    assert not dropped & set(second)
+    assert harness.log(read_only=True).state() == log.state()
+
+
+def test_pages_divide_and_vanish(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    log = harness.log(settings=SMALL_PAGES)
+    for n in range(20):
+        harness.added(log, epoch, (A0, n, n + 1))
+        if n % 4 == 3:
+            log.fold()
+    assert len(pages_of(harness, "slices")) >= 7
+    log.advance_log_start({A0: 19}, epoch=None, catalog_seq=0)
+    log.fold()
+    assert len(pages_of(harness, "slices")) == 1
+    assert harness.log(read_only=True).state() == log.state()
+
+
+def test_every_dropped_file_is_there_to_be_deleted(harness: MetadataHarness) -> None:
+    log = everything(harness)
+    log.fold()
+    harness.added(log, log.state().epoch, (A0, 9, 10))
+    log.fold()
+    keys = {found.key for found in harness.store.list("")}
+    dropped = log.state().dropped
+    assert {one.kind for one in dropped} >= {FileKind.DATA, FileKind.CHECKPOINT, FileKind.PAGE}
+    assert {one.key(log.layout) for one in dropped} <= keys
+    assert all(log.state().is_deletable(one) for one in dropped)
+
+
+def test_history_is_a_chain(harness: MetadataHarness) -> None:
+    log, _ = harness.owned()
+    for _ in range(3):
+        log.claim("more", harness.ids.uuid())
+        log.claim("more", harness.ids.uuid())
+        log.fold()
+    history = harness.head().history
+    for seq in range(1, harness.head().folded_seq + 1):
+        commit = find_in_history(harness.store, harness.layout, history, seq, SHARD_ACTIONS)
+        assert commit is not None
+        assert commit.seq == seq
+    assert find_in_history(harness.store, harness.layout, history, 99, SHARD_ACTIONS) is None
+    assert find_in_history(harness.store, harness.layout, None, 1, SHARD_ACTIONS) is None
+
+
+def test_trimmed_history_is_no_error(harness: MetadataHarness) -> None:
+    log, _ = harness.owned()
+    for _ in range(2):
+        log.claim("more", harness.ids.uuid())
+        log.fold()
+    keys = [found.key for found in harness.store.list("shards/0000/history/")]
+    harness.store.delete_many(keys[:1])
+    assert find_in_history(harness.store, harness.layout, harness.head().history, 1, SHARD_ACTIONS) is None
+
+
+def test_commits_of_others_stay_inline(harness: MetadataHarness) -> None:
+    _, epoch = harness.owned()
+    other = harness.log()
+    added: list[str] = []
+
+    def interrupt(operation: Operation) -> None:
+        if (operation.verb, operation.key[:24]) == ("PUT", "shards/0000/checkpoints/"):
+            added.append(harness.added(other, epoch, (A0, 0, 5)).ref.name)
+
+    folder = harness.log(store=FaultyObjectStore(harness.store, Random(1), before=interrupt))
+    folder.claim("more", harness.ids.uuid())
+    epoch = folder.state().epoch
+    assert folder.fold() == 4
+    head = harness.head()
+    assert (head.folded_seq, [commit.seq for commit in head.commits]) == (2, [3, 4])
+    assert list(harness.log(read_only=True).state().objects) == added
+
+
+def test_a_fold_that_comes_second_is_given_up(harness: MetadataHarness) -> None:
+    harness.owned()
+    other = harness.log()
+
+    def interrupt(operation: Operation) -> None:
+        if (operation.verb, operation.key[:24]) == ("PUT", "shards/0000/checkpoints/"):
+            assert other.fold() is not None
+
+    folder = harness.log(store=FaultyObjectStore(harness.store, Random(1), before=interrupt))
+    folder.claim("more", harness.ids.uuid())
+    other.refresh()
+    assert folder.fold() is None
+    assert harness.log(read_only=True).state() == folder.refresh()
+
+
+def test_a_checkpoint_from_before_the_horizon_is_refused(harness: MetadataHarness) -> None:
+    """A sweep may have deleted it."""
+    state = everything(harness).state()
+    name = format_checkpoint_name(5, harness.ids.uuid())
+    root = CheckpointRoot(DocumentRef(name, 1, 1), JsonFields({}, name), (), ())
+    built = BuiltFold(root, None, DocumentRef(format_history_name(1, 5, harness.ids.uuid()), 1, 1))
+    assert judge_fold(replace(state, horizon=5), built).outcome is True
+    judgement = judge_fold(replace(state, horizon=6), built)
+    assert (judgement.actions, judgement.outcome) == ((), False)
+
+
+@pytest.mark.parametrize("prefix", ["history/", "pages/", "checkpoints/", "head"])
+@pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_LATE])
+def test_a_fold_that_breaks_off_leaves_the_state_alone(
+    harness: MetadataHarness, prefix: str, fault: Fault
+) -> None:
+    log = everything(harness)
+    before = log.state()
+    store = FaultyObjectStore(harness.store, Random(1), FaultOn(fault, "PUT", "shards/0000/" + prefix))
+    folder = harness.log(store=store, settings=CommitSettings(fold_inline_commits=3))
+    with suppress(StoreUnavailableError):
+        folder.fold()
+    store.release_all()
+    assert harness.log(read_only=True).state().partitions == before.partitions
+    folder.fold()
+    assert harness.log(read_only=True).state() == folder.state()
+
+
+@pytest.mark.parametrize("prefix", ["checkpoints/", "pages/"])
+def test_a_damaged_checkpoint_is_reported(harness: MetadataHarness, prefix: str) -> None:
+    everything(harness).fold()
+    for found in list(harness.store.list("shards/0000/" + prefix)):
+        data = harness.store.get(found.key).data
+        harness.store.put(found.key, data[:-1] + b"?")
+        with pytest.raises(StoreCorruptError):
+            harness.log(read_only=True)
+        harness.store.delete_many([found.key])
+        with pytest.raises(StoreCorruptError) as caught:
+            harness.log(read_only=True)
+        assert caught.value.fields["key"] == found.key
+        harness.store.put(found.key, data)
+    harness.log(read_only=True).check()
+
+
+def test_columns_and_fields_of_newer_software_survive_a_fold(harness: MetadataHarness) -> None:
+    """Pages and root gain what we do not know; a fold that rewrites them keeps it."""
+    log = everything(harness)
+    log.fold()
+    add_unknown_fields(harness)
+    newer = harness.log()
+    epoch = newer.claim("owner-3", harness.ids.uuid())
+    harness.added(newer, epoch, (A0, 9, 10), (A1, 4, 5))
+    newer.fold()
+    checkpoint = harness.head().checkpoint
+    assert checkpoint is not None
+    root = read_root(harness.store, harness.layout, checkpoint)
+    assert root.fields.values["colour"] == "blue"
+    (page,) = (page for page in root.pages if page.kind == "slices")
+    fields = parse_json(harness.store.get(harness.layout.page_key(page.name)).data, "page")
+    columns = fields.items("columns")
+    assert columns[-1] == "mood"
+    moods = [row[-1] for row in json.loads(json.dumps(fields.values["rows"]))]
+    assert moods == ["good", None, "good", None], "the new slices have none"
+    assert harness.log(read_only=True).state() == newer.state()
+
+
+def add_unknown_fields(harness: MetadataHarness) -> None:
+    """Rewrite the current checkpoint as newer software might have written it."""
+    head = harness.head()
+    assert head.checkpoint is not None
+    root = read_root(harness.store, harness.layout, head.checkpoint)
+    pages: list[PageRef] = []
+    for page in root.pages:
+        key = harness.layout.page_key(page.name)
+        fields = json.loads(harness.store.get(key).data)
+        if page.kind == "slices":
+            fields["columns"].append("mood")
+            fields["rows"] = [[*row, "good"] for row in fields["rows"]]
+        text = format_json(fields)
+        harness.store.put(key, text.encode())
+        ref = DocumentRef.of(page.name, text.encode())
+        pages.append(page._replace(size_bytes=ref.size_bytes, crc=ref.crc, digest=digest_of(text)))
+    values = dict(root.fields.values) | {"pages": [page.to_json() for page in pages], "colour": "blue"}
+    data = encode_document(values)
+    harness.store.put(harness.layout.checkpoint_key(root.ref.name), data)
+    # The head, and the fold that is inline in it, name the root by size and checksum.
+    old, new = (format_json(ref.to_json()) for ref in (root.ref, DocumentRef.of(root.ref.name, data)))
+    text = harness.store.get(harness.layout.head_key).data.decode()
+    assert text.count(old) == 2
+    harness.store.put(harness.layout.head_key, text.replace(old, new).encode())

@@ -1,0 +1,170 @@
+"""The claims of a server in several directories: which of them count, and what a failing disk takes away."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.remote.metadata.ownership.claims import Claims, ClaimsFile
+from stratalog.remote.metadata.ownership.head_witness import HeadWitness
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+
+DIRS = ("/a", "/b", "/c")
+
+
+class BrokenDisk(MemoryFileSystem):
+    """Files and directories below `broken` cannot be used; below `full` none is renamed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: set[str] = set()
+        self.full: set[str] = set()
+        for path in DIRS:
+            self.make_directories(path)
+
+    def exists(self, path: str) -> bool:
+        self._refuse(path, self.broken, errno.EIO)
+        return super().exists(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        self._refuse(path, self.broken, errno.EIO)
+        return super().list_directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._refuse(source, self.full, errno.ENOSPC)
+        super().rename(source, target)
+
+    def _refuse(self, path: str, directories: set[str], number: int) -> None:
+        if any(path.startswith(directory) for directory in directories):
+            raise OSError(number, os.strerror(number), path)
+
+
+def claims(*numbers: int) -> frozenset[UUID]:
+    return frozenset(UUID(int=number) for number in numbers)
+
+
+def disk_with(**found: frozenset[UUID]) -> BrokenDisk:
+    disk = BrokenDisk()
+    for name, known in found.items():
+        ClaimsFile(disk, f"/{name}", 0).write(known)
+    return disk
+
+
+def test_a_claim_is_in_every_directory() -> None:
+    disk = disk_with(a=claims(1))
+    assert Claims(disk, DIRS, 0).add(UUID(int=2)) == claims(1)
+    for path in DIRS:
+        assert ClaimsFile(disk, path, 0).read() == claims(1, 2)
+    assert disk.list_directory("/b") == ["claims-0000"]
+
+
+@pytest.mark.parametrize(
+    ("found", "known"),
+    [
+        ({}, claims()),
+        # The first one is new, in the place of a disk that is lost.
+        ({"b": claims(1), "c": claims(1, 2)}, claims(1, 2)),
+        # It was away while another start was made without it.
+        ({"a": claims(1), "b": claims(1, 2), "c": claims(1)}, claims(1, 2)),
+        # The others were away, or are named first by a later start.
+        ({"a": claims(1, 2), "b": claims(1)}, claims(1, 2)),
+        # One comes from another server.
+        ({"a": claims(1, 2), "b": claims(7, 8, 9)}, claims(1, 2)),
+        ({"a": claims(1, 2), "b": claims(1, 7)}, claims(1, 2)),
+    ],
+)
+def test_what_the_first_directory_knows_counts_and_what_comes_after_it(
+    found: dict[str, frozenset[UUID]], known: frozenset[UUID]
+) -> None:
+    assert Claims(disk_with(**found), DIRS, 0).read() == known
+
+
+def test_one_that_cannot_be_read_is_done_without_where_another_one_knows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = disk_with(a=claims(1), b=claims(1))
+    disk.broken = {"/a"}
+    with caplog.at_level(logging.WARNING):
+        assert Claims(disk, DIRS, 0).add(UUID(int=2)) == claims(1)
+    assert [record.getMessage().count("path=`/a/claims-0000`") for record in caplog.records] == [1, 1]
+    assert ClaimsFile(disk, "/b", 0).read() == claims(1, 2)
+    disk.broken = {"/a", "/b"}
+    # The third one has the claim that was made meanwhile.
+    assert Claims(disk, DIRS, 0).read() == claims(1, 2)
+
+
+def test_where_nobody_can_tell_nothing_is_claimed() -> None:
+    disk = disk_with(a=claims(1))
+    disk.broken = {"/a"}
+    with pytest.raises(DataDirectoryError) as failure:
+        Claims(disk, DIRS, 0).add(UUID(int=2))
+    assert failure.value.fields["path"] == "/a/claims-0000"
+    assert "Input/output error" in str(failure.value.fields["reason"])
+    assert not disk.exists("/b/claims-0000")
+
+
+@pytest.mark.parametrize("garbage", [b"\xff", b"no uuid\n", b"0123\n"])
+def test_a_damaged_file_counts_for_nothing_where_another_one_is_whole(garbage: bytes) -> None:
+    disk = disk_with(b=claims(1))
+    disk.open_append("/a/claims-0000").append([garbage])
+    Claims(disk, DIRS, 0).add(UUID(int=2))
+    assert ClaimsFile(disk, "/a", 0).read() == claims(1, 2)
+    alone = disk_with()
+    alone.open_append("/a/claims-0000").append([garbage])
+    with pytest.raises(DataDirectoryError) as failure:
+        Claims(alone, DIRS, 0).add(UUID(int=2))
+    assert failure.value.fields == {"path": "/a/claims-0000"}
+    assert alone.read_file("/a/claims-0000") == garbage
+
+
+def test_a_claim_needs_one_directory_that_takes_it() -> None:
+    disk = disk_with(a=claims(1))
+    disk.full = {"/a", "/b"}
+    Claims(disk, DIRS, 0).add(UUID(int=2))
+    assert (ClaimsFile(disk, "/a", 0).read(), Claims(disk, DIRS, 0).read()) == (claims(1), claims(1, 2))
+    disk.full = set(DIRS)
+    with pytest.raises(DataDirectoryError) as failure:
+        Claims(disk, DIRS, 0).add(UUID(int=3))
+    assert "No space left" in str(failure.value.fields["reason"])
+
+
+def test_a_head_is_witnessed_by_any_directory() -> None:
+    disk = disk_with(b=claims(1))
+    assert HeadWitness(disk, DIRS).of_catalog == "/b/claims-0000"
+    disk.broken = {"/a"}
+    assert HeadWitness(disk, DIRS).of_catalog == "/b/claims-0000"
+    disk.broken = set(DIRS)
+    with pytest.raises(DataDirectoryError):
+        HeadWitness(disk, DIRS)
+
+
+@pytest.mark.parametrize("kept", Kept)
+def test_a_claim_survives_a_crash_at_any_operation_whole_or_not_at_all(kept: Kept) -> None:
+    names = kept if kept in (Kept.NONE, Kept.HALF, Kept.ALL) else Kept.ALL
+    before, after = frozenset({UUID(int=1)}), frozenset({UUID(int=1), UUID(int=2)})
+    operation = 0
+    while True:
+        operation += 1
+        disk = MemoryFileSystem()
+        disk.make_directories("/data")
+        disk.sync_directory("/")
+        Claims(disk, ("/data",), 0).add(UUID(int=1))
+        faulty = FaultyFileSystem(disk)
+        faulty.crash_at(operation, part=0.5)
+        try:
+            Claims(faulty, ("/data",), 0).add(UUID(int=2))
+        except SimulatedCrash:
+            assert ClaimsFile(disk.after_crash(Survival(kept, names)), "/data", 0).read() in (before, after)
+            # The next process adds its own, whatever the last one left.
+            Claims(disk, ("/data",), 0).add(UUID(int=2))
+            assert ClaimsFile(disk, "/data", 0).read() == after
+        else:
+            break
+    assert operation > 5
+    assert ClaimsFile(disk.after_crash(Survival(Kept.NONE, Kept.NONE)), "/data", 0).read() == after

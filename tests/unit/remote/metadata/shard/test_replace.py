@@ -1,0 +1,129 @@
+"""Replacements: exact inputs, clipping behind log start, refusal by partition, and what moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ReplaceOutcome
+from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
+from stratalog.remote.metadata.shard.shard_actions import PartitionOffset
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.objects.slice_entry import LastBatch
+from tests.support.simulation.mock_objects import MockObject, MockSlice
+from tests.support.tiered.metadata_harness import (
+    A0,
+    A1,
+    B0,
+    MetadataHarness,
+    Range,
+    ranges_of,
+    slices_of,
+)
+
+Inputs = dict[TopicIdPartition, Sequence[LiveSlice]]
+
+
+@pytest.fixture
+def harness() -> MetadataHarness:
+    return MetadataHarness()
+
+
+def filled(harness: MetadataHarness, *ranges: tuple[Range, ...]) -> tuple[MetadataLog, int]:
+    """A shard with one object for each group of ranges."""
+    log, epoch = harness.owned()
+    for group in ranges:
+        harness.added(log, epoch, *group)
+    return log, epoch
+
+
+def swap(
+    log: MetadataLog,
+    inputs: Inputs,
+    outputs: Sequence[MockObject],
+    covers: dict[TopicIdPartition, bool] | None = None,
+    catalog_seq: int = 0,
+) -> ReplaceOutcome:
+    names = sorted({live.object_name for slices in inputs.values() for live in slices})
+    outcome = log.replace(
+        inputs,
+        names,
+        [(made.ref, made.entries()) for made in outputs],
+        covers=covers or {},
+        catalog_seq=catalog_seq,
+        drops_records=True,
+    )
+    log.check()
+    return outcome
+
+
+def test_a_rest_behind_log_start_is_replaced_clipped(harness: MetadataHarness) -> None:
+    log, _ = filled(harness, ((A0, 0, 5),), ((A0, 5, 8),), ((A0, 8, 9),))
+    end_mark = log.state().partition(A0).end_mark
+    plan: Inputs = {A0: slices_of(log, A0)}
+    made = harness.put(log, (A0, 0, 9))
+    log.advance_log_start({A0: 6}, epoch=None, catalog_seq=0)
+    outcome = swap(log, plan, [made], {A0: True})
+    assert outcome.clipped == (PartitionOffset(A0, 5),)
+    assert slices_of(log, A0)[0].entry.base_offset == 0, "the bytes are what they are"
+    assert log.state().partition(A0).end_mark == end_mark == LastBatch(8, 0, 8)
+
+
+def test_an_output_may_be_without_records(harness: MetadataHarness) -> None:
+    log, epoch = filled(harness, ((A0, 0, 5),), ((A0, 5, 9),))
+    name = log.next_object_name()
+    made = harness.put_named(name, (A0, 0, 9))
+    empty = MockObject.build(name, [made.slices[0]._replace(records=())])
+    harness.store.put(log.layout.data_key(name), empty.data)
+    swap(log, {A0: slices_of(log, A0)}, [empty], {A0: True})
+    assert ranges_of(log, A0) == [(name, 0, 9)]
+    end_mark = log.state().partition(A0).end_mark
+    harness.added(log, epoch, (A0, 9, 10))
+    upload = MockObject.build(log.next_object_name(), [MockSlice(A0, 10, 12, ())])
+    harness.store.put(log.layout.data_key(upload.ref.name), upload.data)
+    log.add([(upload.ref, upload.entries())], epoch)
+    partition = log.state().partition(A0)
+    assert (partition.tiered_end_offset, partition.end_mark) == (12, LastBatch(9, 0, 9))
+    assert end_mark == LastBatch(8, 0, 8)
+    log.check()
+
+
+def test_plans_that_contradict_themselves(harness: MetadataHarness) -> None:
+    log, _ = filled(harness, ((A0, 0, 5), (A1, 0, 5)), ((A0, 5, 9),), ((A0, 9, 12),))
+    slices = slices_of(log, A0)
+    too_short = harness.put(log, (A0, 0, 8))
+    hole = [harness.put(log, (A0, 0, 3)), harness.put(log, (A0, 4, 9))]
+    whole = harness.put(log, (A0, 0, 9))
+    other = harness.put(log, (A0, 0, 9), (B0, 0, 1))
+    plans: list[tuple[Inputs, list[MockObject]]] = [
+        ({}, [whole]),
+        ({A0: slices[:2]}, [too_short]),
+        ({A0: slices[:2]}, hole),
+        ({A0: slices[:2]}, [other]),
+        ({A0: slices[:2], A1: slices_of(log, A1)}, [whole]),
+        ({A0: (slices[0], slices[2])}, [harness.put(log, (A0, 0, 12))]),
+        ({A0: slices[1::-1]}, [whole]),
+    ]
+    for inputs, outputs in plans:
+        with pytest.raises(InvalidRequestError):
+            swap(log, inputs, outputs)
+    with pytest.raises(InvalidRequestError):
+        log.replace(
+            {A0: slices[:2]}, [], [(whole.ref, whole.entries())], covers={}, catalog_seq=0, drops_records=True
+        )
+
+
+def test_inputs_of_a_job_are_bounded(harness: MetadataHarness) -> None:
+    log, _ = filled(harness, ((A0, 0, 1),))
+    (live,) = slices_of(log, A0)
+    many = [
+        live._replace(object_name=harness.put_born(0).ref.name, base_offset=n, end_offset=n + 1)
+        for n in range(MAX_INPUTS + 1)
+    ]
+    made = harness.put(log, (A0, 0, MAX_INPUTS + 1))
+    with pytest.raises(InvalidRequestError) as caught:
+        swap(log, {A0: many}, [made])
+    assert caught.value.fields == {"inputs": MAX_INPUTS + 1, "max_inputs": MAX_INPUTS}

@@ -1,0 +1,187 @@
+"""Each action of a shard: what makes it valid, what is refused in part, and what it leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import FencedError, InvalidRequestError, PreconditionFailedError, StoreCorruptError
+from stratalog.remote.metadata.head.commit import Commit, Writer
+from stratalog.remote.metadata.head.head_actions import Forget
+from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
+from stratalog.remote.metadata.shard.shard_actions import (
+    AdvanceLogStart,
+    Claim,
+    DropPartitions,
+    PartitionOffset,
+)
+from stratalog.remote.metadata.shard.shard_builder import apply_commit
+from stratalog.remote.metadata.shard.shard_judge import (
+    BORN_BEFORE_HORIZON,
+    Refusal,
+    judge_add,
+)
+from stratalog.remote.objects.slice_entry import LastBatch
+from tests.support.simulation.mock_objects import MockObject
+from tests.support.tiered.metadata_harness import (
+    A0,
+    A1,
+    B0,
+    TOPIC_A,
+    TOPIC_B,
+    MetadataHarness,
+    ranges_of,
+    slices_of,
+)
+
+THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000
+
+
+@pytest.fixture
+def harness() -> MetadataHarness:
+    return MetadataHarness()
+
+
+def add(log: MetadataLog, epoch: int, *made: MockObject) -> AddOutcome:
+    outcome = log.add([(one.ref, one.entries()) for one in made], epoch)
+    log.check()
+    return outcome
+
+
+def test_add_moves_the_ends(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    made = harness.added(log, epoch, (A0, 0, 5), (B0, 0, 3))
+    harness.added(log, epoch, (A0, 5, 6))
+    partition = log.state().partition(A0)
+    assert partition.tiered_end_offset == partition.stable_end_offset == 6
+    assert partition.end_mark == LastBatch(5, 0, 5)
+    assert log.state().partition(B0).tiered_end_offset == 3
+    live = log.state().objects[made.ref.name]
+    assert (live.seq, live.live_slices, live.live_bytes) == (2, 2, 80)
+    log.advance_log_start({A0: 6}, epoch=None, catalog_seq=4)
+    assert log.state().partition(A0).end_mark == LastBatch(5, 0, 5), "it outlives its slice"
+    log.check()
+
+
+def test_refusals_name_both_sides(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    log.advance_log_start({A0: 1}, epoch=epoch, catalog_seq=9)
+    with pytest.raises(PreconditionFailedError) as stale:
+        log.drop_partitions(TOPIC_A, 8)
+    assert stale.value.fields == {"catalog_seq": 8, "used_catalog_seq": 9}
+    other, first = harness.log(), harness.ids.uuid()
+    assert other.claim("owner-2", first) == 2
+    assert [(claim.owner, claim.epoch) for claim in other.state().claims] == [("owner-1", 1), ("owner-2", 2)]
+    assert other.state().claims[-1].uuid == first
+    with pytest.raises(FencedError) as fenced:
+        add(log, epoch, harness.put(log, (A0, 1, 5)))
+    assert fenced.value.fields == {"epoch": 1, "current_epoch": 2}
+
+
+def test_objects_of_one_commit_follow_one_another(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    first, second = harness.put(log, (A0, 0, 5)), harness.put(log, (A0, 5, 7))
+    bad = harness.put(log, (A0, 5, 8))
+    outcome = add(log, epoch, first, second, bad)
+    assert [refusal.object_name for refusal in outcome.refused] == [bad.ref.name]
+    assert ranges_of(log, A0) == [(first.ref.name, 0, 5), (second.ref.name, 5, 7)]
+
+
+def test_objects_from_before_the_horizon_are_refused(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    state = replace(log.state(), horizon=1)
+    too_old, young = harness.put_born(0, (A0, 0, 5)), harness.put_born(1, (A1, 0, 5))
+    judgement = judge_add(state, [(x.ref, x.entries()) for x in (too_old, young)], epoch)
+    assert judgement.outcome == (Refusal(too_old.ref.name, A0, BORN_BEFORE_HORIZON),)
+    assert len(judgement.actions) == 1
+
+
+def test_requests_that_make_no_sense(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    with pytest.raises(InvalidRequestError):
+        add(log, epoch, harness.put(log, (A0, 0, 5), (A0, 5, 6)))
+    with pytest.raises(InvalidRequestError):
+        add(log, epoch, harness.put(log, (A0, 0, 0)))
+
+
+def test_dropped_topics_are_forgotten_after_thirty_days(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    harness.added(log, epoch, (A0, 0, 5), (B0, 0, 5))
+    log.drop_partitions(TOPIC_A, 3)
+    harness.clock.advance(THIRTY_DAYS_MS + 1)
+    log.refresh(dated=True)
+    log.drop_partitions(TOPIC_B, 4)
+    log.check()
+    assert set(log.state().dropped_topics) == {TOPIC_B}
+
+
+def test_forget_takes_what_is_dropped(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    made = harness.added(log, epoch, (A0, 0, 5))
+    assert log.forget([made.ref.name]) == (), "live"
+    log.advance_log_start({A0: 5}, epoch=None, catalog_seq=0)
+    (dropped,) = log.state().dropped
+    assert (dropped.name, dropped.size_bytes, dropped.brought_seq) == (made.ref.name, made.ref.size_bytes, 2)
+    assert dropped.key(log.layout) == log.layout.data_key(made.ref.name)
+    assert not log.state().is_deletable(dropped), "the commit that brought it is inline"
+    log.fold()
+    assert log.state().is_deletable(dropped)
+    assert log.forget([made.ref.name, "nobody"]) == (made.ref.name,)
+    assert log.state().dropped == ()
+    log.check()
+
+
+def test_snapshots_stay_as_they_were(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    harness.added(log, epoch, (A0, 0, 5))
+    snapshot = log.state()
+    harness.added(log, epoch, (A0, 5, 9), (B0, 0, 1))
+    log.advance_log_start({A0: 7}, epoch=None, catalog_seq=0)
+    snapshot.check()
+    assert snapshot.partition(A0).tiered_end_offset == 5
+    assert set(snapshot.partitions) == {A0}
+    assert slices_of(log, A0)[0].base_offset == 5
+
+
+def test_a_writer_does_not_read_what_it_wrote(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    made = harness.added(log, epoch, (A0, 0, 5))
+    assert harness.loaded == []
+    follower = harness.log(read_only=True)
+    assert harness.loaded == [made.ref.name]
+    follower.refresh()
+    assert harness.loaded == [made.ref.name], "a directory is read once"
+
+
+def test_commits_that_cannot_follow_are_corrupt(harness: MetadataHarness) -> None:
+    log, _ = harness.owned()
+    state = replace(log.state(), catalog_seq=5)
+    for seq, action in (
+        (state.seq + 2, Claim("x", UUID(int=1), 5)),
+        (state.seq + 1, Claim("x", UUID(int=1), state.epoch)),
+        (state.seq + 1, Forget(("x",))),
+        (state.seq + 1, DropPartitions(TOPIC_A, 4)),
+        (state.seq + 1, AdvanceLogStart((PartitionOffset(A0, 0),))),
+    ):
+        commit = Commit.build(seq, UUID(int=9), 0, Writer("owner", "x"), None, [action])
+        with pytest.raises(StoreCorruptError):
+            apply_commit(state, commit, harness.load_directory)
+
+
+def test_commits_that_are_wrong_about_last_slices_are_corrupt(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    emptied = harness.added(log, epoch, (A0, 0, 5)).ref.name
+    kept = harness.added(log, epoch, (A0, 5, 9), (A1, 0, 1)).ref.name
+    state = log.state()
+    right = AdvanceLogStart((PartitionOffset(A0, 9),), (emptied,))
+    for dropped in ((), (kept,), (emptied, kept)):
+        commit = Commit.build(
+            state.seq + 1, UUID(int=9), 0, Writer("x", "x"), None, [replace(right, dropped=dropped)]
+        )
+        with pytest.raises(StoreCorruptError) as caught:
+            apply_commit(state, commit, harness.load_directory)
+        assert caught.value.fields["writer"] == "x"
+    commit = Commit.build(state.seq + 1, UUID(int=9), 0, Writer("x", "x"), None, [right])
+    apply_commit(state, commit, harness.load_directory).check()

@@ -1,0 +1,160 @@
+"""What is dropped goes once its grace is over, and nothing else ever."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.record import Record
+from stratalog.remote.metadata.head.head_log import CommitSettings
+from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.store_faults import Fault, FaultOn
+from tests.support.tiered.tiered_logs import TieredLogs
+
+DAY_MS = 24 * 3_600_000
+
+
+class World:
+    """A shard with one partition of three objects."""
+
+    def __init__(self, skew_ms: int = 0) -> None:
+        self.clock = ManualClock()
+        store_clock = ManualClock(self.clock.now_ms() - skew_ms) if skew_ms else self.clock
+        self.store = MemoryObjectStore(store_clock)
+        self.ids = SequentialIds(1)
+        self.filesystem = MemoryFileSystem()
+        self.logs = self.start()
+        topic = self.logs.create_topic("t", 1, {})
+        self.tip = TopicIdPartition(topic.topic_id, 0)
+        self.log = self.logs.logs[TopicPartition("t", 0)]
+        for _ in range(3):
+            self.logs.append(self.log, [Record(0, 5, b"k", b"v")])
+            self.logs.seal()
+            self.logs.upload()
+
+    def start(self) -> TieredLogs:
+        by_hand = CommitSettings(fold_by_itself=False)
+        return TieredLogs(self.filesystem, self.store, self.clock, self.ids, commit_settings=by_hand)
+
+    def drop(self, offset: int) -> None:
+        self.logs.metadata.advance_log_start({self.tip: offset}, epoch=None, catalog_seq=None)
+
+    def collect(self, store: ObjectStore | None = None, **settings: int) -> CollectReport:
+        collector = Collector(
+            store or self.store,
+            self.logs.metadata,
+            self.logs.catalog,
+            CollectorSettings(**settings),
+        )
+        return collector.run()
+
+    def object_count(self) -> int:
+        return len(list(self.store.list("shards/0000/data/")))
+
+    def check_can_be_opened(self) -> None:
+        """Everything that whoever opens the shard needs is there, and everything live can be read."""
+        self.logs.close()
+        self.logs = self.start()
+        topic = self.logs.catalog.by_id(self.tip.topic_id)
+        assert topic is not None
+        self.logs.open_topic(topic)
+        self.logs.metadata.check()
+        start = self.logs.metadata.state().partition(self.tip).log_start_offset
+        log = self.logs.logs[TopicPartition("t", 0)]
+        assert [record.offset for record in self.logs.tiered_records(log)] == list(range(start, 3))
+
+
+def test_dropped_objects_go_after_the_grace() -> None:
+    world = World()
+    world.drop(2)
+    assert world.collect() == (0, 0, 2, 0, False)
+    world.clock.advance(DAY_MS - 1)
+    assert world.collect().deleted_count == 0
+    assert world.object_count() == 3
+    world.clock.advance(1)
+    dropped_bytes = sum(file.size_bytes for file in world.logs.metadata.state().dropped)
+    report = world.collect()
+    assert (report.deleted_count, report.deleted_bytes) == (2, dropped_bytes)
+    assert world.object_count() == 1
+    world.check_can_be_opened()
+
+
+def test_what_an_inline_commit_brought_is_folded_first() -> None:
+    world = World()
+    world.drop(3)
+    assert world.logs.metadata.state().folded_seq == 0
+    world.clock.advance(DAY_MS)
+    assert world.collect().deleted_count == 3
+    assert world.logs.metadata.state().folded_seq > 0
+    world.check_can_be_opened()
+
+
+def test_a_quiet_shard_keeps_nothing_but_what_is_live() -> None:
+    world = World()
+    world.drop(3)
+    for number in range(4):
+        world.clock.advance(DAY_MS)
+        world.collect()
+        if number < 2:
+            world.logs.catalog.create(f"t{number}", 1, {})
+            world.logs.catalog.fold()
+            world.logs.metadata.fold()
+    state, topics = world.logs.metadata.state(), world.logs.catalog.state()
+    assert (state.dropped, topics.dropped) == ((), ())
+    assert world.object_count() == 0
+    checkpoints = [info.key for info in world.store.list("shards/0000/checkpoints/")]
+    assert state.checkpoint is not None
+    assert checkpoints == [world.logs.metadata.layout.checkpoint_key(state.checkpoint.name)]
+    assert len(list(world.store.list("catalog/checkpoints/"))) == 1
+    world.check_can_be_opened()
+
+
+@pytest.mark.parametrize("skew_ms", [-6 * 60_000, 6 * 60_000])
+def test_a_clock_that_is_wrong_deletes_nothing(skew_ms: int) -> None:
+    world = World(skew_ms)
+    world.drop(3)
+    report = world.collect(grace_ms=0)
+    assert (report.is_refused, report.deleted_count, report.clock_skew_ms) == (True, 0, skew_ms)
+    assert world.object_count() == 3
+
+
+def test_the_grace_is_counted_by_the_stores_clock() -> None:
+    world = World(skew_ms=2 * 60_000)
+    world.drop(3)
+    report = world.collect(grace_ms=60_000)
+    assert (report.is_refused, report.deleted_count) == (False, 0)
+
+
+@pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.IS_CUT_OFF])
+def test_a_failure_in_between_is_made_good_by_the_next_run(fault: Fault) -> None:
+    world = World()
+    world.drop(3)
+    world.clock.advance(DAY_MS)
+    world.logs.metadata.fold()
+    faulty = FaultyObjectStore(world.store, random.Random(0), FaultOn(fault, "DELETE"))
+    with pytest.raises(StoreUnavailableError):
+        world.collect(faulty)
+    assert world.collect().deleted_count == 3
+    assert world.object_count() == 0
+    world.check_can_be_opened()
+
+
+def test_a_run_is_bounded_and_works_in_batches() -> None:
+    world = World()
+    world.drop(3)
+    world.clock.advance(DAY_MS)
+    world.logs.metadata.fold()
+    seq = world.logs.metadata.state().seq
+    assert world.collect(max_file_count=2, batch_count=1).deleted_count == 2
+    assert world.logs.metadata.state().seq == seq + 2, "a commit for each batch"
+    assert world.collect(max_file_count=2, batch_count=1).deleted_count == 1
+    assert world.object_count() == 0

@@ -1,0 +1,345 @@
+"""Reads of the tiered part against a plain list of records: over many objects, with holes, with a log start
+inside a slice, with timestamps in any order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import OffsetOutOfRangeError, StoreCorruptError, UnsupportedOperationError
+from stratalog.base.types import TopicIdPartition
+from stratalog.log.read.fetch_data import FetchData
+from stratalog.log.read.isolation import Isolation
+from stratalog.objectstore.counting import CountingObjectStore
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.batch import decode_all, records_payload
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch, rebuild_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
+from stratalog.record.header import parse_header
+from stratalog.record.native.kernels import copy_records
+from stratalog.record.record import Record
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_builder import SliceEnd
+from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.remote.tier.slice_source import RemoteReaderSettings
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_store import TieredStore
+
+SMALL = RemoteReaderSettings(read_ahead_bytes=64, data_cache_bytes=512, index_cache_bytes=4096)
+ROOMY = RemoteReaderSettings()
+
+
+class World(NamedTuple):
+    tiered: TieredStore
+    store: MemoryObjectStore
+    filesystem: MemoryFileSystem
+    tips: tuple[TopicIdPartition, ...]
+
+    def reader(self, reader_settings: RemoteReaderSettings = ROOMY) -> RemoteReader:
+        return RemoteReader(self.store, self.tiered.metadata, reader_settings)
+
+
+def world(store: MemoryObjectStore | None = None, partition_count: int = 3) -> World:
+    clock = ManualClock()
+    store = store or MemoryObjectStore(clock)
+    filesystem = MemoryFileSystem()
+    tiered = TieredStore(filesystem, store, clock, SequentialIds(1))
+    topic = tiered.catalog.create("t", partition_count, {})
+    tips = tuple(TopicIdPartition(topic.topic_id, partition) for partition in range(partition_count))
+    return World(tiered, store, filesystem, tips)
+
+
+def without_last(batch: bytes, dropped_count: int) -> bytes:
+    """The batch as a compaction leaves it that takes its last records: its last offset stays."""
+    header = parse_header(batch)
+    kept = header.records_count - dropped_count
+    copied = copy_records(
+        records_payload(batch, 0, header),
+        header.records_count,
+        bytes([0xFF] * 8),
+        0,
+        first_offset_delta=0,
+        end_offset_delta=kept,
+        drop_tombstones=False,
+        timestamp_shift=0,
+    )
+    latest = header.base_timestamp + copied.max_timestamp_delta
+    return rebuild_batch(header, copied.payload, records_count=copied.count, max_timestamp=latest)
+
+
+class Piece(NamedTuple):
+    """A slice to be: its batches and where it ends."""
+
+    batches: tuple[bytes, ...]
+    end_offset: int
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> list[Piece]:
+    """Successive slices of one partition; everything about a batch comes from a few bytes."""
+    offset = 0
+    found: list[Piece] = []
+    for slice_seeds in draw(
+        st.lists(st.lists(st.binary(min_size=2, max_size=5), max_size=4), min_size=1, max_size=4)
+    ):
+        run: list[bytes] = []
+        for seeds in slice_seeds:
+            offset += seeds[0] % 4
+            records = [Record(0, seed % 31, b"k", b"v" * (seed % 9)) for seed in seeds[1:]]
+            codec = Codec.ZSTD if seeds[0] & 4 else Codec.NONE
+            batch = encode_batch(records, codec=codec, base_offset=offset)
+            dropped_count = seeds[0] // 16 % (len(records) + 1) if seeds[0] & 8 else 0
+            run.append(without_last(batch, dropped_count))
+            offset += len(records)
+        offset += draw(st.integers(0 if run else 1, 3))
+        found.append(Piece(tuple(run), offset))
+    return found
+
+
+def upload_all(found: World, histories: Sequence[list[Piece]]) -> list[list[Record]]:
+    """Upload the pieces of all partitions side by side; returns what each partition holds then."""
+    for number in range(max(map(len, histories))):
+        parts = {
+            tip: history[number]
+            for tip, history in zip(found.tips, histories, strict=True)
+            if number < len(history)
+        }
+        found.tiered.upload(
+            {tip: piece.batches for tip, piece in parts.items()},
+            end_offsets={tip: piece.end_offset for tip, piece in parts.items()},
+        )
+    return [
+        [record for piece in history for record in decode_all(b"".join(piece.batches))]
+        for history in histories
+    ]
+
+
+def check_reads(
+    reader: RemoteReader,
+    tip: TopicIdPartition,
+    expected: Sequence[Record],
+    start: int,
+    end: int,
+    max_bytes: int,
+) -> None:
+    """Read from every offset: the records are those that the list has, and nothing is passed over."""
+    for offset in range(start, end + 1):
+        data = reader.read(tip, offset, max_bytes)
+        got = [record for record in decode_all(data.batches) if record.offset >= offset]
+        assert got == [record for record in expected if offset <= record.offset < data.next_offset]
+        assert offset < data.next_offset <= end or offset == data.next_offset == end
+
+
+@given(st.lists(pieces(), min_size=1, max_size=3), st.data())
+def test_reads_give_what_a_list_of_records_gives(histories: list[list[Piece]], data: st.DataObject) -> None:
+    found = world(partition_count=len(histories))
+    contents = upload_all(found, histories)
+    reader = found.reader(data.draw(st.sampled_from([SMALL, ROOMY])))
+    for tip, history, records in zip(found.tips, histories, contents, strict=True):
+        end = history[-1].end_offset
+        start = data.draw(st.integers(0, end))
+        found.tiered.advance_log_start(tip, start)
+        expected = [record for record in records if record.offset >= start]
+        check_reads(reader, tip, expected, start, end, data.draw(st.sampled_from([0, 100, 1 << 20])))
+        check_times(reader, tip, expected)
+        for offset in (start - 1, end + 1):
+            with pytest.raises(OffsetOutOfRangeError):
+                reader.read(tip, offset, 1)
+
+
+def check_times(reader: RemoteReader, tip: TopicIdPartition, expected: Sequence[Record]) -> None:
+    for timestamp_ms in range(-1, 32):
+        first = next((record for record in expected if record.timestamp_ms >= timestamp_ms), None)
+        found = reader.offset_for_timestamp(tip, timestamp_ms)
+        assert found == (None if first is None else (first.timestamp_ms, first.offset))
+    for end_offset in {expected[len(expected) // 2].offset, expected[-1].offset + 1} if expected else {9}:
+        seen = [record for record in expected if record.offset < end_offset]
+        newest = max(seen, key=lambda record: (record.timestamp_ms, -record.offset), default=None)
+        found = reader.max_timestamp(tip, end_offset)
+        assert found == (None if newest is None else (newest.timestamp_ms, newest.offset))
+
+
+def test_a_batch_that_is_larger_than_asked_for_comes_only_where_one_must_come() -> None:
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"v" * 1000)])]})
+    reader = found.reader()
+    assert reader.read(tip, 0, 10, min_one_message=False) == FetchData(b"", 0)
+    assert reader.read(tip, 0, 10).next_offset == 1
+
+
+def test_an_unknown_partition_is_empty_from_0_to_0() -> None:
+    found = world(partition_count=1)
+    other = TopicIdPartition(found.tips[0].topic_id, 7)
+    reader = found.reader()
+    assert reader.read(other, 0, 100) == FetchData(b"", 0)
+    assert reader.offset_for_timestamp(other, 0) is None
+    assert reader.max_timestamp(other, 9) is None
+
+
+def test_a_clipped_slice_is_read_from_where_it_counts() -> None:
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    first = [encode_batch([Record(0, 90, b"a", b"old"), Record(0, 80, b"b", b"old")], base_offset=0)]
+    second = [encode_batch([Record(0, 50, b"c", b"new"), Record(0, 60, b"d", b"new")], base_offset=2)]
+    names = (found.tiered.upload({tip: first}), found.tiered.upload({tip: second}))
+    inputs = found.tiered.partition(tip).slices
+    # A merge of both is under way when the first one goes below log start.
+    name = found.tiered.metadata.next_object_name()
+    header = ObjectHeader(
+        store_id=found.tiered.store_id, shard=0, epoch=1, kind=ObjectKind.REPLACEMENT, name=name, inputs=names
+    )
+    with ObjectWriter(
+        found.filesystem, header, ObjectWriterSettings(spool_directory="/tiered/uploads")
+    ) as writer:
+        writer.begin_slice(tip.topic_id, "t", 0, base_offset=0)
+        writer.append(first[0] + second[0])
+        writer.end_slice(SliceEnd(4))
+        finished = writer.finish()
+        finished.store(found.store, found.tiered.layout)
+    found.tiered.advance_log_start(tip, 3)
+    outcome = found.tiered.metadata.replace(
+        {tip: inputs},
+        names,
+        [(finished.ref, finished.entries)],
+        covers={tip: False},
+        catalog_seq=1,
+        drops_records=False,
+    )
+    assert [offset for _, offset in outcome.clipped] == [2]
+    reader = found.reader()
+    assert [record.offset for record in decode_all(reader.read(tip, 3, 100).batches)] == [2, 3]
+    assert reader.offset_for_timestamp(tip, 1) == (60, 3)
+    assert reader.offset_for_timestamp(tip, 61) is None
+    assert reader.max_timestamp(tip, 4) == (60, 3)
+    assert reader.max_timestamp(tip, 3) is None
+
+
+def test_an_object_that_is_gone_means_an_old_head_once() -> None:
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    name = found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"old")])]})
+    stale = RemoteReader(found.store, found.tiered.open_metadata(found.store, "reader"), ROOMY)
+    found.tiered.advance_log_start(tip, 1)
+    live = found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"new")], base_offset=1)]})
+    found.store.delete_many([found.tiered.layout.data_key(name)])
+    with pytest.raises(OffsetOutOfRangeError):
+        stale.read(tip, 0, 100)
+    assert stale.read(tip, 1, 100).next_offset == 2
+    key = found.tiered.layout.data_key(live)
+    found.store.delete_many([key])
+    with pytest.raises(StoreCorruptError) as caught:
+        found.reader().read(tip, 1, 100)
+    assert caught.value.fields["key"] == key, "missing under a fresh head"
+
+
+class GarblingStore(MemoryObjectStore):
+    """Changes a byte of the answers to chosen requests."""
+
+    garbled_gets = 0
+
+    def get_range(self, key: str, position: int, size: int) -> bytes:
+        data = super().get_range(key, position, size)
+        if self.garbled_gets > 0 and size > 500:
+            self.garbled_gets -= 1
+            return data[:200] + bytes([data[200] ^ 1]) + data[201:]
+        return data
+
+
+@pytest.mark.parametrize(("garbled_gets", "is_readable"), [(1, True), (2, False)])
+def test_a_garbled_answer_is_asked_for_again_once(garbled_gets: int, is_readable: bool) -> None:
+    store = GarblingStore(ManualClock())
+    found = world(store, partition_count=1)
+    (tip,) = found.tips
+    batch = encode_batch([Record(0, 1, b"k", b"v" * 1000)])
+    found.tiered.upload({tip: [batch]})
+    reader = found.reader()
+    store.garbled_gets = garbled_gets
+    if is_readable:
+        assert reader.read(tip, 0, 100).batches == batch
+    else:
+        with pytest.raises(StoreCorruptError):
+            reader.read(tip, 0, 100)
+
+
+def test_few_large_requests() -> None:
+    """One GET for the index, one for each chunk of data; none for what is in the cache, neighbours
+    included.
+    """
+    found = world(partition_count=2)
+    batches = [encode_batch([Record(0, 1, b"k", b"v" * 990)], base_offset=offset) for offset in range(20)]
+    name = found.tiered.upload(dict.fromkeys(found.tips, batches))
+    counting = CountingObjectStore(found.store)
+    reader = RemoteReader(
+        counting, found.tiered.metadata, dataclasses.replace(ROOMY, read_ahead_bytes=10_000)
+    )
+    key = found.tiered.layout.data_key(name)
+    for offset in range(20):
+        reader.read(found.tips[0], offset, 1)
+    size_bytes = found.tiered.partition(found.tips[0]).tiered_bytes
+    assert counting.total("GET", key).requests == 1 + -(-size_bytes // 10_000)
+    for tip in found.tips:
+        reader.read(tip, 0, 1 << 20)
+    assert counting.total("GET", key).requests == 2 + -(-2 * size_bytes // 10_000)
+
+
+def test_what_an_early_version_uploaded_is_not_read_as_committed_where_it_has_transactions() -> None:
+    """Its slices say nothing of producers, and nobody knows what was aborted."""
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    producer = BatchProducer(7, 0, 0, is_transactional=True)
+    marker = EndTransactionMarker(ControlType.ABORT, 0)
+    found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"plain")])]})
+    found.tiered.upload(
+        {tip: [encode_batch([Record(0, 1, b"k", b"aborted")], base_offset=1, producer=producer)]}
+    )
+    found.tiered.upload({tip: [marker.to_batch(7, 0, 1, base_offset=2)]})
+    found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"plain")], base_offset=3)]})
+    reader = found.reader()
+    assert reader.read(tip, 0, 1, Isolation.TXN_COMMITTED).next_offset == 1
+    assert reader.read(tip, 3, 1000, Isolation.TXN_COMMITTED).next_offset == 4
+    assert reader.read(tip, 0, 1000).next_offset == 4
+    for offset, max_bytes in ((0, 1000), (1, 1), (2, 1)):
+        with pytest.raises(UnsupportedOperationError) as raised:
+            reader.read(tip, offset, max_bytes, Isolation.TXN_COMMITTED)
+        assert raised.value.fields["base_offset"] == max(offset, 1)
+
+
+def test_committed_reads_ask_only_the_slices_that_may_hold_a_marker() -> None:
+    """A slice at whose end nothing is open ends the search, and one without an abort costs no request."""
+    clock = ManualClock()
+    store = CountingObjectStore(MemoryObjectStore(clock))
+    logs = TieredLogs(MemoryFileSystem(), store, clock, SequentialIds(1), max_object_bytes=1)
+    topic = logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+
+    def append(producer: BatchProducer) -> None:
+        log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")], producer=producer), 1)
+        log.roll()
+
+    for sequence in range(3):
+        append(BatchProducer(7, 0, sequence, is_transactional=True))
+        append(BatchProducer(9, 0, sequence))
+    log.append_end_transaction_marker(7, 0, 0, committed=False, leader_epoch=1)
+    append(BatchProducer(9, 0, 3))
+    logs.seal()
+    logs.upload()
+    tip = TopicIdPartition(topic.topic_id, 0)
+    slices = logs.metadata.state().partition(tip).slices
+    assert [live.entry.has_aborted for live in slices] == [False] * 6 + [True, False]
+    store.reset()
+    data = RemoteReader(store, logs.metadata).read(tip, 0, 1, Isolation.TXN_COMMITTED)
+    assert data.aborted_transactions == ((7, 0, 6, 7),)
+    asked = {kind.key for kind in store.counts() if kind.verb == "GET"}
+    assert len(asked) == 3, "what was read, what had no room behind it, and the slice with the marker"

@@ -1,0 +1,359 @@
+"""How far the log start moves, against a list of units, and through the whole stack."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import (
+    CorruptRecordError,
+    FencedError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.read.segment_info import SegmentInfo
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.header import MAX_TIMESTAMP_POSITION
+from stratalog.record.record import Record
+from stratalog.remote.tier.remote_retention import (
+    RemoteRetention,
+    RetentionReport,
+    RetentionUnit,
+    log_start_after,
+)
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.store_faults import Fault, Operation
+from tests.support.tiered.tiered_logs import TieredLogs
+
+NOW_MS = 10_000
+HOUR_MS = 3_600_000
+
+
+@st.composite
+def unit_rows(draw: st.DrawFn) -> list[RetentionUnit]:
+    offset = 0
+    row: list[RetentionUnit] = []
+    for _ in range(draw(st.integers(0, 6))):
+        offset += draw(st.integers(1, 5))
+        is_empty = draw(st.booleans())
+        timestamp = -1 if is_empty else draw(st.integers(-1, NOW_MS))
+        row.append(RetentionUnit(offset, draw(st.integers(0, 10)), timestamp, is_empty))
+    if draw(st.booleans()):
+        row.append(RetentionUnit(offset + 1, draw(st.integers(0, 10)), 0, is_active=True))
+    return row
+
+
+def is_older(row: list[RetentionUnit], retention_ms: int) -> bool:
+    """Whether the first of the row is; one without timestamps is as old as the first behind it with one."""
+    known = [unit.max_timestamp for unit in row if unit.max_timestamp >= 0]
+    return row[0].is_empty or (bool(known) and NOW_MS - known[0] > retention_ms)
+
+
+@given(unit_rows(), st.integers(-1, 12_000), st.integers(-1, 40), st.booleans())
+def test_the_front_goes_while_it_is_old_or_too_much(
+    units: list[RetentionUnit], retention_ms: int, retention_bytes: int, is_time_known: bool
+) -> None:
+    config = LogConfig(retention_ms=retention_ms, retention_bytes=retention_bytes)
+    now_ms = NOW_MS if is_time_known else None
+    offset = log_start_after(units, config, now_ms)
+    gone = [unit for unit in units if offset is not None and unit.end_offset <= offset]
+    left = units[len(gone) :]
+    assert units[: len(gone)] == gone, "a run from the front"
+    assert not any(unit.is_active for unit in gone)
+    # What the limits say, of each unit by itself.
+    for number in range(len(gone)):
+        behind_bytes = sum(later.size_bytes for later in units[number + 1 :])
+        is_too_much = 0 <= retention_bytes <= behind_bytes
+        is_old = is_time_known and retention_ms >= 0 and is_older(units[number:], retention_ms)
+        assert is_too_much or is_old
+    if left and not left[0].is_active:
+        behind_bytes = sum(later.size_bytes for later in left[1:])
+        assert retention_bytes < 0 or behind_bytes < retention_bytes
+        assert not is_time_known or retention_ms < 0 or not is_older(left, retention_ms)
+
+
+def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
+    units = [RetentionUnit(5, 100, 0)]
+    config = LogConfig(cleanup_policy=frozenset({"compact"}), retention_ms=0, retention_bytes=0)
+    assert log_start_after(units, config, NOW_MS) is None
+    both = dataclasses.replace(config, cleanup_policy=frozenset({"compact", "delete"}))
+    assert log_start_after(units, both, NOW_MS) == 5
+
+
+class World:
+    def __init__(self, config: dict[str, str], *, max_object_bytes: int = 1 << 20, skew_ms: int = 0) -> None:
+        self.clock = ManualClock()
+        store_clock = ManualClock(self.clock.now_ms() - skew_ms) if skew_ms else self.clock
+        self.objects_left: int | None = None
+        self.store = FaultyObjectStore(MemoryObjectStore(store_clock), random.Random(0), self.fault)
+        self.disk = MemoryFileSystem()
+        self.logs = TieredLogs(
+            self.disk, self.store, self.clock, SequentialIds(1), max_object_bytes=max_object_bytes
+        )
+        self.topic = self.logs.create_topic("t", 1, config)
+        self.log: UnifiedLog = self.logs.logs[TopicPartition("t", 0)]
+        self.tip = TopicIdPartition(self.topic.topic_id, 0)
+
+    def append(
+        self, *, age_ms: int = 0, timestamp_ms: int | None = None, is_sealed: bool = True, upload: bool = True
+    ) -> None:
+        """A batch with one record, of now or as told; a segment of its own if it is sealed."""
+        timestamp_ms = self.clock.now_ms() - age_ms if timestamp_ms is None else timestamp_ms
+        self.logs.append(self.log, [Record(0, timestamp_ms, b"k", b"v" * 100)])
+        if is_sealed:
+            self.logs.seal()
+        if is_sealed and upload:
+            self.logs.upload()
+
+    def upload_one_object(self) -> None:
+        """As if the bucket went away after the first one."""
+        self.objects_left = 1
+        with contextlib.suppress(StoreUnavailableError):
+            self.logs.upload()
+        self.objects_left = None
+
+    def fault(self, operation: Operation) -> Fault:
+        if self.objects_left is None or operation.verb != "PUT" or "/data/" not in operation.key:
+            return Fault.NONE
+        self.objects_left -= 1
+        return Fault.NONE if self.objects_left >= 0 else Fault.FAILS
+
+    def delete_records(self, before_offset: int) -> None:
+        """As the call of that name does: committed first, then told to the log."""
+        starts = {self.tip: before_offset}
+        self.logs.metadata.advance_log_start(starts, epoch=self.logs.claimed.epoch, catalog_seq=None)
+        partition = self.logs.metadata.state().partition(self.tip)
+        self.log.update_tiered_end_offset(partition.tiered_end_offset)
+        self.log.increment_log_start_offset(partition.log_start_offset)
+
+    def retain(self, catalog_seq: int | None = None) -> RetentionReport:
+        retention = RemoteRetention(self.logs.metadata)
+        seq = self.logs.catalog.confirm([self.topic]) if catalog_seq is None else catalog_seq
+        return retention.run([self.log], epoch=self.logs.claimed.epoch, catalog_seq=seq)
+
+    def check_starts_at(self, offset: int) -> None:
+        partition = self.logs.metadata.refresh().partition(self.tip)
+        assert (partition.log_start_offset, self.log.log_start_offset) == (offset, offset)
+        self.logs.metadata.check()
+        self.log.check()
+
+
+SCENARIOS = """
+slices expire by time | retention.ms=1h
+    new seal upload | wait 30m | new seal upload | starts 0 | wait 31m | starts 1
+a segment that is tiered in part counts once | retention.bytes=343 retention.ms=-1
+    new new new seal one-object | starts 0
+a segment that is tiered in part counts its rest | retention.bytes=342 retention.ms=-1
+    new new new seal one-object | starts 1
+the rest of a segment keeps the segments behind it | retention.ms=1h
+    old new seal old seal one-object | starts 1
+a log start inside of a segment keeps its rest | retention.ms=1h
+    new new seal old seal delete 1 | starts 1 | wait 61m | starts 3
+records without timestamps go with the next that has one | retention.ms=1h
+    undated seal upload undated seal upload undated seal | wait 600m | starts 0
+    new seal | starts 0 | wait 61m | starts 4 | undated seal upload | starts 4
+without a limit nothing moves | retention.ms=-1
+    new seal upload | wait 60000m | starts 0
+"""
+
+
+def scenarios() -> list[tuple[str, str, list[str]]]:
+    """Name, configuration and steps of each scenario."""
+    blocks = re.findall(r"^(\S.*) \| (.*)\n((?:    .*\n)+)", SCENARIOS, re.MULTILINE)
+    return [(name, config, re.split(r"[|\s]+", steps.strip())) for name, config, steps in blocks]
+
+
+@pytest.mark.parametrize(
+    ("config", "steps"), [row[1:] for row in scenarios()], ids=[row[0] for row in scenarios()]
+)
+def test_scenario(config: str, steps: list[str]) -> None:
+    """`starts N` retains and expects the log start N; nothing is committed where it does not move."""
+    keys = dict(setting.split("=") for setting in config.split())
+    keys["retention.ms"] = keys["retention.ms"].replace("1h", str(HOUR_MS))
+    world = World(keys, max_object_bytes=200)
+    words = iter(steps)
+    log_start_offset = 0
+    for word in words:
+        match word:
+            case "new" | "old" | "undated":
+                stamp = {"new": 0, "old": 2 * HOUR_MS}.get(word)
+                world.append(age_ms=stamp or 0, timestamp_ms=-1 if stamp is None else None, is_sealed=False)
+            case "seal":
+                world.logs.seal()
+            case "upload":
+                world.logs.upload()
+            case "one-object":
+                world.upload_one_object()
+            case "delete":
+                log_start_offset = int(next(words))
+                world.delete_records(log_start_offset)
+            case "wait":
+                world.clock.advance(int(next(words).removesuffix("m")) * 60_000)
+            case _:
+                expected, seq = int(next(words)), world.logs.metadata.refresh().seq
+                moved = ((TopicPartition("t", 0), expected),) if expected > log_start_offset else ()
+                assert world.retain().advanced == moved
+                assert (world.logs.metadata.state().seq > seq) == bool(moved)
+                log_start_offset = expected
+                world.check_starts_at(expected)
+
+
+@pytest.mark.parametrize("reason", ["clock", "configuration", "owner"])
+def test_nothing_expires_for(reason: str) -> None:
+    """A wrong clock, a configuration older than one that was used, a former owner."""
+    world = World({"retention.ms": str(HOUR_MS)}, skew_ms=6 * 60_000 if reason == "clock" else 0)
+    world.append(age_ms=2 * HOUR_MS)
+    if reason == "configuration":
+        world.logs.catalog.create("another", 1, {})
+        world.retain()
+        world.append(age_ms=2 * HOUR_MS)
+        with pytest.raises(PreconditionFailedError):
+            world.retain(catalog_seq=1)
+        world.check_starts_at(1)
+    elif reason == "owner":
+        world.logs.metadata.claim("somebody else", SequentialIds(9).uuid())
+        with pytest.raises(FencedError):
+            world.retain()
+        assert world.log.log_start_offset == 0
+    else:
+        report = world.retain()
+        assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
+        world.check_starts_at(0)
+
+
+def test_size_counts_all_tiers_and_segments_go_that_were_never_uploaded() -> None:
+    world = World({"retention.bytes": "400", "retention.ms": "-1"})
+    for number in range(6):
+        world.append(upload=number < 3)
+    size_bytes = world.log.segments()[0].size_bytes
+    assert 150 < size_bytes < 200
+    # 400 bytes stay with three segments; slices and local segments count alike.
+    assert world.retain().advanced == ((TopicPartition("t", 0), 3),)
+    world.check_starts_at(3)
+    for _ in range(2):
+        world.append(upload=False)
+    world.retain()
+    world.check_starts_at(5)
+    assert world.logs.metadata.state().partition(world.tip).tiered_end_offset == 5
+    world.logs.upload()
+    assert [record.offset for record in world.logs.tiered_records(world.log)] == [5, 6, 7]
+
+
+@given(st.data())
+def test_no_record_that_is_young_enough_goes_and_in_time_all_do(data: st.DataObject) -> None:
+    """However segments and objects are cut: against nothing but the age of each record."""
+    world = World({"retention.ms": str(HOUR_MS)}, max_object_bytes=400)
+    ages_ms: list[int] = []
+    for step in data.draw(st.lists(st.sampled_from("aaasuodlr"), max_size=25)):
+        if step == "a":
+            ages_ms.append(data.draw(st.sampled_from([0, 2 * HOUR_MS])))
+            world.append(age_ms=ages_ms[-1], is_sealed=False)
+        elif step == "s":
+            world.logs.seal()
+        elif step == "u":
+            world.logs.upload()
+        elif step == "o":
+            world.upload_one_object()
+        elif step == "d":
+            world.delete_records(data.draw(st.integers(world.log.log_start_offset, len(ages_ms))))
+        elif step == "l":
+            world.log.delete_local_segments(ignore_retention=True)
+        else:
+            before = world.log.log_start_offset
+            world.retain()
+            after = world.log.log_start_offset
+            assert all(age_ms > HOUR_MS for age_ms in ages_ms[before:after])
+    world.logs.seal()
+    world.clock.advance(HOUR_MS + 1)
+    world.retain()
+    world.check_starts_at(len(ages_ms))
+
+
+def test_what_is_uploaded_and_dropped_here_during_a_pass_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World({"retention.ms": str(HOUR_MS)})
+    world.append(upload=False)
+    world.append(age_ms=2 * HOUR_MS, upload=False)
+    segments = world.log.segments
+
+    def segments_after_upload() -> tuple[SegmentInfo, ...]:
+        world.logs.upload()
+        world.log.delete_local_segments(ignore_retention=True)
+        return segments()
+
+    monkeypatch.setattr(world.log, "segments", segments_after_upload)
+    assert world.retain().advanced == ()
+    world.check_starts_at(0)
+
+
+def test_the_high_watermark_is_not_passed() -> None:
+    world = World({"retention.ms": "0", "min.durability": "disk"})
+    world.logs.append(world.log, [Record(0, world.clock.now_ms(), b"k", b"v")])
+    world.log.roll()
+    world.clock.advance(10)
+    assert world.log.high_watermark == 0
+    assert world.retain().advanced == ()
+
+
+def test_a_topic_that_was_cut_before_it_was_tiered_starts_where_it_was_cut() -> None:
+    world = World({"retention.ms": "-1"})
+    for _ in range(2):
+        world.append(upload=False)
+    world.log.increment_log_start_offset(1)
+    world.log.delete_local_segments()
+    assert world.logs.upload().failed, "there is a gap below the local log"
+    world.retain()
+    world.check_starts_at(1)
+    assert world.logs.upload().slice_count == 1
+    assert [record.offset for record in world.logs.tiered_records(world.log)] == [1]
+
+
+def test_a_partition_whose_disk_fails_does_not_hold_up_the_others() -> None:
+    world = World({"retention.ms": "0"})
+    other = world.logs.create_topic("other", 1, {"retention.ms": "0"})
+    world.append()
+    broken = world.logs.logs[TopicPartition("other", 0)]
+    broken.close()
+    world.clock.advance(10)
+    seq = world.logs.catalog.confirm([world.topic, other])
+    retention = RemoteRetention(world.logs.metadata)
+    report = retention.run([broken, world.log], epoch=world.logs.claimed.epoch, catalog_seq=seq)
+    assert [failed.topic_partition for failed in report.failed] == [broken.topic_partition]
+    assert [advanced.topic_partition for advanced in report.advanced] == [world.log.topic_partition]
+    world.check_starts_at(1)
+
+
+def test_what_is_on_this_disk_only_does_not_go_by_an_age_that_is_damaged() -> None:
+    world = World({"retention.ms": str(HOUR_MS), "retention.bytes": "-1"})
+    world.append()
+    for _ in range(3):
+        world.append(upload=False)
+    path = f"{world.log.directory}/{2:020d}.log"
+    data = bytearray(world.disk.read_file(path))
+    data[MAX_TIMESTAMP_POSITION + 7] ^= 1
+    file = world.disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+    world.clock.advance(3 * HOUR_MS)
+    for _ in range(2):
+        (failed,) = world.retain().failed
+        assert isinstance(failed.error, CorruptRecordError)
+        partition = world.logs.metadata.refresh().partition(world.tip)
+        assert partition.log_start_offset == world.log.log_start_offset == 2
+    # By size it goes as every other: a disk must not grow without end.
+    world.log.reconfigure(dataclasses.replace(world.log.config, retention_bytes=0))
+    world.retain()
+    assert world.logs.metadata.refresh().partition(world.tip).log_start_offset == 4

@@ -1,0 +1,125 @@
+"""Times of tiered records and markers beside a list of them, whichever version uploaded the slices."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.builder import encode_batch
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
+from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.tier.slice_source import RemoteReaderSettings, SliceSource
+from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.tiered.tiered_store import TieredStore
+
+NEWEST_MS = 20
+
+
+class One(NamedTuple):
+    """A batch of one record or of one marker; a time of -1 is none."""
+
+    timestamp_ms: int
+    is_marker: bool
+
+    def encoded(self, offset: int) -> bytes:
+        if self.is_marker:
+            return EndTransactionMarker(ControlType.ABORT, 0).to_batch(
+                7, 0, self.timestamp_ms, base_offset=offset
+            )
+        return encode_batch([Record(0, self.timestamp_ms, b"k", b"v" * 50)], base_offset=offset)
+
+
+class Slice(NamedTuple):
+    """What is uploaded at once, and who is said to have done that."""
+
+    run: list[One]
+    is_early: bool
+
+
+SLICES = st.lists(
+    st.builds(
+        Slice,
+        st.lists(st.builds(One, st.integers(-1, NEWEST_MS), st.booleans()), min_size=1, max_size=5),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def as_of_an_early_version(live: LiveSlice, run: list[One]) -> LiveSlice:
+    """It had the times of records only."""
+    times = [one.timestamp_ms for one in run if not one.is_marker]
+    newest = max(times, default=-1)
+    offsets = [number for number, one in enumerate(run) if one == One(newest, is_marker=False)]
+    entry = dataclasses.replace(
+        live.entry,
+        has_marker_times=False,
+        min_timestamp=min(times, default=-1),
+        max_timestamp=newest,
+        max_timestamp_offset=live.base_offset + offsets[0] if offsets else -1,
+    )
+    return live._replace(entry=entry)
+
+
+class EarlySource(SliceSource):
+    """The index of an early version, too, says nothing of markers."""
+
+    def index(self, live: LiveSlice) -> SliceIndex:
+        index = super().index(live)
+        if live.entry.has_all_times:
+            return index
+        return dataclasses.replace(index, max_timestamps=[live.entry.max_timestamp] * index.interval_count)
+
+
+@given(SLICES, st.data())
+def test_markers_have_times_whoever_uploaded_them(slices: list[Slice], data: st.DataObject) -> None:
+    clock = ManualClock()
+    store = MemoryObjectStore(clock)
+    tiered = TieredStore(MemoryFileSystem(), store, clock, SequentialIds(1))
+    tip = TopicIdPartition(tiered.catalog.create("t", 1, {}).topic_id, 0)
+    log: list[One] = []
+    for found in slices:
+        tiered.upload({tip: [one.encoded(len(log) + number) for number, one in enumerate(found.run)]})
+        log += found.run
+    log_start_offset = data.draw(st.integers(0, len(log)))
+    tiered.advance_log_start(tip, log_start_offset)
+    partition = tiered.partition(tip)
+    dropped_count = len(slices) - len(partition.slices)
+    partition = partition._replace(
+        slices=tuple(
+            as_of_an_early_version(live, found.run) if found.is_early else live
+            for live, found in zip(partition.slices, slices[dropped_count:], strict=True)
+        )
+    )
+    lookup = TieredTimeLookup(EarlySource(store, tiered.layout, RemoteReaderSettings()))
+    check_times(lookup, tiered, partition, list(enumerate(log))[log_start_offset:])
+
+
+def check_times(
+    lookup: TieredTimeLookup,
+    tiered: TieredStore,
+    partition: TieredPartition,
+    readable: list[tuple[int, One]],
+) -> None:
+    state = tiered.metadata.state()
+    for wanted_ms in range(NEWEST_MS + 2):
+        first = next(
+            ((one.timestamp_ms, offset) for offset, one in readable if one.timestamp_ms >= wanted_ms), None
+        )
+        assert lookup.first_at_or_after(state, partition, wanted_ms) == first
+    for end_offset in range(partition.log_start_offset, partition.tiered_end_offset + 1):
+        times = [(one.timestamp_ms, -offset) for offset, one in readable if 0 <= offset < end_offset]
+        newest_ms, offset = max(times, default=(-1, 0))
+        expected = None if newest_ms < 0 else (newest_ms, -offset)
+        assert lookup.newest(state, partition, end_offset) == expected

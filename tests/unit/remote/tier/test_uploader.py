@@ -1,0 +1,323 @@
+"""Uploads: what is in the store afterwards is what was appended, each record once, whatever fails on the
+way.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import (
+    CorruptRecordError,
+    FencedError,
+    OffsetOutOfRangeError,
+    StoreUnavailableError,
+)
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.record import Record
+from stratalog.remote.objects.object_verifier import verify_object
+from stratalog.remote.tier.uploader import UploadReport
+from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
+from tests.support.tiered.tiered_logs import TieredLogs
+
+Contents = dict[TopicPartition, list[Record]]
+
+
+class Machine:
+    """A server's disk and its view of the store, to be started again and again."""
+
+    def __init__(self, store: ObjectStore | None = None, **options: int) -> None:
+        self.clock = ManualClock()
+        self.shared = MemoryObjectStore(self.clock)
+        self.store = store or self.shared
+        self.filesystem = MemoryFileSystem()
+        self.ids = SequentialIds(1)
+        self.options = options
+
+    def start(self, store: ObjectStore | None = None) -> TieredLogs:
+        return TieredLogs(
+            self.filesystem,
+            store or self.store,
+            self.clock,
+            self.ids,
+            max_object_bytes=self.options.get("max_object_bytes", 1 << 20),
+            read_bytes=self.options.get("read_bytes", 1 << 20),
+        )
+
+
+def record(number: int) -> Record:
+    return Record(0, 1000 + number % 7, b"k%d" % (number % 3), b"v" * (number % 50))
+
+
+def fill(logs: TieredLogs, batch_counts: list[int], *, start: int = 0) -> Contents:
+    """Some batches for each log; returns what was appended."""
+    appended: Contents = {}
+    for name, batch_count in zip(logs.logs, batch_counts, strict=True):
+        appended[name] = [
+            found
+            for number in range(start, start + batch_count)
+            for found in logs.append(logs.logs[name], [record(number), record(number + 1)])
+        ]
+    return appended
+
+
+def check_all_tiered(logs: TieredLogs, expected: Contents) -> None:
+    logs.metadata.check()
+    for name, records in expected.items():
+        log = logs.logs[name]
+        assert logs.tiered_records(log) == records
+        assert log.tiered_end_offset == log.log_end_offset
+    for object_name, found in logs.metadata.state().objects.items():
+        assert object_name == found.ref.name
+        verify_object(logs.store, logs.metadata.layout, found.ref)
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    st.integers(100, 3000),
+    st.integers(61, 2000),
+)
+def test_what_was_appended_is_tiered_once(
+    batch_counts: list[int], max_object_bytes: int, read_bytes: int
+) -> None:
+    machine = Machine(max_object_bytes=max_object_bytes, read_bytes=read_bytes)
+    logs = machine.start()
+    logs.create_topic("t", len(batch_counts), {"cleanup.policy": "compact"})
+    expected = fill(logs, batch_counts)
+    logs.seal()
+    report = logs.upload()
+    assert (report.refused, report.failed) == ([], [])
+    check_all_tiered(logs, expected)
+    assert report.data_bytes == sum(log.size_bytes for log in logs.logs.values())
+    assert report.object_count == len(logs.metadata.state().objects)
+    assert report.slice_count == sum(found.live_slices for found in logs.metadata.state().objects.values())
+    for found in logs.metadata.state().objects.values():
+        is_one_batch = found.live_slices == 1 and found.live_bytes < 200
+        assert found.live_bytes <= max_object_bytes or is_one_batch
+    assert logs.upload().object_count == 0, "nothing is left for another pass"
+    # More in later passes: each begins where the last one ended.
+    more = fill(logs, batch_counts, start=50)
+    logs.seal()
+    logs.upload()
+    check_all_tiered(logs, {name: expected[name] + more[name] for name in expected})
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_where_a_spool_has_no_room_objects_are_so_small_that_they_need_none(*, is_full: bool) -> None:
+    disk, clock = FullFileSystem(), ManualClock()
+    store = MemoryObjectStore(clock)
+    logs = TieredLogs(disk, store, clock, SequentialIds(1), memory_bytes=4000, read_bytes=1000)
+    logs.create_topic("t", 2, {"cleanup.policy": "compact"})
+    expected = fill(logs, [100, 50])
+    logs.seal()
+    data_bytes = sum(log.size_bytes for log in logs.logs.values())
+    assert data_bytes > 4000
+    if is_full:
+        disk.fill("/spool")
+    report = logs.upload()
+    assert (report.refused, report.failed, report.data_bytes) == ([], [], data_bytes)
+    assert report.object_count == (-(-data_bytes // 2000) if is_full else 1)
+    check_all_tiered(logs, expected)
+
+
+def test_the_active_segment_and_what_is_not_fsynced_stay_here() -> None:
+    logs = Machine().start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    logs.append(log, [record(1)])
+    assert logs.upload().object_count == 0
+    log.roll()
+    assert logs.upload().object_count == 0, "rolled, but this disk could still lose it"
+    log.flush()
+    assert logs.upload().object_count == 1
+
+
+def test_compacted_topics_have_key_streams_and_plain_ones_have_none() -> None:
+    logs = Machine().start()
+    logs.create_topic("plain", 1)
+    logs.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+    fill(logs, [1, 1])
+    logs.seal()
+    assert logs.upload().object_count == 1
+    found = {
+        live.entry.topic: live.entry.key_stream is not None
+        for partition in logs.metadata.state().partitions.values()
+        for live in partition.slices
+    }
+    assert found == {"plain": False, "compacted": True}
+
+
+def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
+    machine = Machine()
+    logs = machine.start()
+    topic = logs.create_topic("t", 3)
+    expected = fill(logs, [3, 3, 3])
+    logs.seal()
+    damaged = TopicPartition("t", 1)
+    logs.close()
+    # After a clean stop old segments are not walked again, so the damage is not seen when the log is opened.
+    flip_byte(machine.filesystem, "/data/t-1/00000000000000000000.log", position=-5)
+    logs = machine.start()
+    logs.open_topic(topic)
+    report = logs.upload()
+    (failed,) = report.failed
+    assert failed.topic_partition == damaged
+    assert isinstance(failed.error, CorruptRecordError)
+    assert report.slice_count == 3
+    for name, log in logs.logs.items():
+        kept = expected[name][:4] if name == damaged else expected[name]
+        assert logs.tiered_records(log) == kept
+        assert log.tiered_end_offset == len(kept)
+    # Damage is not forgotten and does not spread: the next pass says it again.
+    assert [again.topic_partition for again in logs.upload().failed] == [damaged]
+
+
+def flip_byte(filesystem: MemoryFileSystem, path: str, *, position: int) -> None:
+    data = bytearray(filesystem.read_file(path))
+    data[position] ^= 1
+    filesystem.unlink(path)
+    file = filesystem.open_append(path)
+    file.append([data])
+    file.close()
+
+
+def test_another_owner_is_noticed_before_anything_counts() -> None:
+    machine = Machine()
+    logs = machine.start()
+    logs.create_topic("t", 1)
+    fill(logs, [1])
+    logs.seal()
+    logs.metadata.claim("somebody else", machine.ids.uuid())
+    with pytest.raises(FencedError):
+        logs.upload()
+    (log,) = logs.logs.values()
+    assert log.tiered_end_offset == 0
+
+
+def test_a_slice_that_is_refused_does_not_count() -> None:
+    machine = Machine(max_object_bytes=100)
+    logs = machine.start()
+    topic = logs.create_topic("deleted", 1)
+    logs.create_topic("kept", 1)
+    fill(logs, [2, 2])
+    logs.seal()
+    deleted, kept = logs.logs.values()
+    logs.catalog.delete(topic.topic_id)
+    logs.metadata.drop_partitions(topic.topic_id, logs.catalog.confirm_deleted(topic.topic_id))
+    report = logs.upload()
+    # The slice that would follow in the next object is not even sent.
+    assert [refused.topic_partition for refused in report.refused] == [deleted.topic_partition]
+    assert (deleted.tiered_end_offset, kept.tiered_end_offset) == (0, 4)
+    assert report.object_count == len(logs.metadata.state().objects)
+    assert report.slice_count == sum(found.live_slices for found in logs.metadata.state().objects.values())
+
+
+def test_a_commit_that_turns_out_to_have_landed_is_not_sent_again() -> None:
+    """The head is replaced, the answer is lost, and the store says nothing more for a while."""
+    machine = Machine()
+    plan: list[FaultPlan] = []
+    faulty = FaultyObjectStore(
+        machine.shared, random.Random(0), lambda one: plan[0](one) if plan else Fault.NONE
+    )
+    logs = machine.start(faulty)
+    logs.create_topic("t", 2)
+    expected = fill(logs, [2, 1])
+    logs.seal()
+    is_silent: list[bool] = []
+
+    def falls_silent(operation: Operation) -> Fault:
+        if is_silent:
+            return Fault.FAILS
+        if operation.verb == "PUT" and operation.key.endswith("/head"):
+            is_silent.append(True)
+            return Fault.LANDS_UNKNOWN
+        return Fault.NONE
+
+    plan.append(falls_silent)
+    with pytest.raises(StoreUnavailableError):
+        logs.upload()
+    assert [log.tiered_end_offset for log in logs.logs.values()] == [0, 0]
+    plan.clear()
+    assert logs.upload() == UploadReport()
+    check_all_tiered(logs, expected)
+    assert len(list(machine.shared.list("shards/0000/data/"))) == 1
+
+
+def test_the_spool_is_emptied_when_a_manager_is_made_and_left_empty() -> None:
+    machine = Machine()
+    machine.filesystem.make_directories("/spool")
+    machine.filesystem.open_append("/spool/left behind.data").close()
+    logs = machine.start()
+    logs.create_topic("t", 1)
+    fill(logs, [2])
+    logs.seal()
+    logs.upload()
+    assert machine.filesystem.list_directory("/spool") == []
+
+
+def test_a_gap_below_the_local_log_is_reported() -> None:
+    logs = Machine().start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    fill(logs, [2])
+    logs.seal()
+    log.increment_log_start_offset(4)
+    log.delete_local_segments()
+    logs.append(log, [record(1)])
+    logs.seal()
+    (failed,) = logs.upload().failed
+    assert isinstance(failed.error, OffsetOutOfRangeError)
+    assert failed.error.fields == {"offset": 0, "log_start_offset": 4, "log_end_offset": 5}
+
+
+def put_faults() -> list[tuple[str, Fault]]:
+    faults = [fault for fault in FAULTS_OF_VERB["PUT"] if fault is not Fault.NONE]
+    return [(prefix, fault) for prefix in ("shards/0000/data/", "shards/0000/head") for fault in faults]
+
+
+@pytest.mark.parametrize(("prefix", "fault"), put_faults())
+@pytest.mark.parametrize("occurrence", [1, 2])
+def test_whatever_a_put_does_each_record_is_tiered_once(prefix: str, fault: Fault, occurrence: int) -> None:
+    """Fail one PUT of an upload in every way, start again where the process died, upload the rest."""
+    machine = Machine(max_object_bytes=300)
+    logs = machine.start()
+    topic = logs.create_topic("t", 2)
+    expected = fill(logs, [6, 3])
+    logs.seal()
+    logs.close()
+    plan: list[FaultPlan] = []
+    faulty = FaultyObjectStore(
+        machine.shared, random.Random(0), lambda operation: plan[0](operation) if plan else Fault.NONE
+    )
+    logs = machine.start(faulty)
+    logs.open_topic(topic)
+    plan.append(FaultOn(fault, "PUT", prefix, occurrence))
+    with_restart = False
+    try:
+        logs.upload()
+    except StoreUnavailableError:
+        pass
+    except ActorStopped:
+        with_restart = True
+    plan.clear()
+    faulty.release_all()
+    if with_restart:
+        machine.filesystem = machine.filesystem.after_crash(Survival(Kept.NONE, Kept.NONE))
+        logs = machine.start()
+        assert logs.claimed.trusted_epoch < logs.claimed.epoch
+        assert [found.reason for found in logs.open_topic(topic).values()] == ["", ""]
+    logs.metadata.refresh()
+    logs.upload()
+    check_all_tiered(logs, expected)
+    tips = [TopicIdPartition(log.topic_id, log.topic_partition.partition) for log in logs.logs.values()]
+    assert [logs.metadata.state().partition(tip).tiered_end_offset for tip in tips] == [12, 6]

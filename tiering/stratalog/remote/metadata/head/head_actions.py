@@ -1,0 +1,95 @@
+"""The actions that every metadata log knows, and how an action is read from JSON.
+
+    forget              {"action":"forget","names":[NAME...]}
+    fold                {"action":"fold","checkpoint":DOC,"history":DOC,"base":NAME,
+                         "dropped":[[KIND,NAME,BYTES]...]}
+
+DOC is {"name","size_bytes","crc"}. `shard_actions` and `catalog_actions` have the others. Fields that no
+version here knows are kept when a commit is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from stratalog.remote.json_document import JsonFields, JsonObject, to_text
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile, parse_tracked_file
+
+
+class Action(Protocol):
+    """One action of a commit. Immutable."""
+
+    def to_json(self) -> JsonObject: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Takes files off the list of dropped files, after a collector has deleted them from the store."""
+
+    names: tuple[str, ...]
+
+    def to_json(self) -> JsonObject:
+        return {"action": "forget", "names": list(self.names)}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> Forget:
+        return Forget(fields.each("names", to_text))
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Moves the commits up to the checkpoint out of the head."""
+
+    checkpoint: DocumentRef
+    history: DocumentRef | None
+    base: str | None
+    """Name of the checkpoint that this one was built from; None for the first."""
+    dropped: tuple[TrackedFile, ...] = ()
+    """The replaced root, and those of its pages that the new root does not share."""
+
+    def to_json(self) -> JsonObject:
+        fields: JsonObject = {"action": "fold", "checkpoint": self.checkpoint.to_json()}
+        return dict(fields) | given_fields(
+            history=None if self.history is None else self.history.to_json(),
+            base=self.base,
+            dropped=[[file.kind.value, file.name, file.size_bytes] for file in self.dropped],
+        )
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> Fold:
+        history = fields.optional_fields("history")
+        return Fold(
+            checkpoint=DocumentRef.from_json(fields.fields("checkpoint"), FileKind.CHECKPOINT),
+            history=None if history is None else DocumentRef.from_json(history, FileKind.HISTORY),
+            base=None if fields.values.get("base") is None else fields.text("base"),
+            dropped=fields.each("dropped", parse_tracked_file),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownAction:
+    """An action of newer software. It is kept as it is, and this version writes no commit on top of it."""
+
+    name: str
+    document: JsonObject
+
+    def to_json(self) -> JsonObject:
+        return self.document
+
+
+ActionTable = Mapping[str, Callable[[JsonFields], Action]]
+"""Parsers of a log's actions, by name."""
+
+
+def parse_action(fields: JsonFields, table: ActionTable) -> Action:
+    """The action that a JSON object describes. Raises StoreCorruptError where it is malformed."""
+    name = fields.text("action")
+    parse = table.get(name)
+    return UnknownAction(name, fields.values) if parse is None else parse(fields)
+
+
+def given_fields(**fields: object) -> dict[str, object]:
+    """The optional fields that differ from their default: empty, zero, false or absent."""
+    return {name: value for name, value in fields.items() if value or (value == 0 and name == "catalog_seq")}

@@ -1,0 +1,249 @@
+"""The actions of a shard's commits, each with the outcome that its writer judged.
+
+A follower applies an action as it stands and decides nothing. So an action carries every decision: slices
+that were refused, ranges that were clipped, objects that lost their last live slice. These lists are usually
+empty and left out, so an action is as small for 5,000 partitions as for one.
+
+    claim               {"action":"claim","owner":TEXT,"uuid":UUID,"epoch":N,"at_least":N}
+    add                 {"action":"add","object":REF,"refused":[[TOPIC-ID,PARTITION,REASON]...]}
+    replace             {"action":"replace","inputs":[NAME...],"outputs":[REF...],
+                         "refused":[[TOPIC-ID,PARTITION,REASON]...],
+                         "clipped":[[TOPIC-ID,PARTITION,BASE-OFFSET]...],"still_live":[NAME...],
+                         "compacting":true,"compacting_except":[[TOPIC-ID,PARTITION]...],
+                         "catalog_seq":N}
+    advance_log_start   {"action":"advance_log_start","starts":[[TOPIC-ID,PARTITION,OFFSET]...],
+                         "dropped":[NAME...],"catalog_seq":N}
+    drop_partitions     {"action":"drop_partitions","topic_id":UUID,"catalog_seq":N,
+                         "dropped":[NAME...],"expired":[UUID...]}
+    forget, fold        see `head_actions`
+
+REF is an object reference by field name. In `replace`, `inputs` are the objects that lose slices; all of them
+are dropped except those in `still_live`. `compacting` moves `compacted_upto` of every partition except those
+in `compacting_except`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.json_document import JsonFields, JsonObject, to_integer, to_row, to_text, to_uuid
+from stratalog.remote.metadata.head.head_actions import ActionTable, Fold, Forget, given_fields
+from stratalog.remote.objects.object_ref import ObjectRef, birth_of
+
+MAX_PARTITION = (1 << 31) - 1
+
+
+class RefusedSlice(NamedTuple):
+    """A slice of an object that its commit does not make live."""
+
+    partition: TopicIdPartition
+    reason: str
+
+
+class PartitionOffset(NamedTuple):
+    """An offset of one partition."""
+
+    partition: TopicIdPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Makes `owner` the owner of the shard under `epoch`."""
+
+    owner: str
+    uuid: UUID
+    epoch: int
+    at_least: int = 0
+
+    def to_json(self) -> JsonObject:
+        fields = {"action": "claim", "owner": self.owner, "uuid": str(self.uuid), "epoch": self.epoch}
+        return fields | given_fields(at_least=self.at_least)
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> Claim:
+        at_least = fields.optional_integer("at_least") or 0
+        return Claim(fields.text("owner"), fields.uuid("uuid"), fields.integer("epoch", minimum=1), at_least)
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Adds an object whose slices begin at the tiered ends of their partitions."""
+
+    object: ObjectRef
+    refused: tuple[RefusedSlice, ...] = ()
+
+    def to_json(self) -> JsonObject:
+        return {"action": "add", "object": format_ref(self.object)} | given_fields(
+            refused=_refused_json(self.refused)
+        )
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> Add:
+        return Add(parse_ref(fields.fields("object")), fields.each("refused", _parse_refused))
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Puts the outputs' slices in the place of exactly the slices that they were made from."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[ObjectRef, ...]
+    refused: tuple[RefusedSlice, ...] = ()
+    clipped: tuple[PartitionOffset, ...] = ()
+    """Partitions whose output begins later than planned: log start has passed their first inputs."""
+    still_live: tuple[str, ...] = ()
+    is_compacting: bool = False
+    compacting_except: tuple[TopicIdPartition, ...] = ()
+    catalog_seq: int | None = None
+
+    def to_json(self) -> JsonObject:
+        fields = {
+            "action": "replace",
+            "inputs": list(self.inputs),
+            "outputs": [format_ref(ref) for ref in self.outputs],
+        }
+        return fields | given_fields(
+            refused=_refused_json(self.refused),
+            clipped=_offsets_json(self.clipped),
+            still_live=list(self.still_live),
+            compacting=self.is_compacting,
+            compacting_except=[[str(tip.topic_id), tip.partition] for tip in self.compacting_except],
+            catalog_seq=self.catalog_seq,
+        )
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> Replace:
+        return Replace(
+            inputs=fields.each("inputs", _parse_name),
+            outputs=fields.each("outputs", lambda item, what: parse_ref(JsonFields.of(item, what))),
+            refused=fields.each("refused", _parse_refused),
+            clipped=fields.each("clipped", _parse_offset),
+            still_live=fields.each("still_live", _parse_name),
+            is_compacting="compacting" in fields.values and fields.flag("compacting"),
+            compacting_except=fields.each("compacting_except", _parse_partition),
+            catalog_seq=fields.optional_integer("catalog_seq"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceLogStart:
+    """Moves log starts forward. Readers no longer see records below them; slices wholly below are dropped."""
+
+    starts: tuple[PartitionOffset, ...]
+    dropped: tuple[str, ...] = ()
+    catalog_seq: int | None = None
+
+    def to_json(self) -> JsonObject:
+        fields = {"action": "advance_log_start", "starts": _offsets_json(self.starts)}
+        return fields | given_fields(dropped=list(self.dropped), catalog_seq=self.catalog_seq)
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> AdvanceLogStart:
+        return AdvanceLogStart(
+            starts=fields.each("starts", _parse_offset),
+            dropped=fields.each("dropped", _parse_name),
+            catalog_seq=fields.optional_integer("catalog_seq"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DropPartitions:
+    """Drops all partitions of a deleted topic. The shard remembers the id until a later `expired` names
+    it.
+    """
+
+    topic_id: UUID
+    catalog_seq: int
+    dropped: tuple[str, ...] = ()
+    expired: tuple[UUID, ...] = ()
+
+    def to_json(self) -> JsonObject:
+        fields = {
+            "action": "drop_partitions",
+            "topic_id": str(self.topic_id),
+            "catalog_seq": self.catalog_seq,
+        }
+        return fields | given_fields(
+            dropped=list(self.dropped), expired=[str(topic_id) for topic_id in self.expired]
+        )
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> DropPartitions:
+        return DropPartitions(
+            topic_id=fields.uuid("topic_id"),
+            catalog_seq=fields.integer("catalog_seq"),
+            dropped=fields.each("dropped", _parse_name),
+            expired=fields.each("expired", to_uuid),
+        )
+
+
+SHARD_ACTIONS: ActionTable = {
+    "claim": Claim.from_json,
+    "add": Add.from_json,
+    "replace": Replace.from_json,
+    "advance_log_start": AdvanceLogStart.from_json,
+    "drop_partitions": DropPartitions.from_json,
+    "forget": Forget.from_json,
+    "fold": Fold.from_json,
+}
+
+
+def format_ref(ref: ObjectRef) -> dict[str, object]:
+    """An object reference by field name."""
+    return dict(ref._asdict())
+
+
+def parse_ref(fields: JsonFields) -> ObjectRef:
+    """Raises StoreCorruptError."""
+    ref = ObjectRef(
+        name=_parse_name(fields.text("name"), fields.what),
+        size_bytes=fields.integer("size_bytes"),
+        data_position=fields.integer("data_position"),
+        directory_position=fields.integer("directory_position"),
+        directory_bytes=fields.integer("directory_bytes"),
+        key_streams_end=fields.integer("key_streams_end"),
+        directory_crc=fields.integer("directory_crc", maximum=(1 << 32) - 1),
+    )
+    directory_end = ref.directory_position + ref.directory_bytes
+    if (
+        not ref.data_position
+        <= ref.directory_position
+        <= directory_end
+        <= ref.key_streams_end
+        <= ref.size_bytes
+    ):
+        raise fields.fault("directory_position", "positions in the order of the file")
+    return ref
+
+
+def _refused_json(refused: tuple[RefusedSlice, ...]) -> list[object]:
+    return [[str(tip.topic_id), tip.partition, reason] for tip, reason in refused]
+
+
+def _offsets_json(offsets: tuple[PartitionOffset, ...]) -> list[object]:
+    return [[str(tip.topic_id), tip.partition, offset] for tip, offset in offsets]
+
+
+def _parse_name(item: object, what: str) -> str:
+    name = to_text(item, what)
+    birth_of(name)
+    return name
+
+
+def _parse_partition(item: object, what: str) -> TopicIdPartition:
+    topic_id, partition = to_row(item, what, 2)
+    return TopicIdPartition(to_uuid(topic_id, what), to_integer(partition, what, 0, MAX_PARTITION))
+
+
+def _parse_refused(item: object, what: str) -> RefusedSlice:
+    topic_id, partition, reason = to_row(item, what, 3)
+    return RefusedSlice(_parse_partition([topic_id, partition], what), to_text(reason, what))
+
+
+def _parse_offset(item: object, what: str) -> PartitionOffset:
+    topic_id, partition, offset = to_row(item, what, 3)
+    return PartitionOffset(_parse_partition([topic_id, partition], what), to_integer(offset, what))

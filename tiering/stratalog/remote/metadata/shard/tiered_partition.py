@@ -1,0 +1,98 @@
+"""The tiered part of one partition: its live slices and offsets.
+
+Slices tile: each begins where the one before it ends. The first may begin below log start (a reader skips the
+records below), never above it. The last ends at the tiered end, unless log start has passed that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from typing import NamedTuple
+
+from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
+
+
+class LiveSlice(NamedTuple):
+    """A slice that readers may read. Immutable."""
+
+    object_name: str
+    base_offset: int
+    """Its first valid offset: `entry.base_offset`, or a higher one where a replacement was clipped."""
+    end_offset: int
+    entry: SliceEntry
+
+
+class TieredPartition(NamedTuple):
+    """Offsets and live slices of one partition in the object store. Immutable: a commit makes a new one."""
+
+    log_start_offset: int = 0
+    tiered_end_offset: int = 0
+    """Exclusive end of the committed slices: the next slice begins here."""
+    stable_end_offset: int = 0
+    """Exclusive end of the offsets below every open transaction, as far as the slices tell."""
+    end_mark: LastBatch | None = None
+    """The last batch before the tiered end as it was uploaded, for comparison with a local log."""
+    compacted_upto: int = 0
+    """Below this offset at most one record of each key is left."""
+    slices: tuple[LiveSlice, ...] = ()
+
+    @property
+    def tiered_bytes(self) -> int:
+        """Bytes of the live slices; clipped slices count whole."""
+        return sum(live.entry.data_bytes for live in self.slices)
+
+    def slices_from(self, offset: int) -> tuple[LiveSlice, ...]:
+        """The slices that end behind `offset`, in order."""
+        first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
+        return tuple(live for live in self.slices[first:] if live.end_offset > offset)
+
+    def with_slice(self, live: LiveSlice) -> TieredPartition:
+        """The partition with one more slice at its tiered end."""
+        assert live.base_offset == self.tiered_end_offset, "slices tile"
+        entry = live.entry
+        return self._replace(
+            tiered_end_offset=live.end_offset,
+            # An open transaction that began below log start can be below every slice.
+            stable_end_offset=max(self.stable_end_offset, entry.stable_end_offset),
+            end_mark=entry.last_batch or self.end_mark,
+            slices=(*self.slices, live),
+        )
+
+    def with_log_start(self, offset: int) -> TieredPartition:
+        """The partition without the slices that lie wholly below `offset`."""
+        assert offset >= self.log_start_offset, "log start only grows"
+        kept = tuple(itertools.dropwhile(lambda live: live.end_offset <= offset, self.slices))
+        tiered_end_offset = max(kept[-1].end_offset if kept else offset, offset)
+        return self._replace(
+            log_start_offset=offset,
+            tiered_end_offset=tiered_end_offset,
+            stable_end_offset=max(self.stable_end_offset, offset),
+            slices=kept,
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        for earlier, later in itertools.pairwise(self.slices):
+            assert earlier.end_offset == later.base_offset, "slices tile"
+        for live in self.slices:
+            entry = live.entry
+            assert live.base_offset < live.end_offset, "a live slice has a range"
+            assert entry.base_offset <= live.base_offset, "slices are clipped at the low end only"
+            assert entry.end_offset == live.end_offset, "slices are never clipped at the high end"
+            assert live.end_offset > self.log_start_offset, "slices wholly below log start are dropped"
+        if self.slices:
+            assert self.slices[0].base_offset <= self.log_start_offset, "there is no hole at log start"
+            assert self.slices[-1].end_offset == self.tiered_end_offset, (
+                "the last slice ends at the tiered end"
+            )
+        else:
+            assert self.tiered_end_offset == self.log_start_offset, (
+                "without slices the tiered end is log start"
+            )
+        assert 0 <= self.stable_end_offset <= self.tiered_end_offset, "the stable end is tiered"
+        assert 0 <= self.compacted_upto <= self.tiered_end_offset, "compacted offsets are tiered"
+
+
+EMPTY_PARTITION = TieredPartition()
+"""A partition that the shard does not know."""

@@ -1,0 +1,167 @@
+"""The upload of one partition in one pass: its rolled segments from the tiered end on, read in large pieces.
+
+An upload copies batch after batch into one object after another until it is finished. Where an object is
+full, its slice ends at a batch boundary and the upload goes on in the next object. Nothing is remembered
+between passes; the next pass starts from the tiered end again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from stratalog.base.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    UnsupportedOperationError,
+)
+from stratalog.base.filesystem import Buffer
+from stratalog.base.stop_signal import StopSignal
+from stratalog.base.types import TopicIdPartition
+from stratalog.log.read.segment_info import SegmentSource
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import complete_prefix_size
+from stratalog.record.header import HEADER_SIZE, parse_header
+from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.object_writer import ObjectWriter
+from stratalog.remote.tier.slice_producers import SliceProducers, note_batches
+
+
+class UploadCandidate(NamedTuple):
+    """A log that may have something to upload."""
+
+    log: UnifiedLog
+    key_hashing: KeyHashing | None
+    """Has the topic's hash key; None unless `compact` is in its cleanup policy."""
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        return TopicIdPartition(self.log.topic_id, self.log.topic_partition.partition)
+
+
+class PartitionUpload:
+    """Not thread-safe: guarded by the lock of its `Uploader`."""
+
+    def __init__(self, candidate: UploadCandidate, tiered_end_offset: int, stop: StopSignal) -> None:
+        """Raises OffsetOutOfRangeError where the local log begins behind the tiered end, which leaves a
+        gap.
+        """
+        log = candidate.log
+        self.candidate = candidate
+        self._stop = stop
+        self.error: LogStoreError | None = None
+        """Why the upload stopped before its end."""
+        self.next_offset = tiered_end_offset
+        self._sources: deque[SegmentSource] = deque(log.upload_candidates(tiered_end_offset))
+        if self._sources and log.local_log_start_offset > tiered_end_offset:
+            raise OffsetOutOfRangeError(
+                "the local log begins behind the tiered end; advance the log start over the gap",
+                offset=tiered_end_offset,
+                log_start_offset=log.local_log_start_offset,
+                log_end_offset=log.log_end_offset,
+            )
+        # The bucket must never hold records that this disk could still lose.
+        assert all(source.end_offset <= log.recovery_point for source in self._sources)
+        self._state = SliceProducers(log.state_transfer, tiered_end_offset) if self._sources else None
+        self._position = self._sources[0].first_position if self._sources else 0
+        """Position in the file of the first source."""
+
+    @property
+    def is_finished(self) -> bool:
+        return not self._sources or self.error is not None
+
+    def stop(self) -> None:
+        """Upload no more in this pass."""
+        self._sources.clear()
+
+    def copy_into(self, writer: ObjectWriter, max_data_bytes: int, read_bytes: int) -> None:
+        """Make a slice of as many batches as fit into an object of `max_data_bytes`. An empty object takes at
+        least one batch.
+
+        A batch that cannot be read or tiered ends the upload: `error` says why, and the batches before it are
+        in the slice. Raises StoppingError.
+        """
+        log, state = self.candidate.log, self._state
+        assert state is not None
+        writer.begin_slice(
+            log.topic_id,
+            log.topic_partition.topic,
+            log.topic_partition.partition,
+            base_offset=self.next_offset,
+            key_hashing=self.candidate.key_hashing,
+        )
+        start_bytes = writer.data_bytes
+        while self._sources and self.error is None:
+            self._stop.check()
+            data = self._read(max_data_bytes - writer.data_bytes, read_bytes, is_first=writer.data_bytes == 0)
+            if not data or not self._append(writer, data, start_bytes, state):
+                break
+        if writer.data_bytes > start_bytes:
+            writer.end_slice(state.end_slice(self.next_offset))
+        else:
+            writer.cancel_slice()
+
+    def _append(
+        self, writer: ObjectWriter, data: Buffer, slice_start_bytes: int, state: SliceProducers
+    ) -> bool:
+        """Append batches to the slice. Returns False where the slice must end here."""
+        before_bytes = writer.data_bytes
+        noted = note_batches(data)
+        self.error = noted.error
+        try:
+            writer.append(memoryview(data)[: noted.end_position])
+        except UnsupportedOperationError as error:
+            # A slice with the most records it can hold goes on in the next object. An empty slice is not
+            # full.
+            self.error = error if writer.data_bytes == slice_start_bytes else None
+            return False
+        except CorruptRecordError as error:
+            self.error = error
+            return False
+        finally:
+            taken_bytes = writer.data_bytes - before_bytes
+            state.follow(noted, taken_bytes)
+            self._position += taken_bytes
+            self.next_offset = writer.next_offset
+            self._leave_finished_source()
+        return True
+
+    def _leave_finished_source(self) -> None:
+        source = self._sources[0]
+        if self._position == _end_position(source):
+            self._sources.popleft()
+            self.next_offset = source.end_offset
+            self._position = self._sources[0].first_position if self._sources else 0
+
+    def _read(self, room_bytes: int, read_bytes: int, *, is_first: bool) -> Buffer:
+        """Whole batches that fit into `room_bytes`; empty where none fits. With `is_first` at least one batch
+        of any size.
+        """
+        source = self._sources[0]
+        left_bytes = _end_position(source) - self._position
+        size_bytes = min(left_bytes, read_bytes, max(room_bytes, HEADER_SIZE if is_first else 0))
+        try:
+            data = self._read_exactly(size_bytes)
+            whole_bytes = complete_prefix_size(data)
+            if whole_bytes == 0 and (is_first or room_bytes >= HEADER_SIZE):
+                batch_bytes = parse_header(data).size_in_bytes
+                if not is_first and batch_bytes > room_bytes:
+                    return b""
+                return self._read_exactly(batch_bytes)
+        except LogStoreError as error:
+            self.error = error
+            return b""
+        return memoryview(data)[:whole_bytes]
+
+    def _read_exactly(self, size_bytes: int) -> bytes:
+        data = self.candidate.log.read_segment(self._sources[0], self._position, size_bytes)
+        if len(data) != size_bytes:
+            raise CorruptRecordError(
+                "a segment is shorter than the log says; restore it from a copy", position=self._position
+            )
+        return data
+
+
+def _end_position(source: SegmentSource) -> int:
+    return source.first_position + source.size_bytes

@@ -1,0 +1,226 @@
+"""Retention over all tiers: moves the log start of each partition, by time and by size.
+
+Retention looks at a partition as a row of units, oldest first: its live slices, then the local segments that
+reach beyond the tiered end. A segment that is tiered in part stands in the row with its rest, so the row has
+no holes. `retention.ms` takes units from the front while their newest record is too old. `retention.bytes`
+takes them while the remaining units are at least as large as the limit, so at least that much always stays.
+Both stop at the first unit that stays. The active segment never goes, and the log start never passes the high
+watermark.
+
+A record without a timestamp has no known age, and all records of a unit may be so. Such a unit is taken to be
+as old as the next unit that has a timestamp, because it was appended before that unit. If no later unit has a
+timestamp it does not expire: a topic without any timestamps is bounded by `retention.bytes` only.
+
+The logs' own configuration decides; the caller has just compared it with the catalog's. The new log start is
+committed first, with the seq of that catalog; the shard refuses a configuration older than one that was used
+before. Local segments are deleted afterwards, objects when a collector finds them dropped. Only committed
+slices count; an upload without a commit has no size.
+
+Segments that were never uploaded expire, too: a disk must not grow without end because a bucket is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.log.read.segment_info import SegmentInfo
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.header import NO_TIMESTAMP
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+
+
+class RetentionUnit(NamedTuple):
+    """A slice or a local segment, which goes or stays as a whole."""
+
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int
+    """Milliseconds; `NO_TIMESTAMP` where no record has a timestamp."""
+    is_empty: bool = False
+    """It has no records left, and is as old as the unit before it."""
+    is_active: bool = False
+    """Appends still go to it: it counts by size, and stays."""
+    is_doubtful: bool = False
+    """It is damaged and its age is unknown: it goes by size only."""
+
+
+class AdvancedLogStart(NamedTuple):
+    """A partition whose log start moved."""
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+
+
+class FailedRetention(NamedTuple):
+    """A partition whose local log failed; the next pass tries again."""
+
+    topic_partition: TopicPartition
+    error: LogStoreError
+
+
+class RetentionReport(NamedTuple):
+    """The result of one pass."""
+
+    advanced: tuple[AdvancedLogStart, ...] = ()
+    failed: tuple[FailedRetention, ...] = ()
+    clock_skew_ms: int = 0
+    """Own clock minus the store's clock; if it is too large nothing was expired by time."""
+
+
+def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
+    """The log start after applying `config` to `units`; None where it does not move. Pure.
+
+    `now_ms` is None where the clock is not trusted: then nothing expires by time.
+    """
+    if not config.is_deleted:
+        return None
+    left_bytes = sum(unit.size_bytes for unit in units)
+    offset: int | None = None
+    for unit, newest_ms in zip(units, _newest_ms(units), strict=True):
+        left_bytes -= unit.size_bytes
+        is_over_size = config.retention_bytes != UNLIMITED and left_bytes >= config.retention_bytes
+        if unit.is_active or not (is_over_size or _is_old(unit, newest_ms, config, now_ms)):
+            break
+        offset = unit.end_offset
+    return offset
+
+
+class RemoteRetention:
+    """Thread-safe: it keeps nothing between calls."""
+
+    def __init__(self, metadata: MetadataLog) -> None:
+        self._metadata = metadata
+
+    def run(self, logs: Sequence[UnifiedLog], *, epoch: int, catalog_seq: int) -> RetentionReport:
+        """Move the log start of tiered partitions as their configuration says, in one commit.
+
+        `catalog_seq` is the number of the catalog from which the logs have their configurations, or an older
+        one. When this returns, the moves are committed and the logs know them; the caller deletes local
+        segments next. A log that fails is reported and does not hold up the others. Raises FencedError,
+        PreconditionFailedError (a newer configuration was used before: read the catalog and try again),
+        StoreError.
+        """
+        self._metadata.refresh(dated=True)
+        now_ms = self._metadata.store_date_ms if self._metadata.is_clock_trusted else None
+        starts: dict[TopicIdPartition, int] = {}
+        moved: dict[TopicIdPartition, UnifiedLog] = {}
+        failed: list[FailedRetention] = []
+        for log in logs:
+            config = log.config
+            if not config.remote_storage_enable:
+                continue
+            tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+            try:
+                offset, damage = self._new_start(log, tip, config, now_ms)
+            except LogStoreError as error:
+                failed.append(FailedRetention(log.topic_partition, error))
+                continue
+            if damage is not None:
+                failed.append(FailedRetention(log.topic_partition, damage))
+            if offset is not None:
+                starts[tip] = offset
+                moved[tip] = log
+        if starts:
+            self._metadata.advance_log_start(starts, epoch=epoch, catalog_seq=catalog_seq)
+        advanced: list[AdvancedLogStart] = []
+        for tip, log in moved.items():
+            partition = self._metadata.state().partition(tip)
+            try:
+                log.update_tiered_end_offset(partition.tiered_end_offset)
+                log.increment_log_start_offset(partition.log_start_offset)
+            except LogStoreError as error:
+                failed.append(FailedRetention(log.topic_partition, error))
+            advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
+        return RetentionReport(tuple(advanced), tuple(failed), self._metadata.clock_skew_ms)
+
+    def _new_start(
+        self, log: UnifiedLog, tip: TopicIdPartition, config: LogConfig, now_ms: int | None
+    ) -> tuple[int | None, LogStoreError | None]:
+        """The new log start, and the damage that keeps an old segment; None for neither. Raises
+        LogStoreError.
+        """
+        # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
+        # both; in the other order it would be in neither and leave a hole in the row.
+        local_log_start_offset = log.local_log_start_offset
+        segments = log.segments()
+        partition = self._metadata.state().partition(tip)
+        slice_units = list(_slice_units(partition))
+        offset = log_start_after(
+            [*slice_units, *_local_units(log, segments, partition.tiered_end_offset)], config, now_ms
+        )
+        damage: LogStoreError | None = None
+        if offset is not None and offset > partition.tiered_end_offset:
+            # These records are in no other place. A segment deleted meanwhile is in the store, or below the
+            # start.
+            proven = {segment.base_offset: segment for segment in log.segments(offset)}
+            segments = tuple(proven.get(segment.base_offset, segment) for segment in segments)
+            damage = next((segment.damage for segment in segments if segment.damage is not None), None)
+            offset = log_start_after(
+                [*slice_units, *_local_units(log, segments, partition.tiered_end_offset)], config, now_ms
+            )
+        if not partition.slices and local_log_start_offset > partition.tiered_end_offset:
+            # Tiering was enabled after the log had been cut: nothing was ever committed below its start.
+            offset = max(offset or 0, local_log_start_offset)
+        if offset is None:
+            return None, damage
+        offset = min(offset, log.high_watermark)
+        return (offset if offset > partition.log_start_offset else None), damage
+
+
+def _slice_units(partition: TieredPartition) -> Iterator[RetentionUnit]:
+    for live in partition.slices:
+        entry = live.entry
+        yield RetentionUnit(live.end_offset, entry.data_bytes, entry.max_timestamp, entry.record_count == 0)
+
+
+def _local_units(
+    log: UnifiedLog, segments: Sequence[SegmentInfo], tiered_end_offset: int
+) -> Iterator[RetentionUnit]:
+    """The local segments at or above the tiered end. A segment that lies on both sides of it is as young as
+    its newest record on either side.
+    """
+    for segment in segments:
+        if segment.end_offset <= tiered_end_offset:
+            continue
+        size_bytes = segment.size_bytes
+        if segment.base_offset < tiered_end_offset:
+            size_bytes = _pending_bytes(log, segment, tiered_end_offset)
+        yield RetentionUnit(
+            segment.end_offset,
+            size_bytes,
+            segment.max_timestamp_ms,
+            is_active=segment.is_active,
+            is_doubtful=segment.damage is not None,
+        )
+
+
+def _pending_bytes(log: UnifiedLog, segment: SegmentInfo, tiered_end_offset: int) -> int:
+    """Bytes that the segment holds behind the tiered end, as an upload would find them.
+
+    0 where it may not be uploaded yet: with too small a size `retention.bytes` deletes too little.
+    """
+    for source in log.upload_candidates(tiered_end_offset):
+        if source.segment_base_offset == segment.base_offset:
+            return source.size_bytes
+    return 0
+
+
+def _newest_ms(units: Sequence[RetentionUnit]) -> list[int]:
+    """The newest timestamp of each unit, or of the next one that has any; `NO_TIMESTAMP` where none has."""
+    newest_ms: list[int] = []
+    next_ms = NO_TIMESTAMP
+    for unit in reversed(units):
+        next_ms = unit.max_timestamp if unit.max_timestamp > NO_TIMESTAMP else next_ms
+        newest_ms.append(next_ms)
+    return newest_ms[::-1]
+
+
+def _is_old(unit: RetentionUnit, newest_ms: int, config: LogConfig, now_ms: int | None) -> bool:
+    if config.retention_ms == UNLIMITED or now_ms is None or unit.is_doubtful:
+        return False
+    return unit.is_empty or NO_TIMESTAMP < newest_ms < now_ms - config.retention_ms
