@@ -34,7 +34,7 @@ from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import LogConfig
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.builder import encode_batch

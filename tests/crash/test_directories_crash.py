@@ -17,7 +17,7 @@ from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash

@@ -15,7 +15,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import Durability
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.record.header import HEADER_SIZE
 from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.testing.faulty_filesystem import FaultyFileSystem

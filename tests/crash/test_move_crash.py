@@ -173,8 +173,8 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
     machine = moving_machine(disk, config, 2)
     log = machine.start()
     assert machine.manager is not None
-    place = one_place(disk)
-    assert log.directory == f"{place}/{PARTITION}"
+    place = log.directory.rpartition("/")[0]
+    assert machine.manager.directory_of(PARTITION) == place
     found.verify(log, after_crash=True)
     again = disk.reopened(NOTHING_KEPT)
     assert read_local(moving_machine(again, config, 3).start()) == list(found.acknowledged.values())
@@ -190,17 +190,11 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
         found.verify(log, after_crash=False)
         machine.clock.advance(60_000)
         assert not machine.scheduler.failures
-        assert [path for path in disk.inner.contents() if path.endswith(("-future", "-delete"))] == []
+        assert [path for path in disk.inner.contents() if path.endswith("-delete")] == []
         last = disk.reopened(NOTHING_KEPT)
         found.verify(moving_machine(last, config, 4).start(), after_crash=True)
-        assert one_place(last) == target
-    return place
-
-
-def one_place(disk: FaultyFileSystem) -> str:
-    """The only log directory that has the partition."""
-    contents = disk.inner.contents()
-    [place] = [path for path in (DATA_DIR, OTHER_DIR) if f"{path}/{PARTITION}" in contents]
+        contents = last.inner.contents()
+        assert [one for one in (DATA_DIR, OTHER_DIR) if f"{one}/{PARTITION}" in contents] == [target]
     return place
 
 

@@ -1,8 +1,9 @@
-"""A process that is killed as a move's copy takes the partition's name, and a machine that loses power while
-the next process settles that.
+"""A process that is killed as the target of a move becomes the partition, and a machine that loses power
+while the next process settles that.
 
-Nothing of the new name need be durable when the next process finds it, and it puts the older copy away for
-good. At whichever operation the power goes: the partition is in one directory, with all that was flushed.
+The target's manifest need not be durable when the next process finds it, and that process puts the older
+copy away for good. At whichever operation the power goes: one directory has the partition, with all that was
+flushed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from stratalog.testing.memory_filesystem import Kept, Survival
 from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, deaths
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import DATA_DIR, PARTITION
+from tests.support.logs.moving_log import aside_of, flip_of
 from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
 
 CONFIG = LogConfig(segment_bytes=1024, remote_storage_enable=False, retention_ms=-1)
@@ -53,14 +55,13 @@ def test_losing_power_while_a_start_settles_what_a_kill_left_leaves_one_log() ->
     rehearsal = Move()
     rehearsal.run()
     trace = rehearsal.disk.trace
-    [commit] = [number for number, name in enumerate(trace, start=1) if is_commit(name)]
-    [aside] = [number for number, name in enumerate(trace, start=1) if is_aside(name)]
-    assert commit < aside
+    flip, aside = flip_of(trace), aside_of(trace)
+    assert flip < aside
     places = set[str]()
-    for killed_operation in range(commit + 1, aside + 1):
+    for killed_operation in range(flip + 1, aside + 1):
         started, _ = killed_at(killed_operation)
         moving_machine(started, CONFIG, 1).open()
-        assert any(map(is_aside, started.trace)), "the older copy is not put away by that start"
+        assert aside_of(started.trace), "the older copy is put away by that start"
         # Behind its last operation the power may go as well.
         for operation, part in (*deaths(started.trace), (len(started.trace) + 1, 0.0)):
             found, ledger = killed_at(killed_operation)
@@ -75,18 +76,8 @@ def test_losing_power_while_a_start_settles_what_a_kill_left_leaves_one_log() ->
     assert places == {DATA_DIR, OTHER_DIR}
 
 
-def is_commit(name: str) -> bool:
-    return name.startswith(f"rename {OTHER_DIR}/{PARTITION}.") and name.endswith(f" {OTHER_DIR}/{PARTITION}")
-
-
-def is_aside(name: str) -> bool:
-    return name.startswith(f"rename {DATA_DIR}/{PARTITION} ")
-
-
 def verified_place(disk: FaultyFileSystem, ledger: LogLedger) -> str:
     """The log directory that has the partition, with all that it must have."""
-    names = disk.inner.contents()
-    assert {f"{path}/{PARTITION}" for path in (DATA_DIR, OTHER_DIR)} & names.keys(), "the partition is lost"
     log = moving_machine(disk, CONFIG, 2).start()
     ledger.copy().verify(log, after_crash=True)
     return log.directory.rpartition("/")[0]

@@ -8,6 +8,8 @@ is full, and find it once that has room.
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
@@ -16,7 +18,7 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.faulty_filesystem import SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import Kept, Survival
 from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
@@ -25,12 +27,11 @@ from tests.support.logs.sampling import Sampling
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
 STARTS = pytest.mark.parametrize(
-    ("is_flushed", "is_full", "has_spare"),
+    ("is_flushed", "is_full"),
     [
-        pytest.param(False, False, True, id="unflushed"),
-        pytest.param(True, True, True, id="full"),
-        pytest.param(True, True, False, id="full, no space kept aside"),
-        pytest.param(False, True, False, id="unflushed, full"),
+        pytest.param(False, False, id="unflushed"),
+        pytest.param(True, True, id="full"),
+        pytest.param(False, True, id="unflushed, full"),
     ],
 )
 
@@ -38,8 +39,8 @@ STARTS = pytest.mark.parametrize(
 class Work:
     """A log that moves off its disk, which may be full. Used by one thread."""
 
-    def __init__(self, *, is_flushed: bool, is_full: bool, has_spare: bool) -> None:
-        self.disk = FullFileSystem(MemoryFileSystem(can_reserve=has_spare))
+    def __init__(self, *, is_flushed: bool, is_full: bool) -> None:
+        self.disk = FullFileSystem()
         self.ledger = LogLedger()
         self.machine = moving_machine(self.disk, CONFIG, 1)
         self.log = self.machine.start()
@@ -49,6 +50,7 @@ class Work:
             self.ledger.flush(self.log)
             self.machine.checkpoint()
         if is_full:
+            manager_of(self.machine).tasks.keep_spare_space()
             self.disk.names_are_full = True
             self.disk.fill(DATA_DIR)
 
@@ -69,42 +71,39 @@ def manager_of(machine: LogMachine) -> LogManager:
 
 
 @STARTS
-def test_dying_in_a_move_that_begins_badly_leaves_one_log(
-    is_flushed: bool, is_full: bool, has_spare: bool
-) -> None:
-    rehearsal = Work(is_flushed=is_flushed, is_full=is_full, has_spare=has_spare)
+def test_dying_in_a_move_that_begins_badly_leaves_one_log(is_flushed: bool, is_full: bool) -> None:
+    rehearsal = Work(is_flushed=is_flushed, is_full=is_full)
     begin_count = rehearsal.disk.operation_count
     rehearsal.move()
     assert [name for name in rehearsal.disk.inner.list_directory(DATA_DIR) if "orders" in name] == []
     sampling = Sampling()
     places = set[str]()
     for operation, part in sampling.some(deaths(rehearsal.disk.trace, begin_count + 1), 2):
-        work = Work(is_flushed=is_flushed, is_full=is_full, has_spare=has_spare)
+        work = Work(is_flushed=is_flushed, is_full=is_full)
         work.disk.crash_at(operation, part=part)
         with pytest.raises(SimulatedCrash):
             work.move()
         of_each = (Survival(Kept.EACH, names, seed=operation) for names in (Kept.ALL, Kept.EACH))
         for survival in (*SURVIVALS, *of_each):
             if survival in (NOTHING_KEPT, EVERYTHING_KEPT) or sampling.one_in(3):
-                places.add(verify_found(work.disk.reopened(survival), work.ledger, has_spare=has_spare))
-        places.add(verify_found(work.disk.killed(), work.ledger, has_spare=has_spare))
+                places.add(verify_found(work.disk.reopened(survival), work.ledger))
+        places.add(verify_found(work.disk.killed(), work.ledger))
     assert places == {DATA_DIR, OTHER_DIR}
 
 
-def verify_found(disk: FullFileSystem, ledger: LogLedger, *, has_spare: bool) -> str:
+def verify_found(disk: FullFileSystem, ledger: LogLedger) -> str:
     """Open what is left, twice; returns the directory that has the log."""
     found = ledger.copy()
     try:
         log = moving_machine(disk, CONFIG, 2).start()
     except DataDirectoryError as failure:
-        # Where nothing was kept aside a recovery may find no room. That is all that is wrong.
-        if has_spare or "full" not in failure.message:
+        # The space that was kept aside may be used up, so that a recovery finds no room.
+        if f"[Errno {errno.ENOSPC}]" not in str(failure.fields.get("reason")):
             raise
         disk = disk.killed()
         disk.fill(None)
         log = moving_machine(disk, CONFIG, 3).start()
-    [place] = [path for path in (DATA_DIR, OTHER_DIR) if disk.inner.exists(f"{path}/{PARTITION}")]
-    assert log.directory == f"{place}/{PARTITION}"
+    place = log.directory.rpartition("/")[0]
     found.verify(log, after_crash=True)
     again = disk.reopened(NOTHING_KEPT)
     again.fill(None)

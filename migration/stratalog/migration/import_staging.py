@@ -11,14 +11,14 @@ Four steps, for all partitions of an import together:
    not close, and close them. The log learns leader epochs that are missing in its file from the batches,
    because a directory may have been copied file by file. A log that cannot be opened is found here, not by a
    server that does not start.
-3. `place`: write their recovery points and starts into the data directory's checkpoints, mark each directory
-   as imported, give it its name in the data directory.
+3. `place`: write their recovery points into the data directory's checkpoint, mark each directory as imported,
+   give it its name in the data directory, and list all of them in the manifest.
 4. The caller creates the topics. Until then no server reads these directories, and `remove_leftovers` of the
    next import removes them.
 
 Before 3, a failure or an interrupt removes the staging directory. A crash in 1 or 2 leaves it: a starting
-server reports it, and the next import removes it. A crash in 3 leaves lines in checkpoints, which a new log
-ignores, and directories with the mark.
+server reports it, and the next import removes it. A crash in 3 leaves recovery points, which a new log
+ignores, and directories with the mark, in the manifest or not.
 
 Shared files are never written here: a change first makes a copy (`own_file`). A broker that starts on its
 directory again may truncate them; `shares_files=False` prevents that.
@@ -37,14 +37,14 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
-from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
 from stratalog.log.recovery.log_recovery import RecoveryReport
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.data_directory import DataDirectory, parse_partition_name
-from stratalog.manager.directories.start_checkpoint import StartCheckpoint
+from stratalog.manager.directories.locked_directory import LockedDirectory
+from stratalog.manager.directories.manifest import PartitionEntry, parse_partition_name, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partitions.import_mark import write_import_mark
@@ -86,7 +86,7 @@ class ImportStaging:
         clock: Clock,
         scheduler: Scheduler,
         ids: IdGenerator,
-        directory: DataDirectory,
+        directory: LockedDirectory,
         *,
         shares_files: bool = True,
     ) -> None:
@@ -124,11 +124,10 @@ class ImportStaging:
             recovery_points[source.topic_partition] = source.recovery_point
             if source.log_start_offset:
                 start_offsets[source.topic_partition] = source.log_start_offset
-        recovery_checkpoint, start_checkpoint = self._checkpoints(home)
-        recovery_checkpoint.write(recovery_points)
-        start_checkpoint.write(start_offsets)
+        OffsetCheckpoint(self._filesystem, f"{home}/{RECOVERY_POINT_FILE}").write(recovery_points)
+        OffsetCheckpoint(self._filesystem, f"{home}/{LOG_START_OFFSET_FILE}").write(start_offsets)
         if staged[0].source.was_clean:
-            directory = DataDirectory(self._filesystem, home, self._ids.uuid())
+            directory = LockedDirectory(self._filesystem, home, self._ids.uuid(), written_by_broker=True)
             directory.mark_clean_shutdown()
             directory.release()
 
@@ -222,6 +221,7 @@ class ImportStaging:
     def remove_leftovers(self, partitions: Collection[TopicPartition]) -> None:
         """Remove the directories of these partitions that a killed import left and that belong to no topic.
         Raises OSError."""
+        self._directory.manifest.update(partitions=dict.fromkeys(partitions))
         for partition in partitions:
             self._filesystem.remove_tree(self._directory.partition_path(partition))
         if partitions:
@@ -248,24 +248,30 @@ class ImportStaging:
         """
         homes = {staged.source.topic_partition: home for home in self._homes for staged in self._homes[home]}
         assert epochs.keys() == homes.keys(), "what was staged is what is placed"
-        recovery_checkpoint, _ = self._checkpoints(self._directory.path)
-        # Some may be known, and lost: the marker, if there is one, says which.
+        manifest = self._directory.manifest
+        # Some may be lost: the marker, if there is one, does not tell of them.
         has_other_logs = bool(
-            self._directory.partitions() or recovery_checkpoint.read().keys() - epochs.keys()
+            self._directory.partition_names() or manifest.now.partitions.keys() - epochs.keys()
         )
         self._is_placing = True
-        both = zip(self._checkpoints(self._directory.path), *map(self._checkpoints, self._homes), strict=True)
-        for checkpoint, *staged_checkpoints in both:
-            # What an older log of that name has left is not to be believed of this one.
-            offsets = {key: offset for key, offset in checkpoint.read().items() if key not in epochs}
-            for staged_checkpoint in staged_checkpoints:
-                offsets |= staged_checkpoint.read()
-            checkpoint.write(offsets)
+        checkpoint, *staged_checkpoints = (
+            OffsetCheckpoint(self._filesystem, f"{path}/{RECOVERY_POINT_FILE}")
+            for path in (self._directory.path, *self._homes)
+        )
+        # An older log of the name may have left a recovery point.
+        offsets = {key: offset for key, offset in checkpoint.read().items() if key not in epochs}
+        entries: dict[TopicPartition, PartitionEntry] = {}
+        for home, staged_checkpoint in zip(self._homes, staged_checkpoints, strict=True):
+            offsets |= staged_checkpoint.read()
+            entries |= read_manifest(self._filesystem, home).partitions
+        assert entries.keys() == epochs.keys(), "the logs that were opened are those that are placed"
+        checkpoint.write(offsets)
         for partition, epoch in epochs.items():
             staged = f"{homes[partition]}/{partition}"
             write_import_mark(self._filesystem, staged, epoch)
             self._filesystem.rename(staged, self._directory.partition_path(partition))
         self._filesystem.sync_directory(self._directory.path)
+        manifest.update(partitions=entries)
         self._require_nothing_left()
         self._filesystem.remove_tree(self._path)
         if not has_other_logs:
@@ -287,12 +293,6 @@ class ImportStaging:
                 path=left[0],
                 left_count=len(left),
             )
-
-    def _checkpoints(self, directory: str) -> tuple[OffsetCheckpoint | StartCheckpoint, ...]:
-        return (
-            OffsetCheckpoint(self._filesystem, f"{directory}/{RECOVERY_POINT_FILE}"),
-            StartCheckpoint(self._filesystem, directory),
-        )
 
 
 def _holes_before(log: UnifiedLog) -> tuple[int, ...]:

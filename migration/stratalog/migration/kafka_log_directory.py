@@ -41,7 +41,8 @@ from stratalog.log.checkpoint import (
 )
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.producers.producer_snapshot import parse_snapshot_name
-from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE, parse_partition_name
+from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE
+from stratalog.manager.directories.manifest import parse_partition_name
 from stratalog.manager.directories.meta_properties import META_FILE, STORE_ID, parse_meta_properties
 from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, parse_segment_name
 from stratalog.segment.old_messages import require_no_old_message

@@ -35,9 +35,9 @@ from stratalog.log.checkpoint import (
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.data_directory import LOCK_FILE
+from stratalog.manager.directories.locked_directory import LOCK_FILE
+from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.directories.meta_properties import META_FILE
-from stratalog.manager.directories.start_checkpoint import LOG_START_COPY_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.migration.broker_batches import broker_batches
@@ -255,9 +255,8 @@ class LogExport:
                     replace_file(self._filesystem, segment_path(directory, end_offset, suffix), b"")
         for name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE):
             OffsetCheckpoint(self._filesystem, f"{self._path}/{name}").write(ends)
-        # These are whose directory it is: the broker's it is going to be has its own. And a broker has no
-        # copy of where its logs start.
-        for name in (LOCK_FILE, META_FILE, LOG_START_COPY_FILE):
+        # A broker makes the first two itself, and has no manifest.
+        for name in (LOCK_FILE, META_FILE, MANIFEST_FILE):
             self._filesystem.unlink(f"{self._path}/{name}")
         self._filesystem.sync_directory(self._path)
 

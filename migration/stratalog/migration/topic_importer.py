@@ -41,7 +41,8 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.data_directory import DataDirectory, parse_partition_name, sibling_paths
+from stratalog.manager.directories.locked_directory import LockedDirectory, sibling_paths
+from stratalog.manager.directories.manifest import parse_partition_name
 from stratalog.manager.partitions.import_mark import read_import_mark
 from stratalog.manager.partitions.partition_metadata import read_partition_metadata
 from stratalog.migration.import_plan import ImportPlan, ImportTarget, PresentPartition, plan_import
@@ -163,7 +164,7 @@ class TopicImporter:
             # Refuse what the plan refuses before anything is created.
             self._plan(source, self._read_target())
             made = self._missing_directories()
-            directory = DataDirectory(self._filesystem, settings.data_dir, self._ids.uuid())
+            directory = LockedDirectory(self._filesystem, settings.data_dir, self._ids.uuid())
             undo.callback(directory.release)
             staging = ImportStaging(
                 self._filesystem,
@@ -193,7 +194,7 @@ class TopicImporter:
             self._commit(plan, topics, staged, staging, catalog, shards)
             return ImportReport(plan, tuple(_imported(topic, staged) for topic in topics))
 
-    def _require_store(self, directory: DataDirectory) -> None:
+    def _require_store(self, directory: LockedDirectory) -> None:
         """Check that the store is the data directory's and usable, without creating one."""
         identity = StoreIdentity.find(self._store)
         if directory.bound_store_id is not None:
@@ -201,7 +202,7 @@ class TopicImporter:
         if identity is not None:
             require_conditional_writes(self._store, self._ids)
 
-    def _open_store(self, directory: DataDirectory) -> tuple[Catalog, list[MetadataLog]]:
+    def _open_store(self, directory: LockedDirectory) -> tuple[Catalog, list[MetadataLog]]:
         """Open everything that an import writes to, or create it."""
         identity = StoreIdentity.open_or_create(self._store, self._ids)
         require_conditional_writes(self._store, self._ids)

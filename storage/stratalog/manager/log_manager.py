@@ -34,18 +34,17 @@ from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.log.log_config import LogConfig
 from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.data_directory import DELETE_REASON
+from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.found_partitions import FoundPartitions
-from stratalog.manager.directories.log_directories import LogDirectories
+from stratalog.manager.directories.locked_directory import DELETE_REASON
 from stratalog.manager.directories.log_directory import LogDirectory, LogDirectoryStatus
 from stratalog.manager.log_closing import Threads, close_logs
-from stratalog.manager.log_loading import LogLoading, WantedLog
 from stratalog.manager.log_manager_settings import LogManagerSettings
+from stratalog.manager.log_opener import LogOpener, WantedLog
 from stratalog.manager.log_tasks import LogTasks
 from stratalog.manager.moves.log_move import LogMove
-from stratalog.manager.moves.log_moves import LogMoves
+from stratalog.manager.moves.move_registry import MoveRegistry
 from stratalog.manager.partitions.import_mark import read_import_mark
-from stratalog.manager.partitions.lost_partitions import forget_elsewhere
 from stratalog.manager.partitions.put_away import PutAway
 from stratalog.manager.partitions.stray_partitions import ClaimOf, StrayPartitions
 from stratalog.manager.recovery_progress import RecoveryProgress
@@ -60,13 +59,12 @@ class LogManager:
         clock: Clock,
         scheduler: Scheduler,
         ids: IdGenerator,
-        directories: LogDirectories,
+        directories: DirectorySet,
         settings: LogManagerSettings,
     ) -> None:
         """Use `open`."""
         self.filesystem = directories.filesystem
         """It notices where a disk fails, and refuses what is offline."""
-        self._ids = ids
         self._directories = directories
         self._settings = settings
         self.found = FoundPartitions(directories)
@@ -89,12 +87,12 @@ class LogManager:
         self._is_closed = False
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Whoever is to change a log in a way that a clean must not meet pauses it."""
-        self._loader = LogLoading(
+        self._opener = LogOpener(
             clock,
             scheduler,
-            ids,
             seeded_random(ids),
             directories,
+            self._away,
             self._resources,
             self.cleaner,
             settings,
@@ -102,7 +100,8 @@ class LogManager:
         )
         directories.tell_failures_to(self.cleaner.directory_failed)
         self._let_cleaner_into(directories)
-        self.moves = LogMoves(clock, ids, directories, self.cleaner, self._away)
+        self._away.remove_leftovers()
+        self.moves = MoveRegistry(clock, directories, self.cleaner, self._away)
         """Of logs between directories: what was cut off, and what goes on."""
         self.tasks = LogTasks(directories, self.cleaner, self.logs, self._is_open, self.moves.is_moving)
         """What somebody has to do again and again."""
@@ -113,7 +112,7 @@ class LogManager:
             delay_ms=settings.producer_id_expiration_check_interval_ms,
         )
 
-    def _let_cleaner_into(self, directories: LogDirectories) -> None:
+    def _let_cleaner_into(self, directories: DirectorySet) -> None:
         for directory in directories.online():
             try:
                 self.cleaner.add_directory(directory.path)
@@ -135,16 +134,19 @@ class LogManager:
 
         Raises DataDirectoryInUseError, DataDirectoryError.
         """
-        directories = LogDirectories.open(
-            filesystem, ids, settings.data_dirs, settings.cordoned_dirs, on_all_failed
+        directories = DirectorySet.open(
+            filesystem,
+            ids,
+            settings.data_dirs,
+            settings.cordoned_dirs,
+            on_all_failed,
+            written_by_broker=settings.written_by_broker,
         )
         try:
-            manager = LogManager(clock, scheduler, ids, directories, settings)
+            return LogManager(clock, scheduler, ids, directories, settings)
         except BaseException:
             directories.release()
             raise
-        manager._away.remove_leftovers()
-        return manager
 
     @property
     def data_dirs(self) -> tuple[str, ...]:
@@ -206,10 +208,10 @@ class LogManager:
         return self._progress.remaining_segment_counts
 
     def end_start(self, claim_of: ClaimOf) -> None:
-        """All logs that somebody wants were opened: what remains is told, see `StrayPartitions`."""
+        """All logs that topics want were opened: the rest are strays, see `StrayPartitions`."""
         with self._guard:
             strays = StrayPartitions(
-                self.filesystem, self._ids, self._directories, claim_of, self.moves.is_wanted
+                self.filesystem, self._directories, self._away, claim_of, self.moves.is_wanted
             )
             strays.settle()
             for directory in self._directories:
@@ -229,11 +231,10 @@ class LogManager:
         """The partition's log, loaded and recovered, or created, empty, at `start_offset`.
 
         A directory that belongs to another topic of the same name is set aside. `is_first_opening`: the
-        caller knows that nobody has had a log of this partition before; otherwise none is created while a
-        directory that may hold it cannot be read, or where one has lost records of it at or above
-        `start_offset`. `on_progress` is told how far a recovery is. Raises DataDirectoryError with a path in
-        the partition's directory, or that of it, also where the file that says whose it is has been damaged
-        or lost.
+        caller knows that there was no log of this partition before; otherwise none is created while a log
+        directory that may hold it cannot be read. `on_progress` gets the progress of a recovery. Raises
+        DataDirectoryError with a path in the partition's directory, or that of it, also where a manifest
+        lists a directory that is gone.
         """
         with self._guard:
             assert not self._is_closed
@@ -242,7 +243,7 @@ class LogManager:
             self._loading.add(partition)
         wanted = WantedLog(partition, topic_id, config, start_offset, is_first_opening)
         try:
-            log = self._loader.load(wanted, self._progress.told_by(on_progress))
+            log = self._opener.open(wanted, self._progress.told_by(on_progress))
             with self._guard:
                 assert not self._is_closed
                 self._directories.of(log).note_opened(partition)
@@ -281,19 +282,19 @@ class LogManager:
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
         """All logs, open ones and those that are opened later, forget producers that are idle for so long."""
-        self._loader.producer_id_expiration_ms = expiration_ms
+        self._opener.producer_id_expiration_ms = expiration_ms
         for log in self.logs():
             self._follow_expiration(log)
 
     def _follow_expiration(self, log: UnifiedLog) -> None:
         """It may be altered meanwhile: whoever is the last to set it has seen what holds."""
         expiration_ms: int | None = None
-        while expiration_ms != self._loader.producer_id_expiration_ms:
-            expiration_ms = self._loader.producer_id_expiration_ms
+        while expiration_ms != self._opener.producer_id_expiration_ms:
+            expiration_ms = self._opener.producer_id_expiration_ms
             log.set_producer_id_expiration_ms(expiration_ms)
 
     def begin_move(self, partition: TopicPartition, target_path: str) -> LogMove:
-        """A move of the open log to that log directory, see `LogMoves.begin`. Raises
+        """A move of the open log to that log directory, see `MoveRegistry.begin`. Raises
         UnknownTopicOrPartitionError besides."""
         return self.moves.begin(self.log(partition), target_path)
 
@@ -331,13 +332,17 @@ class LogManager:
                 self._away.remove_unread(path)
 
     def forget_lost(self, partition: TopicPartition) -> bool:
-        """The topic of the partition, which is not open, is deleted: where its directory is gone, let no
-        later partition of its name be missed. False where there is a directory, or may be one where nobody
-        can look now."""
+        """The topic of the partition, which is not open, is deleted: where its directory is gone, take it out
+        of the manifest. False where there is a directory, or may be one in a log directory that is offline
+        or missing."""
         with self._guard:
-            if self._directories.holder(partition) is not None:
-                return False
-            forget_elsewhere(self._directories, partition, None)
+            for directory in self._directories.holders(partition):
+                try:
+                    if self.filesystem.exists(directory.partition_path(partition)):
+                        return False
+                    self._away.put_away(directory, partition, DELETE_REASON)
+                except (OSError, DataDirectoryError):
+                    return False
         return self._directories.is_all_known
 
     def set_aside(self, partition: TopicPartition, reason: str) -> str | None:
@@ -412,9 +417,6 @@ class LogManager:
             if directory is not None:
                 moved_to = self._away.put_away(directory, partition, reason)
                 self._away.forgetting(partition, lambda: self.cleaner.forget(partition))
-            if reason == DELETE_REASON:
-                # Of one that is gone behind our back, or has moved: who deletes it knows as well.
-                forget_elsewhere(self._directories, partition, directory)
             return moved_to
 
     def checkpoint(self) -> None:

@@ -16,7 +16,7 @@ from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.disk_error import disk_errors
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.log_directories import LogDirectories
+from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.log_directory import LogDirectory
 
 
@@ -25,14 +25,14 @@ class LogTasks:
 
     def __init__(
         self,
-        directories: LogDirectories,
+        directories: DirectorySet,
         cleaner: CleanerManager,
         logs: Callable[[], Sequence[UnifiedLog]],
         is_open: Callable[[UnifiedLog], bool],
         is_moving: Callable[[TopicPartition], bool],
     ) -> None:
         """`logs`: all open ones. `is_open`: this one still is; asked under the checkpoints' locks.
-        `is_moving`: the partition's move keeps the cleaner away, see `LogMoves.is_moving`."""
+        `is_moving`: the partition's move keeps the cleaner away, see `MoveRegistry.is_moving`."""
         self._directories = directories
         self._cleaner = cleaner
         self._logs = logs

@@ -28,7 +28,7 @@ from stratalog.client.client import Client
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sealed_batch import Acknowledged
-from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from tests.support.service.server_process import ServerProcess
 from tests.support.tiered.s3_servers import S3Server
 

@@ -41,46 +41,28 @@ async def leave_a_ghost(folder: Path) -> None:
     (data / MARKER).unlink()
 
 
-async def test_one_of_an_unknown_id_is_set_aside_listed_and_counted(
+async def test_one_that_the_manifest_does_not_list_is_told_counted_and_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await leave_a_ghost(tmp_path)
-    data = tmp_path / "data"
-    metadata = data / "ghost-0" / "partition.metadata"
-    metadata.write_text(metadata.read_text()[:-4] + "AAAA")
-    with caplog.at_level(logging.WARNING):
-        async with service_bench(tmp_path, metrics_listen="127.0.0.1:0") as bench:
-            [stray] = data.glob("ghost-0.*-stray")
-            assert f"path=`{stray}`" in caplog.text
-            assert await gauge(bench) == ["1.0"]
-            shown = (await asyncio.to_thread(run, bench, "log-dirs", "describe")).output
-            assert f"{stray} belongs to no topic, or was set aside" in shown
-            [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
-            assert (described.partition_count, list(described.set_aside)) == (1, [str(stray)])
-            # It is looked at, and gone: so says whoever looks next.
-            shutil.rmtree(stray)
-            [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
-            assert (list(described.set_aside), await gauge(bench)) == ([], ["0.0"])
-    assert (data / MARKER).read_text() == '{"version":0}'
-
-
-async def test_one_of_a_known_topic_or_without_an_id_stays_and_spoils_no_marker(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    await leave_a_ghost(tmp_path)
-    data = tmp_path / "data"
-    shutil.copytree(data / "ghost-0", data / "nobody-0")
-    (data / "nobody-0" / "partition.metadata").unlink()
-    for _ in range(2):
+    ghost = tmp_path / "data" / "ghost-0"
+    for is_gone in (False, True):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            async with service_bench(tmp_path) as bench:
+            async with service_bench(tmp_path, metrics_listen="127.0.0.1:0") as bench:
+                assert f"path=`{ghost}`" in caplog.text
+                assert await gauge(bench) == ["1.0"]
+                shown = (await asyncio.to_thread(run, bench, "log-dirs", "describe")).output
+                assert f"{ghost} belongs to no topic, or was set aside" in shown
                 [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
-                paths = [str(data / name) for name in ("ghost-0", "nobody-0")]
-                assert (described.partition_count, list(described.set_aside)) == (1, paths)
-        assert "because the catalog knows its topic" in caplog.text
-        assert "because it has no partition.metadata" in caplog.text
-        assert (data / MARKER).read_text() == '{"version":0,"left":["ghost-0","nobody-0"]}'
+                assert (described.partition_count, list(described.set_aside)) == (1, [str(ghost)])
+                if is_gone:
+                    # It is looked at, and gone: the next look says so.
+                    shutil.rmtree(ghost)
+                    [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
+                    assert (list(described.set_aside), await gauge(bench)) == ([], ["0.0"])
+        assert (tmp_path / "data" / MARKER).read_text() == '{"version":0}'
+        assert ghost.exists() is not is_gone
 
 
 async def test_a_topic_that_an_older_catalog_does_not_know_is_whole_once_it_does(tmp_path: Path) -> None:
@@ -97,7 +79,9 @@ async def test_a_topic_that_an_older_catalog_does_not_know_is_whole_once_it_does
     older.rename(store)
     async with service_bench(tmp_path) as bench:
         assert await bench.client.admin.describe_topics(["first"])
-        assert list((tmp_path / "data").glob("t-0.*-stray"))
+        [stray] = (tmp_path / "data").glob("t-0.*-stray")
+        [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
+        assert list(described.set_aside) == [str(stray)]
     shutil.rmtree(store)
     newer.rename(store)
     async with service_bench(tmp_path) as bench:

@@ -3,17 +3,18 @@ other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import LogMove
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
 from tests.support.logs.log_ledger import LogLedger
-from tests.support.logs.log_machine import PARTITION, LogMachine
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
 from tests.support.logs.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
 
 OTHER_PARTITION_DIR = f"{OTHER_DIR}/{PARTITION}"
@@ -81,5 +82,29 @@ class MovingLog:
         self.log = self.machine.start()
 
     def left_over(self) -> list[str]:
-        """Directories that a move made, and nobody has removed."""
-        return [path for path in self.disk.inner.contents() if path.endswith(("-future", "-delete"))]
+        """Directories that a move has made or left, and that were not removed."""
+        paths = [path for path in self.disk.inner.contents() if path.endswith("-delete")]
+        for directory in DATA_DIRS:
+            path = f"{directory}/{PARTITION}"
+            if path != self.log.directory and self.disk.inner.exists(path):
+                paths.append(path)
+        return paths
+
+
+def flip_of(trace: Sequence[str], target: str = OTHER_DIR) -> int:
+    """The number of the operation by which the target of the first move becomes the partition: the second
+    change of its manifest since that lists the copy."""
+    path = f"{target}/{PARTITION}"
+    begin = next(number for number, one in enumerate(trace) if one.startswith(f"make_directories {path}"))
+    return 1 + next(
+        number
+        for number, one in enumerate(trace)
+        if number > begin and one == f"rename {target}/{MANIFEST_FILE}.tmp {target}/{MANIFEST_FILE}"
+    )
+
+
+def aside_of(trace: Sequence[str], source: str = DATA_DIR) -> int:
+    """The number of the operation that takes the partition's name from the source of a move."""
+    return next(
+        number for number, one in enumerate(trace, start=1) if one.startswith(f"rename {source}/{PARTITION} ")
+    )

@@ -18,9 +18,9 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.data_directory import parse_partition_name
+from stratalog.manager.directories.manifest import parse_partition_name
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.partitions.partition_metadata import format_topic_id
+from stratalog.manager.partitions.partition_metadata import format_topic_id, write_partition_metadata
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -204,74 +204,50 @@ def test_the_directory_of_an_older_topic_is_set_aside() -> None:
     assert parse_checkpoint(text) == {PARTITION: 0}
 
 
-def test_a_directory_without_metadata_is_adopted_if_it_has_no_segment() -> None:
+def test_an_empty_directory_of_its_name_is_the_new_partitions() -> None:
     machine = LogMachine()
+    manager = machine.open()
     machine.disk.make_directories(PARTITION_DIR)
-    assert machine.start().log_end_offset == 0
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 0
     assert machine.disk.exists(METADATA)
 
 
-def test_a_log_that_lost_its_metadata_is_refused_until_somebody_says_whose_it_is() -> None:
+@pytest.mark.parametrize("contents", [None, b"", b"\xff", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAA!w"])
+def test_metadata_that_are_lost_or_damaged_are_written_again(contents: bytes | None) -> None:
+    """The manifest says which topic's the directory is."""
     disk = MemoryFileSystem()
     machine = LogMachine(disk)
     append(machine.open(), PARTITION, 5)
     machine.stop()
     whole = disk.read_file(METADATA)
-    disk.unlink(METADATA)
-    before = disk.list_directory(DATA_DIR)
-    expected_id = format_topic_id(TOPIC_ID)
-    for _ in range(2):
-        with pytest.raises(
-            DataDirectoryError, match=r"lost the file.*write it with the expected id"
-        ) as failure:
-            machine.open().open_log(PARTITION, TOPIC_ID, CONFIG)
-        machine.stop()
-        assert failure.value.fields == {"path": METADATA, "expected_topic_id": expected_id}
-        assert disk.list_directory(DATA_DIR) == before
-        assert not disk.exists(METADATA)
-    # As docs/operating.md says that it is written.
-    text = f"version: 0\ntopic_id: {expected_id}".encode()
-    assert text == whole
-    replace_file(disk, METADATA, text)
-    assert machine.start().log_end_offset == 5
+    assert whole == f"version: 0\ntopic_id: {format_topic_id(TOPIC_ID)}".encode()
+    if contents is None:
+        disk.unlink(METADATA)
+    else:
+        replace_file(disk, METADATA, contents)
+    manager = machine.open()
+    assert manager.found.with_topics() == ((PARTITION, TOPIC_ID),)
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 5
+    assert disk.read_file(METADATA) == whole
 
 
-def test_an_id_that_differs_in_a_single_character_is_damage_and_not_another_topics() -> None:
+def test_metadata_of_another_topic_than_the_manifest_says_are_a_matter_for_an_operator() -> None:
     disk = MemoryFileSystem()
     machine = LogMachine(disk)
     append(machine.open(), PARTITION, 5)
     machine.stop()
-    before = disk.list_directory(DATA_DIR)
-    misprint = UUID(int=TOPIC_ID.int ^ 1 << 77)
-    with pytest.raises(DataDirectoryError, match=r"single character.*write the expected one") as failure:
-        machine.open().open_log(PARTITION, misprint, CONFIG)
-    machine.stop()
+    write_partition_metadata(disk, PARTITION_DIR, UUID(int=8))
+    with pytest.raises(DataDirectoryError) as failure:
+        machine.start()
     assert failure.value.fields == {
         "path": METADATA,
-        "topic_id": format_topic_id(TOPIC_ID),
-        "expected_topic_id": format_topic_id(misprint),
+        "topic_id": format_topic_id(UUID(int=8)),
+        "expected_topic_id": format_topic_id(TOPIC_ID),
     }
-    assert disk.list_directory(DATA_DIR) == before
+    machine.stop()
+    assert disk.exists(PARTITION_DIR)
+    disk.unlink(METADATA)
     assert machine.start().log_end_offset == 5
-
-
-@pytest.mark.parametrize("contents", [b"", b"\xff", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAA!w"])
-def test_a_directory_of_which_nobody_knows_whose_it_is_stays_where_it_is(contents: bytes) -> None:
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk)
-    manager = machine.open()
-    append(manager, PARTITION, 5)
-    append(manager, SECOND)
-    machine.stop()
-    replace_file(disk, METADATA, contents)
-    before = disk.list_directory(DATA_DIR)
-    manager = machine.open()
-    with pytest.raises(DataDirectoryError, match="damaged") as failure:
-        manager.open_log(PARTITION, TOPIC_ID, CONFIG)
-    assert failure.value.fields["path"] == METADATA
-    assert manager.found.with_topics() == ((PARTITION, None), (SECOND, TOPIC_ID))
-    machine.stop()
-    assert disk.list_directory(DATA_DIR) == before
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -360,7 +336,8 @@ def test_a_stale_recovery_point_is_not_believed_of_a_new_log() -> None:
     machine = LogMachine(disk)
     append(machine.open(), PARTITION, 9)
     machine.stop()
-    disk.remove_tree(PARTITION_DIR)
+    disk.rename(PARTITION_DIR, "/elsewhere")
+    replace_file(disk, f"{DATA_DIR}/manifest", b"rebuild")
     machine.open().open_log(PARTITION, TOPIC_ID, machine.config, is_first_opening=True)
     text = disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
     assert PARTITION not in parse_checkpoint(text)

@@ -16,7 +16,7 @@ from stratalog.cli.commands.import_remarks import report_remarks
 from stratalog.log.checkpoint import OffsetCheckpoint, format_checkpoint
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.read.isolation import Isolation
-from stratalog.manager.directories.start_checkpoint import StartCheckpoint
+from stratalog.manager.directories.manifest import read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partitions.import_mark import write_import_mark
@@ -217,7 +217,7 @@ def test_a_start_says_what_an_import_that_was_killed_has_left(
         world.disk, world.clock, world.scheduler, world.ids, LogManagerSettings(data_dirs=("/data",))
     )
     [told] = [record.getMessage() for record in caplog.records if "was cut off" in record.getMessage()]
-    assert f"import again, which replaces it, or remove it, path=`{left}`" in told
+    assert f"path=`{left}`" in told
     assert logs.found.set_aside() == {"/data": [left]}
     assert logs.directories()[0].set_aside_count == 1
     # Its files may be the only ones left: nobody but an import, or a human, removes it.
@@ -240,37 +240,27 @@ def test_nothing_that_an_older_log_of_the_name_has_left_is_believed_of_the_new_o
     logs.close()
     recovery_points = OffsetCheckpoint(world.disk, "/data/recovery-point-offset-checkpoint")
     recovery_points.write(stale | others)
-    StartCheckpoint(world.disk, "/data").write(stale | others)
     world.run("payments")
     assert recovery_points.read() == {TopicPartition("payments", 0): 30} | others
-    assert StartCheckpoint(world.disk, "/data").read() == others
+    assert read_manifest(world.disk, "/data").partitions[TopicPartition("payments", 0)].log_start_offset == 0
     server = world.server()
     opened = server.open_topic(server.catalog.topics()["payments"])[TopicPartition("payments", 0)].log
     assert (opened.log_start_offset, opened.log_end_offset) == (0, 30)
 
 
-@pytest.mark.parametrize("was_killed", [True, False])
-def test_a_partition_that_was_lost_before_is_missed_as_before(
-    world: ImportWorld, *, was_killed: bool
-) -> None:
-    """An import closes in order what it brings, and says nothing of what was not closed in order."""
+def test_a_partition_that_was_lost_before_is_missed_as_before(world: ImportWorld) -> None:
     bills = TopicPartition("bills", 0)
     settings = LogManagerSettings(data_dirs=("/data",))
     logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, settings)
     log = logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS)
     log.append_as_leader(encode_batch([Record(0, 5, b"k", b"v")]), 1)
     logs.close()
-    if was_killed:
-        world.disk.unlink("/data/.kafka_cleanshutdown")
     world.disk.rename("/data/bills-0", "/lost")
     world.run("payments")
     logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, settings)
-    # What is known of it is in the store.
-    if was_killed:
-        with pytest.raises(DataDirectoryError):
-            logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS, start_offset=1)
-    else:
-        assert logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS, start_offset=1).log_end_offset == 1
+    with pytest.raises(DataDirectoryError) as failure:
+        logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS, start_offset=1)
+    assert failure.value.fields == {"path": "/data/bills-0"}
 
 
 def kill_broker(world: ImportWorld) -> None:

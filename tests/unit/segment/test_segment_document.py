@@ -12,12 +12,13 @@ from stratalog.log.checkpoint import format_checkpoint
 from stratalog.log.leader_epoch_cache import EpochEntry, format_epochs
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_state_entry import BatchMetadata, ProducerStateEntry
-from stratalog.manager.moves.move_mark import (
-    MoveMark,
-    read_move_mark,
-    read_move_voids,
-    write_move_mark,
-    write_move_void,
+from stratalog.manager.directories.manifest import (
+    AsideEntry,
+    Manifest,
+    PartitionEntry,
+    PartitionState,
+    format_manifest,
+    parse_manifest,
 )
 from stratalog.manager.partitions.import_mark import parse_import_mark, write_import_mark
 from stratalog.manager.partitions.partition_metadata import (
@@ -116,14 +117,19 @@ def test_the_mark_of_an_import(directory: MemoryFileSystem) -> None:
     assert parse_import_mark(example("import mark").encode()) == 12
 
 
-def test_the_marks_of_a_move(directory: MemoryFileSystem) -> None:
-    mark = MoveMark(TopicPartition("orders", 3), MOVE, ("66OiJamjSDoWdGb695vWvA", "hT0dKZTUQYWRW1R1pmXqAA"))
-    write_move_mark(directory, "/d", mark)
-    assert directory.read_file("/d/move.metadata").decode() == example("move mark")
-    assert read_move_mark(directory, "/d") == mark
-    write_move_void(directory, "/d", MOVE)
-    assert directory.read_file("/d/move.void").decode() == example("move void")
-    assert read_move_voids(directory, "/d") == {MOVE}
+def test_the_manifest() -> None:
+    topic_id = parse_partition_metadata(example("partition metadata"))
+    manifest = Manifest(
+        "66OiJamjSDoWdGb695vWvA",
+        {"hT0dKZTUQYWRW1R1pmXqAA": "/disk-b/logs"},
+        {
+            TopicPartition("orders", 0): PartitionEntry(topic_id, PartitionState.LIVE, 105823, 2),
+            TopicPartition("orders", 3): PartitionEntry(topic_id, PartitionState.INCOMING, 0, 1),
+        },
+        {f"orders-1.{MOVE.hex}-stray": AsideEntry(TopicPartition("orders", 1), topic_id, 0, 17)},
+    )
+    assert format_manifest(manifest).decode() == example("manifest")
+    assert parse_manifest(example("manifest").encode()) == manifest
 
 
 def test_the_claims(directory: MemoryFileSystem) -> None:

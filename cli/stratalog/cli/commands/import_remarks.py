@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratalog.cli.output import counted
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.data_directory import parse_partition_name
+from stratalog.manager.directories.manifest import parse_partition_name
 from stratalog.migration.import_plan import ImportPlan
 from stratalog.migration.topic_importer import ImportedPartition, ImportReport
 

@@ -20,8 +20,8 @@ from stratalog.cli.log_dump.segment_rows import dump_segment
 from stratalog.log.checkpoint import HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.producers.producer_snapshot import SNAPSHOT_SUFFIX
+from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.directories.meta_properties import META_FILE
-from stratalog.manager.directories.start_checkpoint import LOG_START_COPY_FILE
 from stratalog.manager.partitions.import_mark import IMPORT_MARK_FILE
 from stratalog.manager.partitions.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.remote.metadata.ownership.claims import is_claims_name
@@ -61,7 +61,7 @@ _KINDS = (
         (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE),
         whole.dump_checkpoint,
     ),
-    FileKind("copy of a checkpoint", (LOG_START_COPY_FILE,), whole.dump_start_copy),
+    FileKind("manifest of a log directory", (MANIFEST_FILE,), whole.dump_manifest),
     FileKind("checkpoint of times", (CLEANER_HORIZON_FILE,), whole.dump_horizons),
     FileKind("properties of a data directory", (META_FILE,), whole.dump_meta_properties),
     FileKind("claims of a shard", (_CLAIMS,), whole.dump_claims),

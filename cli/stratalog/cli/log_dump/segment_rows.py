@@ -22,7 +22,8 @@ from stratalog.log.read.batch_inspection import (
     inspect_batches,
     inspect_records,
 )
-from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE, parse_partition_name
+from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.manifest import parse_partition_name
 from stratalog.migration.kafka_log_directory import is_of_server
 from stratalog.record.batch import DEFAULT_MAX_DECOMPRESSED, decode
 from stratalog.record.control_key import ControlKey

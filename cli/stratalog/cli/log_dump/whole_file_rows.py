@@ -18,8 +18,8 @@ from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.leader_epoch_cache import parse_epochs
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
+from stratalog.manager.directories.manifest import parse_manifest
 from stratalog.manager.directories.meta_properties import parse_meta_properties
-from stratalog.manager.directories.start_checkpoint import parse_start_copy
 from stratalog.manager.partitions.import_mark import parse_import_mark
 from stratalog.manager.partitions.partition_metadata import parse_partition_metadata
 from stratalog.migration.kafka_log_directory import is_of_server
@@ -159,6 +159,19 @@ def _parse_checkpoint(data: bytes) -> dict[TopicPartition, int]:
     return parse_checkpoint(data.decode())
 
 
+def _manifest(_file: DumpedFile, data: bytes) -> list[_Fields]:
+    return [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "topic_id": str(entry.topic_id),
+            "state": entry.state.value,
+            "log_start_offset": entry.log_start_offset,
+        }
+        for partition, entry in parse_manifest(data).partitions.items()
+    ]
+
+
 def _meta_properties(_file: DumpedFile, data: bytes) -> list[_Fields]:
     properties = parse_meta_properties(data.decode())
     return [{"name": name, "value": value} for name, value in sorted(properties.items())]
@@ -174,7 +187,7 @@ dump_import_mark = _codec("import_mark", _one("epoch", parse_import_mark))
 dump_checkpoint = _codec(
     "checkpoint_offset", _by_partition("offset", _parse_checkpoint), is_empty_at_first=True
 )
-dump_start_copy = _codec("checkpoint_offset", _by_partition("offset", parse_start_copy))
+dump_manifest = _codec("manifest_partition", _manifest)
 dump_horizons = _codec("clean_due", _by_partition("due_ms", _parse_checkpoint))
 dump_meta_properties = _codec("property", _meta_properties)
 dump_claims = _codec("claim", _claims)

@@ -161,7 +161,7 @@ class TopicHost:
         not know stay.
         """
         for topic_partition, topic_id in self._logs.found.with_topics():
-            entry = None if topic_id is None else state.entries.get(topic_id)
+            entry = state.entries.get(topic_id)
             if entry is not None and entry.is_deleted:
                 try:
                     self._logs.delete_leftover(topic_partition, entry.topic_id)

@@ -1,4 +1,4 @@
-"""One of the directories that hold logs: which ones, what is known of them, and whether its disk works.
+"""One of the directories that hold logs: its partitions, and whether its disk works.
 
 ::
 
@@ -8,10 +8,13 @@
 
 A cordoned directory serves the logs that it has and gets no new ones. Offline is for good: see
 `DirectoryHealth`. A directory that cannot be used when the process starts is offline from the beginning, and
-nobody knows then which partitions are in it. So it is with one that is missing, see `SiblingDirectories`.
+its partitions are unknown then. So are those of a directory that is missing, see `SiblingDirectories`.
 
-Of every log that is not open it is known whether the next process may take it for closed: one that the former
-process closed and that nobody has touched since, or touched only to close it in order.
+The manifest says which partitions are here. A directory of a partition's name that it does not list is not
+served and not removed: an operator has put it there, or a crash has cut off its creation, and it is empty.
+
+For every log that is not open the directory knows whether it was closed in order, by the former process or
+by this one; the next process need not recover such a log.
 """
 
 from __future__ import annotations
@@ -27,9 +30,11 @@ from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.disk_error import disk_error
-from stratalog.manager.directories.data_directory import DataDirectory
 from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
+from stratalog.manager.directories.locked_directory import DELETE_REASON, LockedDirectory
+from stratalog.manager.directories.manifest import AsideEntry, ManifestFile, PartitionState
 from stratalog.manager.directories.spare_space import SpareSpace
+from stratalog.manager.partitions.partition_metadata import read_partition_metadata
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +49,7 @@ class DirectoryState(enum.Enum):
 
 
 class LogDirectoryStatus(NamedTuple):
-    """What an operator should know of a log directory."""
+    """A log directory as an operator sees it."""
 
     path: str
     directory_id: str
@@ -56,44 +61,86 @@ class LogDirectoryStatus(NamedTuple):
     remaining_log_count: int
     """Logs that were found at the start and have not been opened yet."""
     set_aside_count: int = 0
-    """Directories of partitions that are no topic's, or were set aside, and what imports left: for a human to
-    look at."""
+    """Directories for an operator to look at: of no topic, set aside, or left by an import."""
 
 
 class OpenedDirectory(NamedTuple):
-    """What a start found in a directory that can be used."""
+    """A directory that can be used, as a start finds it."""
 
-    files: DataDirectory
+    files: LockedDirectory
     checkpoints: DirectoryCheckpoints
     spare: SpareSpace
-    partitions: tuple[TopicPartition, ...]
+    unlisted: frozenset[TopicPartition]
+    """Partitions after which directories are named that the manifest does not list."""
 
     @staticmethod
-    def open(filesystem: FileSystem, path: str, new_id: UUID) -> OpenedDirectory:
-        """Lock it, and read all that is known.
+    def open(
+        filesystem: FileSystem, path: str, new_id: UUID, *, written_by_broker: bool = False
+    ) -> OpenedDirectory:
+        """Lock it, read its files, and finish renames that a crash has cut off.
 
         Raises DataDirectoryInUseError, DataDirectoryError, OSError.
         """
-        files = DataDirectory(filesystem, path, new_id)
+        files = LockedDirectory(filesystem, path, new_id, written_by_broker=written_by_broker)
         try:
             spare = SpareSpace(filesystem, path)
-            checkpoints = DirectoryCheckpoints(filesystem, path, spare)
-            partitions = tuple(files.partitions())
+            checkpoints = DirectoryCheckpoints(filesystem, path, spare, files.manifest)
+            _finish_renames(filesystem, files)
+            unlisted = frozenset(files.partition_names() - files.manifest.now.partitions.keys())
             for staged in files.staged():
-                # Its files may be the last names of a broker's: the next import removes it, or a human.
+                # Its files may be the last names of a broker's: the next import removes it, or an operator.
                 logger.warning(
-                    "an import was cut off, and left what it had staged, which no topic has; import again,"
-                    " which replaces it, or remove it, path=`%s`",
+                    "an import was cut off, and left copies that no topic has; import again, which replaces"
+                    " them, or remove them, path=`%s`",
                     staged,
                 )
-            return OpenedDirectory(files, checkpoints, spare, partitions)
+            return OpenedDirectory(files, checkpoints, spare, unlisted)
         except BaseException:
             files.release()
             raise
 
 
+def _finish_renames(filesystem: FileSystem, files: LockedDirectory) -> None:
+    """Give each directory that is to be aside its name. Raises OSError of a disk that fails."""
+    manifest = files.manifest.now
+    for name, aside in manifest.aside.items():
+        target, source = f"{files.path}/{name}", files.partition_path(aside.partition)
+        if filesystem.exists(target):
+            if name.endswith(f"-{DELETE_REASON}"):
+                # Its name may not be durable, and says all from now on.
+                filesystem.sync_directory(files.path)
+                files.manifest.forget_aside(name)
+            continue
+        is_left = aside.partition not in manifest.partitions and filesystem.exists(source)
+        if not is_left or not _may_be_of(filesystem, source, aside):
+            # It was removed, or an operator has moved it away.
+            files.manifest.forget_aside(name)
+            continue
+        try:
+            files.rename(source, target)
+        except OSError as failure:
+            if failure.errno in NO_SPACE and name.endswith(f"-{DELETE_REASON}"):
+                filesystem.remove_tree(source)
+                continue
+            logger.warning(
+                "a directory cannot get the name that its manifest gives it, and is no partition meanwhile,"
+                " path=`%s` name=`%s`: %s",
+                source,
+                name,
+                failure,
+            )
+
+
+def _may_be_of(filesystem: FileSystem, path: str, aside: AsideEntry) -> bool:
+    try:
+        return read_partition_metadata(filesystem, path) in (None, aside.topic_id)
+    except DataDirectoryError:
+        return False
+
+
 class LogDirectory:
-    """Guarded by LogDirectories.guard, but for `health`, `checkpoints` and `spare`, which are thread-safe."""
+    """Guarded by DirectorySet.guard, but for `health`, `checkpoints`, `manifest` and `spare`, which are
+    thread-safe."""
 
     def __init__(
         self, health: DirectoryHealth, opened: OpenedDirectory | None, *, is_cordoned: bool = False
@@ -101,16 +148,16 @@ class LogDirectory:
         """`opened`: None where the directory cannot be used."""
         self.health = health
         self.is_cordoned = is_cordoned
-        self.partitions = set(opened.partitions if opened is not None else ())
-        """Those that have a directory here, or are about to get one, but for `strays`."""
-        self.strays: set[TopicPartition] = set()
-        """Named like partitions, and of no topic, see `StrayPartitions`."""
+        self._opened = opened
+        listed = {} if opened is None else opened.files.manifest.now.partitions
+        self.partitions = {key for key, entry in listed.items() if entry.state is PartitionState.LIVE}
+        """Live ones, and those that are about to be created here."""
+        self.strays = {key for key, entry in listed.items() if entry.state is PartitionState.STRAY}
+        """Those that no topic wants, and that keep their names."""
+        self.unlisted = set[TopicPartition]() if opened is None else set(opened.unlisted)
+        """Partitions after which directories are named that the manifest does not list."""
         self.was_clean = False
         """The former process closed all logs here; as far as `begin` has found."""
-        self._opened = opened
-        # Those of which checkpoints know, whose directory is gone, and which were not closed in order; see
-        # `lost_partitions`.
-        self._lost: set[TopicPartition] = set()
         # Not open now: closed in order by whoever had them last, or not.
         self._clean: set[TopicPartition] = set()
         self._unclean = set(self.partitions)
@@ -119,16 +166,12 @@ class LogDirectory:
     def begin(self) -> None:
         """This process has the directory: find out how the former one left it. From now on a crash counts as
         a crash. Raises OSError."""
-        left = self.files.take_clean_shutdown()
-        self._lost = {
-            partition
-            for partition in self.checkpoints.partitions() - self.partitions
-            if left is None or str(partition) in left
-        }
-        if left is not None:
+        if self.files.take_clean_shutdown():
             self.was_clean = True
-            self._unclean = {partition for partition in self.partitions if str(partition) in left}
-            self._clean = self.partitions - self._unclean
+            present = self.files.partition_names()
+            # One that is lost may come back, and then the marker says nothing of it.
+            self._unclean = self.partitions - present
+            self._clean = self.partitions & present
 
     @property
     def path(self) -> str:
@@ -140,34 +183,38 @@ class LogDirectory:
 
     @property
     def is_known(self) -> bool:
-        """It could be used at the start, so that it is known which partitions are in it."""
+        """It could be used at the start, so that its partitions are known."""
         return self._opened is not None
 
     @property
     def directory_id(self) -> str:
-        """Of its meta.properties; empty where they could not be read."""
+        """Empty where it could not be read."""
         return "" if self._opened is None else self._opened.files.directory_id
 
     @property
-    def files(self) -> DataDirectory:
+    def files(self) -> LockedDirectory:
         """The directory itself. Raises DataDirectoryError where it is offline."""
-        self.require_online()
-        assert self._opened is not None
-        return self._opened.files
+        return self._online().files
+
+    @property
+    def manifest(self) -> ManifestFile:
+        """Raises DataDirectoryError where the directory is offline."""
+        return self._online().files.manifest
 
     @property
     def checkpoints(self) -> DirectoryCheckpoints:
         """Raises DataDirectoryError where the directory is offline."""
-        self.require_online()
-        assert self._opened is not None
-        return self._opened.checkpoints
+        return self._online().checkpoints
 
     @property
     def spare(self) -> SpareSpace:
         """Raises DataDirectoryError where the directory is offline."""
+        return self._online().spare
+
+    def _online(self) -> OpenedDirectory:
         self.require_online()
         assert self._opened is not None
-        return self._opened.spare
+        return self._opened
 
     def require_online(self) -> None:
         """Raises DataDirectoryError."""
@@ -177,6 +224,16 @@ class LogDirectory:
 
     def partition_path(self, partition: TopicPartition) -> str:
         return f"{self.path}/{partition}"
+
+    def topic_id(self, partition: TopicPartition) -> UUID | None:
+        """The topic of the partition that is here; None where there is none. Also of an offline directory."""
+        entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
+        return None if entry is None else entry.topic_id
+
+    def move_number(self, partition: TopicPartition) -> int:
+        """Of two copies of a partition the one with the higher number is newer; -1 where none is here."""
+        entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
+        return -1 if entry is None else entry.move_number
 
     @property
     def status(self) -> LogDirectoryStatus:
@@ -189,17 +246,13 @@ class LogDirectory:
             self.health.reason or "",
             len(self.partitions),
             len(self._awaited),
-            len(self.strays) + (0 if self._opened is None else self._opened.files.set_aside_count),
+            len(self.strays | self.unlisted)
+            + (0 if self._opened is None else self._opened.files.set_aside_count),
         )
 
     def is_clean(self, partition: TopicPartition) -> bool:
-        """The partition's log is not open, and was closed in order by whoever had it last."""
+        """The partition's log is not open, and was closed in order."""
         return partition in self._clean
-
-    def was_closed(self, partition: TopicPartition) -> bool:
-        """Whoever had the partition last has closed it in order, if it was here: checkpoints know all that it
-        had."""
-        return partition not in self._lost
 
     def note_tried(self, partition: TopicPartition) -> None:
         """Somebody has tried to open the log."""
@@ -207,23 +260,20 @@ class LogDirectory:
 
     def note_opened(self, partition: TopicPartition) -> None:
         """The log is open."""
+        self.note_gone(partition)
         self.partitions.add(partition)
-        self.strays.discard(partition)
-        self._lost.discard(partition)
-        self._clean.discard(partition)
-        self._unclean.discard(partition)
 
     def note_let_go(self, partition: TopicPartition, *, is_clean: bool) -> None:
         """The log is not open any more, and stays here."""
         (self._clean if is_clean else self._unclean).add(partition)
 
     def note_gone(self, partition: TopicPartition) -> None:
-        """The partition has no directory here any more."""
-        for known in (self.partitions, self.strays, self._clean, self._unclean, self._awaited):
+        """The partition is not here any more."""
+        for known in (self.partitions, self.strays, self.unlisted, self._clean, self._unclean, self._awaited):
             known.discard(partition)
 
     def note_stray(self, partition: TopicPartition) -> None:
-        """The directory is no topic's, and stays."""
+        """The directory is of no topic, and stays."""
         self.note_gone(partition)
         self.strays.add(partition)
 
@@ -233,29 +283,31 @@ class LogDirectory:
         return sorted(self._clean | self._unclean)
 
     def set_aside(self) -> list[str]:
-        """Paths of what a human should look at: what is no topic's, and what was set aside. Raises
+        """Paths for an operator to look at: of no topic, set aside, or left by an import. Raises
         DataDirectoryError, OSError."""
-        return [*map(self.partition_path, sorted(self.strays)), *self.files.set_aside()]
+        present = self.files.partition_names()
+        self.strays &= present
+        self.unlisted &= present
+        return [*map(self.partition_path, sorted(self.strays | self.unlisted)), *self.files.set_aside()]
 
     def note_start_over(self) -> None:
-        """Whatever was not opened until now belongs to no topic."""
+        """Logs that were not opened until now belong to no topic."""
         self._awaited.clear()
 
     def mark_clean_shutdown(self) -> None:
         """All open logs were closed in order: say so, unless others were not that are a topic's. Raises
         OSError."""
         if not self._unclean:
-            # However many starts do not come to open them: no stop in order makes the checkpoints know more.
-            self.files.mark_clean_shutdown(self.strays | self._lost)
+            self.files.mark_clean_shutdown()
 
     def release(self) -> None:
-        """Let another process have it. What is offline is released as well."""
+        """Let another process have it. An offline directory is released as well."""
         if self._opened is not None:
             self._opened.files.release()
 
 
 def unusable(path: str, failure: OSError) -> DataDirectoryError:
-    """What whoever configured the directory is told."""
+    """The error of a directory that the operating system refuses."""
     if failure.errno in NO_SPACE:
         return disk_error(failure, path)
     return DataDirectoryError(

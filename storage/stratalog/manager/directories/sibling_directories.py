@@ -1,7 +1,7 @@
 """Which log directories belong together, so that one that is missing is noticed.
 
-Each directory's meta.properties names all others that were ever used together with it, by their ids, and
-where each was last. A start that has not all of them misses one: it was left out, or its disk is not mounted
+Each directory's manifest names all others that were ever used together with it, by their ids, and the last
+path of each. A start that has not all of them misses one: it was left out, or its disk is not mounted
 and an empty directory stands in its place. What the missing one holds nobody knows, so it counts as one that
 is offline. The list grows by itself, and shrinks only when somebody says that a directory does not come back.
 A directory that was away then names it still, and brings the question up again.
@@ -21,7 +21,7 @@ MISSING_REASON = "the server was started without it, or another disk is in its p
 
 
 class SiblingDirectories:
-    """Guarded by LogDirectories.guard. Where an unreadable directory lies, and one that is missing was last,
+    """Guarded by DirectorySet.guard. Where an unreadable directory lies, and one that is missing was last,
     the two are one: it is offline, not missing."""
 
     def __init__(self, directories: Sequence[LogDirectory]) -> None:
@@ -31,7 +31,7 @@ class SiblingDirectories:
         for directory in directories:
             if directory.is_online:
                 # A change is written to all lists: where they differ the first one is as good as any.
-                self._last_paths = {**directory.files.siblings, **self._last_paths}
+                self._last_paths = {**directory.manifest.now.siblings, **self._last_paths}
         self._present_ids = frozenset(directory.directory_id for directory in directories) - {""}
         unreadable_paths = {directory.path for directory in directories if not directory.is_known}
         absent = {key: path for key, path in self._last_paths.items() if key not in self._present_ids}
@@ -71,9 +71,9 @@ class SiblingDirectories:
                 )
 
     def forget(self, directory_id: str) -> str:
-        """A missing directory does not come back: nobody waits for what is in it. Durable when it returns;
-        the path at which it was last. Raises InvalidRequestError where none is missing that has this id,
-        OSError.
+        """Give up a missing directory: partitions in it may begin anew, and copies that were moving to it
+        count again. Durable when it returns; returns the directory's last path. Raises InvalidRequestError
+        where none is missing that has this id, OSError.
         """
         missing = {one.directory_id: one.path for one in self.missing()}
         if directory_id not in missing:
@@ -87,16 +87,24 @@ class SiblingDirectories:
         try:
             for directory in self._directories:
                 if directory.is_online:
-                    self._write(directory)
+                    self._write(directory, forgotten_id=directory_id)
         except OSError:
             # Some name it still, and so does the next start: as if nobody had asked.
             self._last_paths[directory_id] = kept_path
             raise
         return kept_path
 
-    def _write(self, directory: LogDirectory) -> None:
-        own_id = directory.files.directory_id
-        directory.files.note_siblings({key: path for key, path in self._last_paths.items() if key != own_id})
+    def _write(self, directory: LogDirectory, forgotten_id: str = "") -> None:
+        """Raises OSError."""
+        own_id, manifest = directory.directory_id, directory.manifest
+        with manifest.lock:
+            moved = {
+                partition: entry._replace(moving_to="")
+                for partition, entry in manifest.now.partitions.items()
+                if entry.moving_to and entry.moving_to == forgotten_id
+            }
+            siblings = {key: path for key, path in self._last_paths.items() if key != own_id}
+            manifest.update(siblings=siblings, partitions=moved)
 
 
 def log_missing(missing: Iterable[LogDirectoryStatus]) -> None:

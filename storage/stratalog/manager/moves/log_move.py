@@ -9,25 +9,24 @@
                        |            |
                        +------------+--> failed, with a reason
 
-The copy grows in `TARGET/TOPIC-N.MOVE-future`, beside the log (see `LogCopy`). The cleaner is paused for the
-whole of it; retention, deletions of records, flushes and reads go on. Truncating, deleting or closing the log
-ends the move before.
+The copy grows in the target's directory of the partition, beside the log (see `LogCopy`). The cleaner is
+paused for the whole of it; retention, deletions of records, flushes and reads go on. Truncating, deleting or
+closing the log ends the move before.
 
-The commit, under the log's locks, when everything is durable in the new place::
+The manifests of both directories say where the partition is. Each step is durable before the next::
 
-    1. checkpoints of the target     what they say of the partition means nothing while it is elsewhere
-    2. rename -future to TOPIC-N     and sync of the target: here the target becomes the partition
-    3. rename in the source          to TOPIC-N.MOVE-delete, synced: no start without the target's disk finds
-                                     an older copy
-    4. the log uses the new place    nothing was acknowledged between 2 and here
+    1. target: incoming                 somebody wants the move; a start removes the copy and may begin again
+       ... copy, without a lock ...
+    2. source: moving_to TARGET         the target may be newer: no start without it serves the source
+       ... copy the rest, under the log's locks ...
+    3. target: live, a higher number    one atomic replacement: here the target becomes the partition
+    4. the log uses the new place       nothing was acknowledged between 2 and here
+    5. source: put away and removed     without a lock
 
-and behind it, without a lock: the source's checkpoints, the cleaner's, the mark (see `move_mark`), the files.
-
-A crash before 2 leaves the source and a `-future` directory, which says that somebody wanted the move; one
-between 2 and 3 leaves both, and the mark says that the target is the partition. Where the source's disk is
-full, or refuses 3 for another reason, it is tried again behind 4, see `LeavingDirectory`. Where the target's
-disk fails in 2, nobody knows whether the rename is durable: the source says that it is void before the log
-goes on. Where even that fails, the log goes offline.
+A crash before 3 leaves the source the partition, and a start takes back step 2. A crash behind 3 leaves two
+live entries, and the target's number is higher. If the target's disk fails in 3 the outcome is unknown: the
+source gets a number that is higher still before the log goes on there. If that fails too the log goes
+offline, and the next start finds out.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.exchange.log_copy import LogCopy
-from stratalog.manager.moves.moved_directory import MovedDirectory, MovePlan
+from stratalog.manager.moves.move_target import MovePlan, MoveTarget
 from stratalog.manager.partitions.put_away import PutAway
 
 logger = logging.getLogger(__name__)
@@ -99,8 +98,8 @@ class LogMove:
         throttler: Throttler,
         away: PutAway,
     ) -> None:
-        """`throttler`: of what is copied, but for the last bit. `away` gets what the partition has left, or a
-        copy that could not be removed. Raises DataDirectoryError where the target is offline."""
+        """`throttler`: of what is copied, but for the last bit. `away` removes the older copy, or one that
+        has failed. Raises DataDirectoryError where the target is offline."""
         self.partition = plan.log.topic_partition
         self.source_path = plan.source.path
         self.target_path = plan.target.path
@@ -109,7 +108,7 @@ class LogMove:
         self._cleaner = cleaner
         self._throttler = throttler
         self._away = away
-        self._directory = MovedDirectory(filesystem, plan)
+        self._target = MoveTarget(filesystem, plan)
         self._changed = threading.Condition()
         self._state = MoveState.WAITING
         self._reason = ""
@@ -173,10 +172,11 @@ class LogMove:
         except LogStoreError as failure:
             reason = str(failure)
         finally:
-            if self._directory.is_committed:
+            if self._target.is_committed:
                 state = MoveState.DONE
-            elif state is MoveState.FAILED or not self._is_still_wanted:
-                self._directory.clean_up(self._away)
+            else:
+                is_wanted = state is MoveState.CANCELLED and self._is_still_wanted
+                self._target.clean_up(self._away, is_wanted=is_wanted)
             with self._changed:
                 self._end(state, reason)
         logger.log(
@@ -198,7 +198,7 @@ class LogMove:
 
     def _move(self) -> None:
         self._require_wanted()
-        self._copy = copy = self._directory.begin()
+        self._copy = copy = self._target.begin()
         is_moved = False
         while not is_moved:
             self._require_wanted()
@@ -207,7 +207,7 @@ class LogMove:
                 self._throttler.take(copied_bytes, self._require_wanted)
             if copy.is_close:
                 copy.prepare()
-                self._directory.note_offsets(copy.durable_end_offset)
+                self._target.prepare(copy.durable_end_offset)
                 is_moved = self._swap(copy)
 
     def _swap(self, copy: LogCopy) -> bool:
@@ -216,14 +216,14 @@ class LogMove:
             # From here on nobody ends it.
             self._require_wanted()
             self._state = MoveState.SWAPPING
-        is_moved = self._log.relocate(copy, self._directory.commit)
+        is_moved = self._log.relocate(copy, self._target.commit)
         if not is_moved:
             self._state = MoveState.COPYING
         return is_moved
 
     def _settle(self) -> None:
-        """The log is in the new place: put away what is left of the old one."""
-        self._directory.settle(self._away)
+        """The log is in the new place: put the older copy away."""
+        self._away.put_away_older(self._target.source, self.partition, has_readers=True)
         # Without it the cleaner begins at the log's start.
         with suppress(OSError):
             self._cleaner.moved(self.partition, self.source_path, self.target_path)

@@ -1,13 +1,10 @@
-"""`partition.metadata`: which topic a partition's directory belongs to, in Kafka's format.
+"""`partition.metadata`: which topic a partition's directory belongs to, in Kafka's format and for its tools.
 
-Names of topics are used again, ids are not: a directory whose id is not that of the topic is from an older
-one of the same name, and its data must not be served. The id is Kafka's text form of a UUID, URL-safe base64
-without padding::
+The manifest of the log directory decides, and a start writes this file again where it is missing. The id is
+Kafka's text form of a UUID, URL-safe base64 without padding::
 
     version: 0
     topic_id: wY5xjfy1QX6vvP2GN2VY_w
-
-The file has no checksum. But ids are random: two that differ in a single character are one id, damaged.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from uuid import UUID
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
-from stratalog.segment.file_names import LOG_SUFFIX
 
 PARTITION_METADATA_FILE = "partition.metadata"
 _VERSION = 0
@@ -56,8 +52,7 @@ def parse_partition_metadata(text: str) -> UUID:
 def read_partition_metadata(filesystem: FileSystem, directory: str) -> UUID | None:
     """The topic that the directory belongs to; None where the file is missing.
 
-    Raises DataDirectoryError where it is damaged, which no crash does: nobody knows then whose the records
-    are. Raises OSError.
+    Raises DataDirectoryError where it is damaged, OSError.
     """
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     try:
@@ -66,41 +61,9 @@ def read_partition_metadata(filesystem: FileSystem, directory: str) -> UUID | No
         return None
     except ValueError as failure:
         raise DataDirectoryError(
-            "the file that says whose a partition's directory is has been damaged; restore it, or move the"
-            " directory away and make an empty one in its place",
+            "the file that names the topic of a partition's directory is damaged; restore it",
             path=path,
         ) from failure
-
-
-def is_of_topic(filesystem: FileSystem, directory: str, found_id: UUID | None, topic_id: UUID) -> bool:
-    """The directory, in which `read_partition_metadata` has found this, is that of the topic, and not of
-    another one of its name; or it has no segment yet, because a crash cut its creation off.
-
-    Raises DataDirectoryError where the file is damaged, or missing beside segments: it was durable before the
-    first of them, so somebody has lost it. Raises OSError.
-    """
-    path, expected = f"{directory}/{PARTITION_METADATA_FILE}", format_topic_id(topic_id)
-    if found_id is None:
-        if any(name.endswith(LOG_SUFFIX) for name in filesystem.list_directory(directory)):
-            raise DataDirectoryError(
-                "a partition's directory has segments, and lost the file that says whose they are; restore"
-                " it, write it with the expected id if they are this topic's, or move the directory away and"
-                " make an empty one in its place",
-                path=path,
-                expected_topic_id=expected,
-            )
-        return True
-    found = format_topic_id(found_id)
-    if sum(one != other for one, other in zip(found, expected, strict=True)) == 1:
-        raise DataDirectoryError(
-            "the id of a partition's topic differs from the catalog's in a single character, so it has been"
-            " damaged; write the expected one there, or move the directory away and make an empty one in its"
-            " place",
-            path=path,
-            topic_id=found,
-            expected_topic_id=expected,
-        )
-    return found == expected
 
 
 def write_partition_metadata(filesystem: FileSystem, directory: str, topic_id: UUID) -> None:

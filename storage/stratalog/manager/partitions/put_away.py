@@ -1,61 +1,61 @@
-"""Directories of partitions that are put out of the way, and what becomes of those that were deleted.
+"""Takes partitions out of their log directories: deleted, set aside for an operator, or older copies.
 
-The rename is what counts: once it is durable the partition is gone from here, whatever a checkpoint says of
-it. What a full disk keeps in a checkpoint means nothing while no directory has the partition's name, and
-whoever gives the name to another one writes the checkpoint first, see `LogLoading`.
+The manifest decides: its entry of the partition gives way to one that is aside, and only then the directory
+gets its other name. A start finishes the rename; see `manifest`. So a full disk, which may have no room for
+the other name, is freed by removing the files of a deleted partition where they are.
 
-What was deleted is removed after a while, for readers who are at it. At a start nobody is: where a directory
-is short of space it is removed then before anything is opened, which may need some.
-
-`LeavingDirectory` is how a directory loses its name on a full disk, too.
+A deleted partition is removed after a delay, for readers that are at it. At a start there are none: where a
+directory is short of space it is removed at once, before anything is opened, which may need some.
 """
 
 from __future__ import annotations
 
 import logging
+import posixpath
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.log.disk_error import disk_errors
 from stratalog.log.retention.late_removal import remove_later
-from stratalog.manager.directories.log_directories import LogDirectories
+from stratalog.manager.directories.directory_set import DirectorySet
+from stratalog.manager.directories.locked_directory import DELETE_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
+from stratalog.manager.directories.manifest import AsideEntry, PartitionEntry
 from stratalog.manager.directories.spare_space import SHORT_BYTES
-from stratalog.manager.moves.cut_off_moves import discard_future
-from stratalog.manager.partitions.leaving_directory import LeavingDirectory
+from stratalog.segment.file_names import LOG_SUFFIX
 
 logger = logging.getLogger(__name__)
 
 
 class PutAway:
-    """Thread-safe, but for `put_away`, which is guarded by LogDirectories.guard."""
+    """Thread-safe, but for `put_away`, which is guarded by DirectorySet.guard."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         ids: IdGenerator,
-        directories: LogDirectories,
+        directories: DirectorySet,
         delay_ms: Callable[[], int],
         forget_files_below: Callable[[str], None],
     ) -> None:
-        """`delay_ms`: until what was deleted from now on is removed. `forget_files_below` closes what is open
-        below a path."""
+        """`delay_ms`: until what was deleted from now on is removed. `forget_files_below` closes files that
+        are open below a path."""
         self._scheduler = scheduler
         self._ids = ids
         self._directories = directories
         self._forget_files_below = forget_files_below
         self._delay_ms = delay_ms
-        # Guarded by LogDirectories.guard.
+        # Guarded by DirectorySet.guard.
         self._is_closed = False
 
     def close(self) -> None:
-        """The directories are about to be another process's: what has a partition's name is left alone."""
+        """The directories are about to be another process's: directories of partitions' names stay."""
         with self._directories.guard:
             self._is_closed = True
 
@@ -64,51 +64,134 @@ class PutAway:
         return self._directories.filesystem
 
     def put_away(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
-        """Rename what that directory has of the partition; returns where it is then, None where there is
-        nothing. Raises DataDirectoryError: it has its name, and what there is of it, unless it was deleted,
-        is all that there was."""
-        path, moved_to = directory.partition_path(partition), None
-        # What is open of a file that has to be unlinked would keep its space.
+        """Take the partition out of that directory; returns the path that its files have then, None where
+        there are none. Raises DataDirectoryError, with the partition as it was."""
+        path = directory.partition_path(partition)
+        # A file that is open would keep its space.
         self._forget_files_below(path)
         with disk_errors(path):
-            if self._filesystem.exists(path):
-                leaving = LeavingDirectory(
-                    self._filesystem, directory, partition, self._ids.uuid(), reason, is_older_copy=False
-                )
-                moved_to = leaving.put_away()
+            moved_to = self._put_aside(directory, partition, reason)
         directory.note_gone(partition)
         # A reader may have opened a file again after the log let go of it.
         self._forget_files_below(path)
         self.forgetting(partition, lambda: directory.checkpoints.forget(partition))
         return moved_to
 
-    def put_away_older(
-        self, source: LogDirectory, partition: TopicPartition, older: LeavingDirectory
-    ) -> bool:
-        """Put away what a moved partition has left in that directory, and remove it later. False where that
-        cannot be done now: it is told, and tried again until it is done."""
+    def _put_aside(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
+        """Raises OSError."""
+        manifest, entry = directory.manifest, directory.manifest.entry(partition)
+        if entry is None:
+            return None
+        if not self._filesystem.exists(directory.partition_path(partition)):
+            directory.spare.writing(lambda: manifest.update(partitions={partition: None}))
+            return None
+        path = directory.files.path_beside(partition, self._ids.uuid(), reason)
+        name = posixpath.basename(path)
+        aside = AsideEntry(
+            partition,
+            entry.topic_id,
+            entry.log_start_offset,
+            directory.checkpoints.recovery_point(partition),
+        )
+
+        def update() -> None:
+            directory.spare.writing(
+                lambda: manifest.update(partitions={partition: None}, aside={name: aside})
+            )
+
+        try:
+            update()
+        except OSError as failure:
+            if reason != DELETE_REASON or failure.errno not in NO_SPACE:
+                raise
+            self._make_room(directory.partition_path(partition), update)
+        return self._rename(directory, entry, name, aside)
+
+    def _make_room(self, path: str, update: Callable[[], None]) -> None:
+        """Remove files of a deleted partition until there is room for `update`. A start that finds a part of
+        them deletes the rest: the catalog, or the manifest of a newer copy's directory, says so. Raises
+        OSError."""
+        for name in sorted(
+            self._filesystem.list_directory(path), key=lambda name: not name.endswith(LOG_SUFFIX)
+        ):
+            self._filesystem.unlink(f"{path}/{name}")
+            # Some file systems free the space only then.
+            self._filesystem.sync_directory(path)
+            try:
+                update()
+            except OSError as failure:
+                if failure.errno not in NO_SPACE:
+                    raise
+            else:
+                return
+        update()
+
+    def _rename(
+        self, directory: LogDirectory, entry: PartitionEntry, name: str, aside: AsideEntry
+    ) -> str | None:
+        source, target = directory.partition_path(aside.partition), f"{directory.path}/{name}"
+        is_deleted = name.endswith(f"-{DELETE_REASON}")
+        try:
+            directory.spare.writing(lambda: directory.files.rename(source, target))
+        except OSError as failure:
+            if is_deleted and failure.errno in NO_SPACE:
+                self._remove_in_place(directory, aside.partition, name)
+                return None
+            directory.spare.writing(
+                lambda: directory.manifest.update(partitions={aside.partition: entry}, aside={name: None})
+            )
+            raise
+        if is_deleted:
+            directory.manifest.forget_aside(name)
+        return target
+
+    def _remove_in_place(self, directory: LogDirectory, partition: TopicPartition, name: str) -> None:
+        """Remove a deleted partition that can have no other name. If that fails it is tried again, until
+        another partition has the name, which needs the directory to be empty."""
+        path = directory.partition_path(partition)
+        directory.note_gone(partition)
+
+        def remove() -> None:
+            with self._directories.guard, suppress(DataDirectoryError):
+                is_free = partition not in directory.partitions and directory.topic_id(partition) is None
+                if not self._is_closed and is_free:
+                    self._filesystem.remove_tree(path)
+                    self._filesystem.sync_directory(directory.path)
+                    directory.manifest.forget_aside(name)
+
+        try:
+            remove()
+        except OSError:
+            self._later(f"remove {path}", remove, 0, directory)
+
+    def put_away_older(self, source: LogDirectory, partition: TopicPartition, *, has_readers: bool) -> None:
+        """Put away and later remove the partition's older copy in that directory. If that fails it is tried
+        again until it is done."""
+        remove = self.remove_later if has_readers else self.remove_unread
+        move_number = source.move_number(partition)
 
         def put_away() -> None:
-            # Another partition may have got the name since.
             with self._directories.guard, suppress(DataDirectoryError):
-                if not self._is_closed and partition not in source.partitions:
-                    self._forget_files_below(older.path)
-                    left_path = older.put_away()
-                    if left_path is not None:
-                        self.remove_later(left_path)
+                # The partition may have moved back since, or be on its way.
+                if self._is_closed or source.move_number(partition) != move_number:
+                    return
+                self._forget_files_below(source.partition_path(partition))
+                left_path = self._put_aside(source, partition, DELETE_REASON)
+                if left_path is not None:
+                    remove(left_path)
+                self.forgetting(partition, lambda: source.checkpoints.forget(partition))
 
         try:
             put_away()
         except OSError:
-            remove_later(
-                self._scheduler,
-                f"put away what {partition} has left, path=`{older.path}`",
-                [put_away],
-                0,
-                is_over=lambda: not source.is_online,
-            )
-            return False
-        return source.is_online
+            self._later(f"put away the older copy of {partition} in {source.path}", put_away, 0, source)
+
+    def discard_copy(self, target: LogDirectory, partition: TopicPartition) -> None:
+        """Remove a move's copy that shall not become the partition. Raises DataDirectoryError."""
+        with self._directories.guard:
+            path = self.put_away(target, partition, DELETE_REASON)
+        if path is not None:
+            self._remove_now(path)
 
     def forgetting(self, partition: TopicPartition, forget: Callable[[], None]) -> None:
         """Take the partition, which was put away, out of a checkpoint; what the disk refuses is told."""
@@ -123,30 +206,26 @@ class PutAway:
             )
 
     def remove_later(self, path: str) -> None:
-        """Remove the directory of a deleted partition, or what a move has left, after the delay; again and
-        again until it is gone, or its disk has failed: then the next start does."""
+        """Remove the directory of a deleted partition after the delay; again and again until it is gone, or
+        its disk has failed: then the next start does."""
         self._remove(path, self._delay_ms())
 
-    def remove_future(self, path: str) -> None:
-        """Remove a copy that nobody wants to become the partition any more, later, by a name that no start
-        takes for a wish, where the disk has room for one."""
-        with suppress(OSError):
-            path = discard_future(self._filesystem, path)
-        self.remove_later(path)
-
     def remove_unread(self, path: str) -> None:
-        """The same for one that nobody reads: at once where space is short."""
+        """The same for one that has no readers: at once where space is short."""
         if not self._is_short(path):
             self.remove_later(path)
-            return
+        else:
+            self._remove_now(path)
+
+    def _remove_now(self, path: str) -> None:
         try:
             self._filesystem.remove_tree(path)
         except OSError:
-            # Tried again and told, as ever.
+            # It is tried again, with a warning.
             self._remove(path, 0)
 
     def remove_leftovers(self) -> None:
-        """Remove what a former process has deleted and left. Before a log is opened."""
+        """Remove deleted partitions that a former process has left. Before a log is opened."""
         for directory in self._directories.online():
             try:
                 leftovers = directory.files.leftovers()
@@ -157,13 +236,11 @@ class PutAway:
                 self.remove_unread(path)
 
     def _remove(self, path: str, delay_ms: int) -> None:
-        remove_later(
-            self._scheduler,
-            f"remove {path}",
-            [partial(self._filesystem.remove_tree, path)],
-            delay_ms,
-            is_over=lambda: not self._directory_of(path).is_online,
-        )
+        directory = self._directory_of(path)
+        self._later(f"remove {path}", partial(self._filesystem.remove_tree, path), delay_ms, directory)
+
+    def _later(self, name: str, work: Callable[[], None], delay_ms: int, directory: LogDirectory) -> None:
+        remove_later(self._scheduler, name, [work], delay_ms, is_over=lambda: not directory.is_online)
 
     def _directory_of(self, path: str) -> LogDirectory:
         return self._directories.at(path.rpartition("/")[0])

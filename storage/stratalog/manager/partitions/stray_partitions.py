@@ -1,21 +1,20 @@
-"""What a start makes of directories that are named like a partition and are no topic's.
+"""What a start does with partitions that are in a log directory, and that no topic wants.
 
-They come from a store that was put back to an older state, from a topic whose deletion was forgotten by now,
-or from a human who put them there. One whose id no topic of the store has is set aside under a name that no
-partition has, `TOPIC-N.UUID-stray`, and is never deleted: a human looks at it. If the store knows the topic
-later after all, whoever opens the partition gets it back, see `LogLoading`.
+They come from a store that was put back to an older state, or from a topic whose deletion was forgotten by
+now. If no topic of the store has the id, the partition is set aside as `TOPIC-N.UUID-stray`. It is never
+deleted: an operator looks at it. If the store knows the topic later after all, `LogOpener` takes it back.
 
-Where it is not certain that the directory is a log of this store that nobody looks for, it stays where it is:
+A stray keeps its name, and its manifest entry says `stray`, where it may be needed under that name:
 
-* it does not say of which topic it is, or nobody can read that;
 * it is of an import or a move that was cut off, which goes on by its name;
-* its log directory was a broker's, or belonged to no store before this start;
-* a log directory is missing or offline: somebody is about to repair something;
+* its log directory belonged to no store before this start;
+* a log directory is missing or offline, so an operator is about to repair something;
 * the catalog knows its topic, which has no such partition.
 
-Either way it counts for nothing from then on: not when a new partition is placed, and not when it is asked
-whether all logs were closed. The marker of a clean shutdown names those that stay, so that a later start
-takes none of them for closed.
+Either way it no longer counts: not when a new partition is placed, and not when the start asks whether all
+logs were closed. A stray that a topic wants later is recovered like a log that nobody has closed.
+
+Directories that are named like a partition, and that the manifest does not list, stay where they are.
 """
 
 from __future__ import annotations
@@ -28,26 +27,20 @@ from uuid import UUID
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
-from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
-from stratalog.manager.directories.data_directory import STRAY_REASON
-from stratalog.manager.directories.log_directories import LogDirectories
+from stratalog.manager.directories.directory_set import DirectorySet
+from stratalog.manager.directories.locked_directory import REBUILD, STRAY_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
-from stratalog.manager.moves.move_mark import MOVE_MARK_FILE, MOVE_VOID_FILE
+from stratalog.manager.directories.manifest import MANIFEST_FILE, PartitionState
 from stratalog.manager.partitions.import_mark import IMPORT_MARK_FILE
-from stratalog.manager.partitions.lost_partitions import forget_left
-from stratalog.manager.partitions.partition_metadata import (
-    PARTITION_METADATA_FILE,
-    format_topic_id,
-    read_partition_metadata,
-)
-from stratalog.manager.partitions.stray_offsets import has_stray_offsets, note_stray_offsets
+from stratalog.manager.partitions.partition_metadata import format_topic_id
+from stratalog.manager.partitions.put_away import PutAway
 
 logger = logging.getLogger(__name__)
 
 
 class PartitionClaim(enum.Enum):
-    """What the store's catalog says of a partition that is on a disk."""
+    """The relation of the store's catalog to a partition that is on a disk."""
 
     WANTED = "a topic has a partition of this name"
     KNOWN = "the catalog knows its topic, which has no such partition"
@@ -58,7 +51,7 @@ ClaimOf = Callable[[TopicPartition, UUID | None], PartitionClaim]
 
 
 class _Doubt(NamedTuple):
-    """Why a directory stays where it is, and what a human can do."""
+    """Why a directory keeps its name, and what an operator can do."""
 
     reason: str
     advice: str
@@ -70,111 +63,98 @@ class StrayPartitions:
     def __init__(
         self,
         filesystem: FileSystem,
-        ids: IdGenerator,
-        directories: LogDirectories,
+        directories: DirectorySet,
+        away: PutAway,
         claim_of: ClaimOf,
         is_moving: Callable[[TopicPartition], bool],
     ) -> None:
         """`is_moving`: a move of the partition is still wanted."""
         self._filesystem = filesystem
-        self._ids = ids
         self._directories = directories
+        self._away = away
         self._claim_of = claim_of
         self._is_moving = is_moving
 
     def settle(self) -> None:
-        """Set aside what is no topic's, or leave it and say so. A directory that fails meanwhile is offline
-        then, and is left alone."""
+        """Set strays aside, or let them keep their names, and log each. A directory that fails meanwhile is
+        offline then, and is left alone."""
         for directory in self._directories.online():
             try:
-                for partition in directory.unopened:
+                for partition in sorted({*directory.unopened, *directory.strays}):
                     self._settle(directory, partition)
-                self._forget_left(directory)
             except DataDirectoryError as failure:
                 logger.warning("strays could not be looked at: %s", failure)
-
-    def _forget_left(self, directory: LogDirectory) -> None:
-        """What checkpoints know of partitions that are not here and that nobody wants is left of what was put
-        away, and would be believed of a later one of the name. But of a stray that has no note nothing else
-        knows."""
-        if directory.files.is_of_broker:
-            return
-        for partition in sorted(directory.checkpoints.partitions() - directory.partitions - directory.strays):
-            strays = directory.files.set_aside_of(partition, STRAY_REASON)
-            if self._claim_of(partition, None) is PartitionClaim.WANTED:
                 continue
-            try:
-                is_noted = has_stray_offsets(self._filesystem, strays)
-            except OSError:
-                continue
-            if is_noted:
-                forget_left(directory, partition)
+            for partition in sorted(directory.unlisted):
+                self._warn(
+                    directory,
+                    partition,
+                    _Doubt(
+                        f"the {MANIFEST_FILE} of its log directory does not list it",
+                        f"to use it, stop the server and write `{REBUILD.decode()}` into that file",
+                    ),
+                )
 
     def _settle(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        path = directory.partition_path(partition)
-        topic_id: UUID | None = None
-        doubt: _Doubt | None = None
-        try:
-            topic_id = read_partition_metadata(self._filesystem, path)
-        except (DataDirectoryError, OSError) as failure:
-            doubt = _Doubt(f"its {PARTITION_METADATA_FILE} cannot be read: {failure}", "restore that file")
-        claim = self._claim_of(partition, topic_id)
-        if claim is PartitionClaim.WANTED:
+        """Raises DataDirectoryError where the directory is offline."""
+        topic_id = directory.topic_id(partition)
+        if self._claim_of(partition, topic_id) is PartitionClaim.WANTED:
             return
-        if doubt is None:
-            doubt = self._doubt(directory, partition, topic_id, claim)
+        path = directory.partition_path(partition)
+        doubt = self._doubt(directory, partition)
         if doubt is None:
             try:
-                note_stray_offsets(self._filesystem, directory, partition)
-                stray_path = directory.files.move_aside(partition, self._ids.uuid(), STRAY_REASON)
-            except OSError as failure:
+                stray_path = self._away.put_away(directory, partition, STRAY_REASON)
+            except DataDirectoryError as failure:
+                directory.require_online()
                 doubt = _Doubt(f"it could not be set aside: {failure}", "see to the disk")
             else:
-                directory.note_gone(partition)
-                assert topic_id is not None
-                logger.warning(
-                    "a directory is named like a partition, and no topic of the store has its id: it was set"
-                    " aside for you to look at; move it away, or remove it. A topic of its id and name gets"
-                    " it back when it is opened, path=`%s` former_path=`%s` topic_id=`%s`",
-                    stray_path,
-                    path,
-                    format_topic_id(topic_id),
-                )
+                if stray_path is not None and topic_id is not None:
+                    logger.warning(
+                        "a directory is named like a partition, and no topic of the store has its id: it was"
+                        " set aside for you to look at; move it away, or remove it. A topic of its id and"
+                        " name gets it back when it is opened, path=`%s` former_path=`%s` topic_id=`%s`",
+                        stray_path,
+                        path,
+                        format_topic_id(topic_id),
+                    )
                 return
-        directory.require_online()
+        try:
+            directory.manifest.change(partition, state=PartitionState.STRAY)
+        except OSError as failure:
+            directory.require_online()
+            logger.info("the manifest cannot name a stray, path=`%s`: %s", path, failure)
         directory.note_stray(partition)
+        self._warn(directory, partition, doubt)
+
+    def _warn(self, directory: LogDirectory, partition: TopicPartition, doubt: _Doubt) -> None:
         logger.warning(
             "a directory is named like a partition and is no topic's, and stays where it is, because %s; %s,"
             " or move it away, path=`%s`",
             doubt.reason,
             doubt.advice,
-            path,
+            directory.partition_path(partition),
         )
 
-    def _doubt(
-        self, directory: LogDirectory, partition: TopicPartition, topic_id: UUID | None, claim: PartitionClaim
-    ) -> _Doubt | None:
-        """Why it is not certain that nobody looks for the directory under its name; None where it is."""
-        if claim is PartitionClaim.KNOWN:
-            return _Doubt(claim.value, "remove it if the topic was deleted")
-        if topic_id is None:
-            return _Doubt(f"it has no {PARTITION_METADATA_FILE}", "restore that file if it is a partition")
-        path = directory.partition_path(partition)
-        if self._has(path, IMPORT_MARK_FILE):
+    def _doubt(self, directory: LogDirectory, partition: TopicPartition) -> _Doubt | None:
+        """Why the directory may be needed under its name; None where it is not, or is gone."""
+        if not self._has(directory.partition_path(partition)):
+            return None
+        if self._claim_of(partition, directory.topic_id(partition)) is PartitionClaim.KNOWN:
+            return _Doubt(PartitionClaim.KNOWN.value, "remove it if the topic was deleted")
+        if self._has(f"{directory.partition_path(partition)}/{IMPORT_MARK_FILE}"):
             return _Doubt("it is of an import that was cut off", "import it again")
-        if self._is_moving(partition) or self._has(path, MOVE_MARK_FILE) or self._has(path, MOVE_VOID_FILE):
+        if self._is_moving(partition):
             return _Doubt("a move of it was cut off", "look for its other copy")
-        if directory.files.is_of_broker:
-            return _Doubt("the log directory was a broker's", "use `stratalog import` for a broker's topics")
         if not directory.files.was_bound:
             return _Doubt("the log directory belonged to no store before", "see whose it is")
         if not self._directories.is_all_known:
             return _Doubt("a log directory is missing or offline", "start the server with all of them")
         return None
 
-    def _has(self, path: str, name: str) -> bool:
+    def _has(self, path: str) -> bool:
         try:
-            return self._filesystem.exists(f"{path}/{name}")
+            return self._filesystem.exists(path)
         except OSError:
-            # Nobody knows: as if it were there.
+            # Unknown counts as there.
             return True

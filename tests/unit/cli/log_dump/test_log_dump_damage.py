@@ -23,6 +23,7 @@ from stratalog.cli.log_dump import segment_rows
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpItem, DumpOptions, Row
 from stratalog.cli.log_dump.file_kinds import known_file, known_files_in
 from stratalog.log.checkpoint import format_checkpoint
+from stratalog.manager.directories.manifest import Manifest, PartitionEntry, format_manifest
 from stratalog.manager.directories.meta_properties import (
     DIRECTORY_ID,
     META_FILE,
@@ -31,7 +32,6 @@ from stratalog.manager.directories.meta_properties import (
     VERSION,
     format_meta_properties,
 )
-from stratalog.manager.directories.start_checkpoint import format_start_copy
 from stratalog.manager.partitions.import_mark import write_import_mark
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
@@ -168,24 +168,25 @@ def test_a_seal_is_held_against_the_files_beside_it() -> None:
 
 
 def test_our_own_checkpoints_are_shown(tmp_path: Path) -> None:
-    starts = {TopicPartition("orders", 0): 105_823}
-    (tmp_path / "log-start-offset-checkpoint.copy").write_bytes(format_start_copy(starts))
+    entry = PartitionEntry(UUID(int=7), log_start_offset=105_823)
+    manifest = format_manifest(Manifest("id", {}, {TopicPartition("orders", 0): entry}))
+    (tmp_path / "manifest").write_bytes(manifest)
     (tmp_path / "cleaner-horizon-checkpoint").write_text(
         format_checkpoint({TopicPartition("orders", 0): 1_700_000_000_000})
     )
     result = run(tmp_path)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        "log-start-offset-checkpoint.copy: copy of a checkpoint, 29 bytes",
-        "TOPIC   PARTITION  OFFSET",
-        "orders          0  105823",
+        f"manifest: manifest of a log directory, {len(manifest)} bytes",
+        "TOPIC   PARTITION  TOPIC ID                              STATE  LOG START OFFSET",
+        "orders          0  00000000-0000-0000-0000-000000000007  live             105823",
         "",
         "cleaner-horizon-checkpoint: checkpoint of times, 27 bytes",
         "TOPIC   PARTITION  DUE",
         "orders          0  2023-11-14T22:13:20.000Z",
     ]
-    changed = format_start_copy(starts).replace(b"105823", b"105824")
-    assert corrupt(dump_bytes("log-start-offset-checkpoint.copy", changed))
+    for _, changed in flipped(manifest):
+        assert corrupt(dump_bytes("manifest", changed))
 
 
 def test_whose_a_directory_is_and_who_has_owned_it_is_shown(tmp_path: Path) -> None:
@@ -371,7 +372,7 @@ def test_records_before_a_broken_one_are_shown() -> None:
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
 OF_OURS = {
-    *(f"{FIRST}.seal", "log-start-offset-checkpoint.copy", "cleaner-horizon-checkpoint"),
+    *(f"{FIRST}.seal", "manifest", "cleaner-horizon-checkpoint"),
     *("import.metadata", "claims-0000"),
 }
 NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", *OF_OURS}
@@ -380,7 +381,7 @@ NAMES = [
     "leader-epoch-checkpoint",
     "partition.metadata",
     "replication-offset-checkpoint",
-    "log-start-offset-checkpoint.copy",
+    "manifest",
     "cleaner-horizon-checkpoint",
     "meta.properties",
     "import.metadata",

@@ -12,11 +12,13 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
+from stratalog.manager.directories.manifest import MANIFEST_FILE, ManifestFile, read_manifest
 from stratalog.manager.directories.spare_space import SpareSpace
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.crash_moments import ONLY_LOOKING, SURVIVALS
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
@@ -27,7 +29,8 @@ NEW_ID = UUID(int=8)
 
 
 def new_checkpoints(disk: FaultyFileSystem) -> DirectoryCheckpoints:
-    return DirectoryCheckpoints(disk, DATA_DIR, SpareSpace(disk, DATA_DIR))
+    manifest = ManifestFile(disk, DATA_DIR, read_manifest(disk, DATA_DIR))
+    return DirectoryCheckpoints(disk, DATA_DIR, SpareSpace(disk, DATA_DIR), manifest)
 
 
 def batch(value: bytes) -> bytes:
@@ -126,7 +129,7 @@ def test_a_deletion_of_records_that_is_refused_is_not_written_down_later() -> No
         except DataDirectoryError as failure:
             message = failure.message
         else:
-            assert at > 12, "a checkpoint was written, and its copy"
+            assert at > 12, "a checkpoint was written, and the manifest"
             break
         assert "nothing was changed" in message
         name = disk.trace[before + at - 1].split(" ")[0]
@@ -147,7 +150,7 @@ def test_a_start_is_nobodys_to_see_before_it_is_written() -> None:
         watched: UnifiedLog | None = None
 
         def rename(self, source: str, target: str) -> None:
-            if self.watched is not None and target.endswith("checkpoint.copy"):
+            if self.watched is not None and target.endswith(MANIFEST_FILE):
                 seen.append(self.watched.log_start_offset)
             super().rename(source, target)
 
@@ -172,11 +175,11 @@ def test_a_start_that_is_written_is_not_taken_back_by_who_writes_all() -> None:
 
 
 def test_what_could_not_be_written_is_written_by_the_next_who_asks_for_it() -> None:
-    disk = FullFileSystem()
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    Machine(disk)
     checkpoints = new_checkpoints(disk)
-    disk.make_directories(DATA_DIR)
-    checkpoints.put(PARTITION, 20, 15)
-    checkpoints.put(SECOND, 20, 5)
+    checkpoints.put_recovery_point(PARTITION, 20)
+    checkpoints.put_recovery_point(SECOND, 20)
     disk.fill(DATA_DIR)
     with pytest.raises(OSError, match="No space left"):
         checkpoints.lower_recovery_point(PARTITION, 10)
@@ -186,7 +189,7 @@ def test_what_could_not_be_written_is_written_by_the_next_who_asks_for_it() -> N
         checkpoints.forget(SECOND)
     with pytest.raises(OSError, match="No space left"):
         checkpoints.forget(SECOND)
-    # Of whom the files say what they should nobody is kept.
+    # Partitions without a change are not kept.
     checkpoints.lower_recovery_point(TopicPartition("others", 0), 10)
     checkpoints.forget(TopicPartition("others", 0))
     disk.fill(None)
@@ -194,7 +197,7 @@ def test_what_could_not_be_written_is_written_by_the_next_who_asks_for_it() -> N
     checkpoints.lower_recovery_point(PARTITION, 10)
     found = new_checkpoints(disk)
     assert (found.recovery_point(PARTITION), found.log_start_offset(PARTITION)) == (10, 15)
-    assert (found.recovery_point(SECOND), found.log_start_offset(SECOND)) == (0, 0)
+    assert found.recovery_point(SECOND) == 0
     count = disk.operation_count
     checkpoints.forget(SECOND)
     checkpoints.lower_recovery_point(PARTITION, 10)

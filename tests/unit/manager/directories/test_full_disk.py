@@ -13,7 +13,7 @@ from stratalog.log.disk_error import disk_error
 from stratalog.log.log_config import LogConfig
 from stratalog.log.retention.late_removal import RETRY_MS
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.manager.directories.spare_space import (
     SHORT_BYTES,
     SPARE_BYTES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -11,9 +11,8 @@ from stratalog.base.errors import DataDirectoryError, InvalidRequestError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.data_directory import read_properties
 from stratalog.manager.directories.log_directory import DirectoryState
-from stratalog.manager.directories.meta_properties import DIRECTORY_ID, SIBLINGS, parse_siblings
+from stratalog.manager.directories.manifest import MANIFEST_FILE, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -51,8 +50,8 @@ class Machine:
     def stop(self) -> None:
         self._process.stop()
 
-    def siblings(self, path: str) -> dict[str, str]:
-        return parse_siblings(read_properties(self.disk, path).get(SIBLINGS, ""))
+    def siblings(self, path: str) -> Mapping[str, str]:
+        return read_manifest(self.disk, path).siblings
 
 
 def missing(manager: LogManager) -> Sequence[tuple[str, str]]:
@@ -70,7 +69,7 @@ def test_directories_name_each_other() -> None:
     machine.stop()
     assert machine.siblings(A) == {machine.id_b: B, id_c: C}
     assert machine.siblings(C) == {machine.id_a: A, machine.id_b: B}
-    text = machine.disk.read_file(f"{B}/meta.properties").decode()
+    text = machine.disk.read_file(f"{B}/{MANIFEST_FILE}").decode()
     assert text.isascii()
     assert "/disk%20c/log%3Ds%2C%401" in text
 
@@ -150,7 +149,7 @@ def test_a_single_directory_names_nobody_and_may_go_anywhere() -> None:
     manager.bind_store("store-1")
     manager.open_log(P[0], TOPIC_ID, CONFIG).append_as_leader(BATCH, 1)
     process.stop()
-    assert SIBLINGS not in read_properties(disk, A)
+    assert read_manifest(disk, A).siblings == {}
     disk.rename("/disk-a", "/elsewhere")
     manager = LogMachine(disk, data_dirs=("/elsewhere/logs",)).open()
     assert missing(manager) == []
@@ -242,22 +241,6 @@ def test_one_that_cannot_be_read_is_offline_and_not_missing() -> None:
     assert missing(machine.open(A)) == [(machine.id_b, B)]
 
 
-@pytest.mark.parametrize("damaged", ["x", "@/a", "id@"])
-def test_a_damaged_list_is_no_start(damaged: str) -> None:
-    machine = Machine()
-    path = f"{A}/meta.properties"
-    text = machine.disk.read_file(path).decode()
-    id_of = read_properties(machine.disk, A)[DIRECTORY_ID]
-    machine.disk.unlink(path)
-    file = machine.disk.open_append(path)
-    file.append([text.replace(f"{machine.id_b}@{B}", damaged).encode()])
-    file.close()
-    assert id_of == machine.id_a
-    with pytest.raises(DataDirectoryError, match="damaged") as failure:
-        machine.open(A, B)
-    assert failure.value.fields["path"] == A
-
-
 @pytest.mark.parametrize("survival", [Survival(Kept.NONE, Kept.NONE), Survival(Kept.HALF, Kept.ALL)])
 def test_a_crash_while_the_lists_are_written_loses_nothing(survival: Survival) -> None:
     """Whatever a crash leaves of them, the next start writes them again before it opens a log."""
@@ -295,19 +278,30 @@ def copy_tree(disk: FileSystem, source: str, target: str, *, names: Sequence[str
             disk.copy_file(f"{source}/{name}", f"{target}/{name}")
 
 
-@pytest.mark.parametrize("names", [["meta.properties"], ["meta.properties", "orders-1"]])
-def test_a_copy_of_a_directory_that_lacks_something_is_refused(names: Sequence[str]) -> None:
+def test_a_copy_without_the_manifest_is_offline_and_its_original_counts_no_crash() -> None:
     machine = Machine()
-    copy_tree(machine.disk, B, C, names=names)
-    with pytest.raises(DataDirectoryError, match="lacks partitions") as failure:
-        machine.open(A, C)
-    fields = failure.value.fields
-    assert (fields["path"], fields["other_path"], fields["directory_id"]) == (C, B, machine.id_b)
-    assert fields["partitions"] == ", ".join(f"orders-{number}" for number in (1, 3)[len(names) - 1 :])
-    # Nothing was touched, and what was refused counts for no crash.
-    manager = machine.open(A, B)
-    assert (manager.was_clean, missing(manager)) == (True, [])
+    copy_tree(machine.disk, B, C, names=["meta.properties", "orders-1"])
+    manager = machine.open(A, C)
+    assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.OFFLINE]
+    assert f"{C}/{MANIFEST_FILE}" in manager.directories()[1].reason
+    with pytest.raises(DataDirectoryError):
+        manager.open_log(P[1], TOPIC_ID, CONFIG)
+    assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 2
+    machine.stop()
+    manager = machine.open(B)
+    assert manager.was_clean
     assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+
+
+def test_a_copy_that_lacks_a_partition_serves_the_others() -> None:
+    machine = Machine()
+    names = ["meta.properties", MANIFEST_FILE, "recovery-point-offset-checkpoint", "orders-1"]
+    copy_tree(machine.disk, B, C, names=names)
+    manager = machine.open(A, C)
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+    with pytest.raises(DataDirectoryError) as failure:
+        manager.open_log(P[3], TOPIC_ID, CONFIG)
+    assert failure.value.fields == {"path": f"{C}/orders-3"}
 
 
 def test_a_whole_copy_takes_the_place_of_its_original_and_needs_it_no_more() -> None:
@@ -320,17 +314,4 @@ def test_a_whole_copy_takes_the_place_of_its_original_and_needs_it_no_more() -> 
     manager.delete_log(P[3])
     machine.stop()
     # From now on the former place is nobody's business.
-    assert missing(machine.open(A, C)) == []
-
-
-def test_a_copy_may_lack_what_another_directory_has_and_what_the_human_gives_up() -> None:
-    machine = Machine()
-    copy_tree(machine.disk, B, C, names=["meta.properties", "orders-1"])
-    copy_tree(machine.disk, B, A, names=["orders-3"])
-    manager = machine.open(A, C)
-    assert manager.open_log(P[3], TOPIC_ID, CONFIG).log_end_offset == 2
-    machine.stop()
-    machine = Machine()
-    copy_tree(machine.disk, B, C, names=["meta.properties"])
-    machine.disk.unlink(f"{B}/meta.properties")
     assert missing(machine.open(A, C)) == []

@@ -1,85 +1,32 @@
-"""What a start makes of a partition that is found twice, and of copies that are not the partition yet."""
+"""What a start makes of a partition that two manifests list, and of copies that are on their way."""
 
 from __future__ import annotations
 
-import errno
-import os
 from uuid import UUID
 
 import pytest
 
+from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.moves.log_move import MoveState
-from stratalog.manager.moves.move_mark import (
-    MOVE_MARK_FILE,
-    MOVE_VOID_FILE,
-    MoveMark,
-    read_move_mark,
-    read_move_voids,
-    remove_move_source,
-    write_move_mark,
-    write_move_void,
+from stratalog.manager.directories.manifest import (
+    MANIFEST_FILE,
+    PartitionEntry,
+    PartitionState,
+    format_manifest,
+    read_manifest,
 )
-from stratalog.manager.partitions.partition_metadata import write_partition_metadata
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.log_machine import PARTITION, TOPIC_ID, LogMachine
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1)
 DIRECTORIES = ("/a", "/b", "/c")
-MOVE, OTHER_MOVE = UUID(int=1), UUID(int=2)
-MARK = MoveMark(TopicPartition("orders-9.x", 3), MOVE, ("one", "two"))
-
-
-def test_a_mark_is_read_as_it_was_written() -> None:
-    disk = MemoryFileSystem()
-    disk.make_directories("/p")
-    assert read_move_mark(disk, "/p") is None
-    write_move_mark(disk, "/p", MARK)
-    assert disk.read_file(f"/p/{MOVE_MARK_FILE}") == (
-        b"version: 0\npartition: orders-9.x-3\nmove: 00000000000000000000000000000001\nsources: one two\n"
-    )
-    assert read_move_mark(disk, "/p") == MARK
-    remove_move_source(disk, "/p", "three")
-    assert read_move_mark(disk, "/p") == MARK
-    remove_move_source(disk, "/p", "one")
-    assert read_move_mark(disk, "/p") == MARK._replace(source_ids=("two",))
-    remove_move_source(disk, "/p", "two")
-    assert not disk.exists(f"/p/{MOVE_MARK_FILE}")
-    remove_move_source(disk, "/p", "two")
-
-
-def test_voids_add_up() -> None:
-    disk = MemoryFileSystem()
-    disk.make_directories("/p")
-    assert read_move_voids(disk, "/p") == frozenset()
-    write_move_void(disk, "/p", OTHER_MOVE)
-    write_move_void(disk, "/p", MOVE)
-    write_move_void(disk, "/p", MOVE)
-    assert read_move_voids(disk, "/p") == {MOVE, OTHER_MOVE}
-    assert disk.read_file(f"/p/{MOVE_VOID_FILE}").splitlines() == [
-        b"version: 0",
-        b"moves: 00000000000000000000000000000001 00000000000000000000000000000002",
-    ]
-
-
-@pytest.mark.parametrize(
-    "text", [b"", b"version: 1\n", b"\xff", b"version: 0\npartition: x\nmove: 1\nsources: a\n"]
-)
-def test_a_damaged_mark_counts_as_none(text: bytes) -> None:
-    disk = MemoryFileSystem()
-    disk.make_directories("/p")
-    for name in (MOVE_MARK_FILE, MOVE_VOID_FILE):
-        disk.open_append(f"/p/{name}").append([text])
-    assert read_move_mark(disk, "/p") is None
-    assert read_move_voids(disk, "/p") == frozenset()
 
 
 class Disks:
@@ -90,225 +37,152 @@ class Disks:
         self.ids = SequentialIds()
         machine = self.machine(*DIRECTORIES)
         manager = machine.open()
+        manager.bind_store("store")
         self.directory_ids = {one.path: one.directory_id for one in manager.directories()}
         machine.stop()
         for count, name in enumerate(copies, start=1):
             machine = self.machine(f"/{name}")
-            log = machine.start()
+            log = machine.open().open_log(PARTITION, TOPIC_ID, CONFIG, is_first_opening=True)
             for _ in range(count):
                 log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")]), 1)
             machine.stop()
 
     def machine(self, *data_dirs: str) -> LogMachine:
-        return LogMachine(self.disk, CONFIG, data_dirs=data_dirs, ids=self.ids)
+        return LogMachine(self.disk, CONFIG, data_dirs=data_dirs or DIRECTORIES, ids=self.ids)
 
-    def mark(self, name: str, *sources: str, move_id: UUID = MOVE) -> None:
-        source_ids = tuple(self.directory_ids[f"/{source}"] for source in sources)
-        write_move_mark(self.disk, f"/{name}/{PARTITION}", MoveMark(PARTITION, move_id, source_ids))
+    def note(self, name: str, **fields: object) -> None:
+        """Change the entry of the partition in that directory's manifest, or make one."""
+        manifest = read_manifest(self.disk, f"/{name}")
+        entry = manifest.partitions.get(PARTITION, PartitionEntry(TOPIC_ID))._replace(**fields)  # type: ignore[arg-type]  # the fields are those of the entry
+        changed = manifest._replace(partitions={**manifest.partitions, PARTITION: entry})
+        replace_file(self.disk, f"/{name}/{MANIFEST_FILE}", format_manifest(changed))
 
-    def void(self, name: str, move_id: UUID) -> None:
-        write_move_void(self.disk, f"/{name}/{PARTITION}", move_id)
+    def incoming(self, name: str) -> None:
+        self.note(name, state=PartitionState.INCOMING, move_number=1)
+        self.disk.make_directories(f"/{name}/{PARTITION}")
+        replace_file(self.disk, f"/{name}/{PARTITION}/partition.metadata", b"copied")
 
     def start(self, *data_dirs: str) -> UnifiedLog:
-        return self.machine(*(data_dirs or DIRECTORIES)).start()
+        return self.machine(*data_dirs).start()
 
     @property
     def holders(self) -> str:
-        """Directories that have the partition."""
+        """Directories that have a directory of the partition's name."""
         return "".join(path[1] for path in DIRECTORIES if self.disk.exists(f"{path}/{PARTITION}"))
 
 
 @pytest.mark.parametrize(
-    ("copies", "marks", "voids", "expected"),
-    [
-        pytest.param("ab", ["b<a"], [], "b", id="moved"),
-        pytest.param("ab", ["a<b"], [], "a", id="moved the other way"),
-        pytest.param("ab", ["a<bc"], [], "a", id="moved from one of two"),
-        pytest.param("abc", ["c<ab"], [], "c", id="moved twice, both sources were away"),
-        pytest.param("abc", ["b<a", "c<ab"], [], "c", id="moved twice, with both marks"),
-        pytest.param("ab", ["b<a"], ["a"], "a", id="void"),
-        pytest.param("abc", ["b<a", "c<a"], ["c"], "c", id="void, then moved elsewhere"),
-    ],
+    ("numbers", "expected"),
+    [("a0 b1", "b"), ("a1 b0", "a"), ("a0 b2 c1", "b"), ("a3 b2 c1", "a")],
 )
-def test_the_newest_copy_is_the_partition(
-    copies: str, marks: list[str], voids: list[str], expected: str
-) -> None:
-    disks = Disks(copies)
-    for mark in marks:
-        name, _, sources = mark.partition("<")
-        disks.mark(name, *sources, move_id=UUID(int=ord(name)))
-    for name in voids:
-        disks.void(name, UUID(int=ord("b")))
-    log = disks.start()
-    assert log.directory == f"/{expected}/{PARTITION}"
-    assert log.log_end_offset == copies.index(expected) + 1
+def test_the_copy_with_the_highest_number_is_the_partition(numbers: str, expected: str) -> None:
+    copies = numbers.split()
+    disks = Disks("".join(copy[0] for copy in copies))
+    for copy in copies:
+        disks.note(copy[0], move_number=int(copy[1]))
+    machine = disks.machine()
+    manager = machine.open()
+    assert manager.directory_of(PARTITION) == f"/{expected}"
+    log = manager.open_log(PARTITION, TOPIC_ID, CONFIG)
+    assert log.log_end_offset == [copy[0] for copy in copies].index(expected) + 1
     assert disks.holders == expected
+    counts = {one.path: one.partition_count for one in manager.directories()}
+    assert counts == {path: int(path == f"/{expected}") for path in DIRECTORIES}
+    machine.stop()
+    # An older copy is no log that was not closed.
+    assert disks.machine().open().was_clean
 
 
-@pytest.mark.parametrize(
-    ("copies", "marks"),
-    [
-        pytest.param("ab", [], id="no mark"),
-        pytest.param("ab", ["b<c"], id="the mark speaks of another directory"),
-        pytest.param("ab", ["a<b", "b<a"], id="two marks that contradict each other"),
-        pytest.param("abc", ["b<a"], id="a third copy"),
-    ],
-)
-def test_copies_that_no_mark_tells_apart_are_for_a_human(copies: str, marks: list[str]) -> None:
-    disks = Disks(copies)
-    for mark in marks:
-        name, _, sources = mark.partition("<")
-        disks.mark(name, *sources, move_id=UUID(int=ord(name)))
-    with pytest.raises(DataDirectoryError, match="two log directories hold this partition"):
+def test_copies_of_one_number_are_for_an_operator() -> None:
+    disks = Disks("ab")
+    with pytest.raises(DataDirectoryError) as failure:
         disks.start()
-    assert disks.holders == copies
+    assert failure.value.fields == {"path": f"/a/{PARTITION}", "other_path": f"/b/{PARTITION}"}
+    assert disks.holders == "ab"
 
 
-def test_a_mark_says_nothing_of_another_topic() -> None:
+def test_numbers_say_nothing_of_another_topic() -> None:
     """The topic was deleted and made again while the disk with the copy was away."""
     disks = Disks("ab")
-    disks.mark("b", "a")
-    write_partition_metadata(disks.disk, f"/b/{PARTITION}", UUID(int=2**100))
+    disks.note("b", move_number=5, topic_id=UUID(int=2**100))
     log = disks.start()
     assert (log.directory, log.log_end_offset) == (f"/a/{PARTITION}", 1)
 
 
-def test_a_copy_that_was_alone_is_served_whatever_its_mark_says() -> None:
+def test_a_source_is_the_partition_again_if_its_target_has_a_copy_on_its_way() -> None:
     disks = Disks("a")
-    disks.mark("a", "b", "c")
-    assert disks.start("/a").log_end_offset == 1
+    disks.note("a", moving_to=disks.directory_ids["/b"])
+    disks.incoming("b")
+    assert disks.start().directory == f"/a/{PARTITION}"
+    assert read_manifest(disks.disk, "/a").partitions[PARTITION].moving_to == ""
 
 
-def future(disks: Disks, name: str, *, partition: TopicPartition | None = PARTITION) -> str:
-    path = f"/{name}/{PARTITION}.{MOVE.hex}-future"
-    disks.disk.make_directories(path)
-    if partition is not None:
-        write_move_mark(disks.disk, path, MoveMark(partition, MOVE, ("x",)))
-    return path
-
-
-def test_copies_that_are_not_the_partition_yet_are_wishes() -> None:
+@pytest.mark.parametrize("data_dirs", [("/a", "/c"), DIRECTORIES])
+def test_a_source_is_not_served_where_its_target_is_missing_or_does_not_list_it(
+    data_dirs: tuple[str, ...],
+) -> None:
     disks = Disks("a")
-    kept = future(disks, "b")
-    unmarked = future(disks, "c", partition=None)
-    machine = disks.machine(*DIRECTORIES)
+    disks.note("a", moving_to=disks.directory_ids["/b"])
+    with pytest.raises(DataDirectoryError) as failure:
+        disks.start(*data_dirs)
+    assert failure.value.fields["path"] == f"/a/{PARTITION}"
+    assert failure.value.fields["directory_id"] == disks.directory_ids["/b"]
+
+
+def test_a_source_is_served_when_its_target_is_given_up() -> None:
+    disks = Disks("a")
+    disks.note("a", moving_to=disks.directory_ids["/b"])
+    machine = disks.machine("/a", "/c")
     manager = machine.open()
-    [wanted] = manager.moves.wanted
-    assert wanted == (PARTITION, "/b", kept)
-    assert not disks.disk.exists(unmarked)
-    log = manager.open_log(PARTITION, TOPIC_ID, CONFIG)
-    assert log.directory == f"/a/{PARTITION}"
-    machine.clock.advance(60_000)
-    assert [name for name in disks.disk.list_directory("/c") if "orders" in name] == []
+    manager.forget_directory(disks.directory_ids["/b"])
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 1
 
 
-def test_a_wish_for_a_partition_that_nobody_has_is_removed() -> None:
+def wanted(manager: LogManager) -> list[tuple[object, str]]:
+    return [(one.partition, one.target_path) for one in manager.moves.wanted]
+
+
+def test_a_copy_on_its_way_is_a_wish() -> None:
+    disks = Disks("a")
+    disks.incoming("b")
+    manager = disks.machine().open()
+    assert wanted(manager) == [(PARTITION, "/b")]
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).directory == f"/a/{PARTITION}"
+    assert manager.begin_move(PARTITION, "/b").run() is MoveState.DONE
+    assert wanted(manager) == []
+    assert manager.log(PARTITION).directory == f"/b/{PARTITION}"
+
+
+def test_a_copy_that_is_replaced_by_one_elsewhere_is_removed() -> None:
+    disks = Disks("a")
+    disks.incoming("b")
+    machine = disks.machine()
+    manager = machine.open()
+    manager.open_log(PARTITION, TOPIC_ID, CONFIG)
+    assert manager.begin_move(PARTITION, "/c").run() is MoveState.DONE
+    assert disks.holders == "c"
+    assert PARTITION not in read_manifest(disks.disk, "/b").partitions
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_copy_of_a_partition_that_is_nowhere_is_removed_once_all_directories_are_known(
+    is_missing: bool,
+) -> None:
     disks = Disks("")
-    path = future(disks, "b")
-    assert disks.machine(*DIRECTORIES).open().moves.wanted == ()
-    assert not disks.disk.exists(path)
-
-
-def test_a_wish_for_a_partition_that_may_be_in_a_missing_directory_stays() -> None:
-    disks = Disks("")
-    machine = disks.machine(*DIRECTORIES)
-    manager = machine.open()
-    manager.bind_store("store")
-    machine.stop()
-    path = future(disks, "b")
-    machine = disks.machine("/b", "/c")
-    manager = machine.open()
-    assert [one.path for one in manager.missing_directories()] == ["/a"]
-    assert manager.moves.wanted == ((PARTITION, "/b", path),)
-    machine.stop()
-    assert disks.machine(*DIRECTORIES).open().moves.wanted == ()
-    assert not disks.disk.exists(path)
-
-
-def test_a_wish_for_a_partition_that_is_there_already_is_removed() -> None:
-    disks = Disks("b")
-    path = future(disks, "b")
-    assert disks.machine(*DIRECTORIES).open().moves.wanted == ()
-    assert not disks.disk.exists(path)
+    disks.incoming("b")
+    manager = disks.machine(*(("/b", "/c") if is_missing else DIRECTORIES)).open()
+    assert wanted(manager) == ([(PARTITION, "/b")] if is_missing else [])
+    assert disks.holders == ("b" if is_missing else "")
 
 
 def test_a_wish_that_is_refused_is_shown_and_can_be_given_up() -> None:
     disks = Disks("a")
-    path = future(disks, "b")
-    machine = disks.machine(*DIRECTORIES)
-    manager = machine.open()
+    disks.incoming("b")
+    manager = disks.machine().open()
     manager.moves.note_refusal(PARTITION, "it is cordoned")
     [shown] = manager.moves.progress()
-    mark_bytes = disks.disk.file_size(f"{path}/{MOVE_MARK_FILE}")
-    assert mark_bytes > 0
-    assert shown == (PARTITION, "/a", "/b", MoveState.WAITING, mark_bytes, 0, "it is cordoned")
+    assert shown == (PARTITION, "/a", "/b", MoveState.WAITING, len(b"copied"), 0, "it is cordoned")
     assert manager.moves.give_up(PARTITION)
     assert not manager.moves.give_up(PARTITION)
     assert manager.moves.progress() == () == manager.moves.wanted
-    machine.clock.advance(60_000)
-    assert [name for name in disks.disk.list_directory("/b") if "orders" in name] == []
-
-
-def test_a_wish_that_is_given_up_on_a_full_disk_gives_its_space_back() -> None:
-    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
-    machine = LogMachine(disk, CONFIG, data_dirs=("/a", "/b"), cordoned_dirs=("/b",), ids=SequentialIds())
-    machine.start()
-    path = f"/b/{PARTITION}.{MOVE.hex}-future"
-    disk.make_directories(path)
-    write_move_mark(disk, path, MoveMark(PARTITION, MOVE, ("x",)))
-    disk = disk.killed()
-    disk.names_are_full = True
-    disk.fill("/b")
-    machine = LogMachine(disk, CONFIG, data_dirs=("/a", "/b"), ids=SequentialIds(100))
-    manager = machine.open()
-    assert manager.moves.give_up(PARTITION)
-    machine.clock.advance(60_000)
-    assert not disk.inner.exists(path)
-
-
-def test_a_directory_that_gave_up_its_older_copy_has_the_partition_no_more() -> None:
-    disks = Disks("ab")
-    disks.mark("b", "a")
-    machine = disks.machine(*DIRECTORIES)
-    manager = machine.open()
-    assert [(one.path, one.partition_count, one.remaining_log_count) for one in manager.directories()] == [
-        ("/a", 0, 0),
-        ("/b", 1, 1),
-        ("/c", 0, 0),
-    ]
-    assert manager.directory_of(PARTITION) == "/b"
-    # What was put away is no log that nobody has closed.
-    manager.open_log(PARTITION, TOPIC_ID, CONFIG)
-    machine.stop()
-    assert disks.machine(*DIRECTORIES).open().was_clean
-
-
-class Unreadable(FaultyFileSystem):
-    """Refuses to read the mark of one copy."""
-
-    def read_file(self, path: str) -> bytes:
-        if "/orders-0." in path and path.endswith(MOVE_MARK_FILE):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return super().read_file(path)
-
-
-def test_a_copy_that_cannot_be_read_keeps_no_other_from_being_wanted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    disk = Unreadable()
-    machine = LogMachine(disk, CONFIG, data_dirs=("/a", "/b"), cordoned_dirs=("/b",), ids=SequentialIds())
-    manager = machine.open()
-    partitions = [TopicPartition("orders", number) for number in range(2)]
-    for number, partition in enumerate(partitions):
-        manager.open_log(partition, TOPIC_ID, CONFIG)
-        path = f"/b/{partition}.{number:032x}-future"
-        disk.make_directories(path)
-        source_id = manager.directories()[0].directory_id
-        write_move_mark(disk, path, MoveMark(partition, UUID(int=number), (source_id,)))
-    manager.checkpoint()
-    disk.inner.release_locks()
-    again = LogMachine(disk, CONFIG, data_dirs=("/a", "/b"), ids=SequentialIds(100))
-    found = again.open()
-    assert [wanted.partition for wanted in found.moves.wanted] == partitions[1:]
-    assert "the copy of a partition that was to move could not be settled" in caplog.text
-    assert disk.inner.exists(f"/b/{partitions[0]}.{0:032x}-future")
+    assert disks.holders == "a"

@@ -13,14 +13,11 @@ from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.clean_result import CleanLimits
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.throttler import Throttler
-from stratalog.log.checkpoint import (
-    LOG_START_OFFSET_FILE,
-    RECOVERY_POINT_FILE,
-    OffsetCheckpoint,
-)
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.exchange.log_copy import Commit, LogCopy
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.manifest import PartitionEntry, PartitionState, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveProgress, MoveState
 from stratalog.record.builder import encode_batch
@@ -92,7 +89,8 @@ def test_a_log_moves_back_to_where_it_was() -> None:
         moving.append()
         moving.ledger.verify(moving.log, after_crash=False)
     assert [one.state for one in moving.manager.moves.progress()] == [MoveState.DONE]
-    assert PARTITION_DIR + "/move.metadata" not in moving.disk.inner.contents()
+    entry = read_manifest(moving.disk, DATA_DIR).partitions[PARTITION]
+    assert (entry.state, entry.move_number, entry.moving_to) == (PartitionState.LIVE, 4, "")
     moving.manager.check()
     moving.restart()
     moving.ledger.verify(moving.log, after_crash=False)
@@ -118,6 +116,9 @@ def test_checkpoints_and_log_start_come_along() -> None:
             moving.ledger.note_starts(moving.log)
 
     assert moving.begin(delete_more).run() is MoveState.DONE
+    for path, start_offset in ((DATA_DIR, None), (OTHER_DIR, moving.log.log_start_offset)):
+        entry = read_manifest(moving.disk, path).partitions.get(PARTITION)
+        assert (None if entry is None else entry.log_start_offset) == start_offset
 
     def offsets(name: str) -> list[int | None]:
         return [
@@ -125,7 +126,6 @@ def test_checkpoints_and_log_start_come_along() -> None:
             for path in (DATA_DIR, OTHER_DIR)
         ]
 
-    assert offsets(LOG_START_OFFSET_FILE) == [None, moving.log.log_start_offset]
     source_point, recovery_point = offsets(RECOVERY_POINT_FILE)
     assert source_point is None
     assert recovery_point is not None
@@ -370,10 +370,11 @@ def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
         move = moving.begin(interrupting)
         assert move.run() is MoveState.CANCELLED
     assert log.directory == PARTITION_DIR
-    assert moving.files(OTHER_DIR).keys().isdisjoint({str(PARTITION)})
-    futures = [path for path in moving.left_over() if path.endswith("-future")]
     # A process that stops leaves the wish to the next one.
-    assert len(futures) == (kind == "close")
+    entry = read_manifest(moving.disk, OTHER_DIR).partitions.get(PARTITION)
+    is_wish = kind == "close"
+    assert entry == (PartitionEntry(TOPIC_ID, PartitionState.INCOMING, 0, 1) if is_wish else None)
+    assert moving.disk.exists(OTHER_PARTITION_DIR) == is_wish
     if kind in ("cancel", "truncate", "start anew"):
         assert {"truncate": 20, "start anew": 500}.get(kind, log.log_end_offset) >= log.log_end_offset
         moving.log.check()

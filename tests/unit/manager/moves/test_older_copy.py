@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -17,8 +17,8 @@ from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, Simulate
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.crash_moments import NOTHING_KEPT, SURVIVALS, deaths
-from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR, TOPIC_ID
-from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
+from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR
+from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, aside_of, flip_of
 from tests.support.logs.moving_machine import OTHER_DIR
 
 DELAY_MS = 1000
@@ -74,22 +74,32 @@ def go_on(moving: MovingLog) -> None:
     moving.ledger.copy().verify(log, after_crash=True)
 
 
-@pytest.mark.parametrize("has_spare", [True, False])
-def test_a_move_off_a_full_disk_frees_it(has_spare: bool) -> None:
-    disk = FullFileSystem(MemoryFileSystem(can_reserve=has_spare))
+def test_a_move_off_a_full_disk_frees_it() -> None:
+    disk = FullFileSystem()
     moving = full(disk)
-    size_bytes = moving.log.size_bytes
     assert moving.begin().run() is MoveState.DONE
     assert not disk.inner.exists(PARTITION_DIR)
     # Files go at once only where they must.
     [left_path] = moving.left_over()
-    assert disk.inner.exists(f"{left_path}/partition.metadata") == has_spare
+    assert disk.inner.exists(f"{left_path}/partition.metadata")
     go_on(moving)
     moving.machine.clock.advance(DELAY_MS)
     assert moving.left_over() == []
     assert [path for path in moving.files(DATA_DIR) if path.startswith("orders")] == []
-    assert has_spare or disk.room_bytes + 4096 > size_bytes - 4096
-    assert not disk.inner.exists(f"{OTHER_PARTITION_DIR}/move.metadata")
+
+
+def test_a_full_disk_without_room_for_a_manifest_keeps_its_log_and_serves_it() -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    moving = full(disk)
+    move = moving.begin()
+    assert move.run() is MoveState.FAILED
+    assert "the local disk is full" in move.progress.reason
+    assert moving.left_over() == []
+    assert moving.log.directory == PARTITION_DIR
+    moving.ledger.verify(moving.log, after_crash=False)
+    disk.fill(None)
+    assert moving.begin().run() is MoveState.DONE
+    go_on(moving)
 
 
 def test_what_never_has_room_for_another_name_is_removed_at_once() -> None:
@@ -113,7 +123,8 @@ def test_what_cannot_be_put_away_is_told_and_tried_again(
     go_on(moving)
     moving.machine.clock.advance(0)
     [told] = [one.message for one in caplog.records if "is tried again" in one.message]
-    assert f"put away what orders-0 has left, path=`{PARTITION_DIR}`" in told
+    assert DATA_DIR in told
+    assert "orders-0" in told
     assert os.strerror(number) in told
     moving.machine.clock.advance(RETRY_MS)
     assert disk.inner.exists(PARTITION_DIR)
@@ -164,36 +175,18 @@ def test_what_is_tried_again_leaves_alone_what_has_the_name_since(is_beside: boo
 
 def cut_off(disk: FullFileSystem) -> MovingLog:
     """Both directories have the partition, of which the other one's is the newer."""
-    rehearsal = full(FullFileSystem(MemoryFileSystem(can_reserve=False)))
-    before = rehearsal.disk.operation_count
+    rehearsal = full(FullFileSystem())
     assert rehearsal.begin().run() is MoveState.DONE
-    [commit] = [
-        number
-        for number, one in enumerate(rehearsal.disk.trace, start=1)
-        if one.startswith("rename") and one.endswith(f"-future {OTHER_PARTITION_DIR}")
-    ]
     moving = full(disk)
-    assert disk.operation_count == before
-    # The name is there, and nobody has made it durable.
-    disk.crash_at(commit, part=1)
+    # The manifest is there, and its name is not durable.
+    disk.crash_at(flip_of(rehearsal.disk.trace), part=1)
     with pytest.raises(SimulatedCrash):
         moving.begin().run()
     return moving
 
 
-def rename_of_older(trace: Sequence[str]) -> int:
-    """The number of the operation that takes the partition's name from it, or tries to."""
-    return next(
-        number for number, one in enumerate(trace, start=1) if one.startswith(f"rename {PARTITION_DIR} ")
-    )
-
-
-def no_spare() -> MemoryFileSystem:
-    return MemoryFileSystem(can_reserve=False)
-
-
 def test_a_start_on_a_full_disk_keeps_the_newer_copy() -> None:
-    moving = cut_off(FullFileSystem(no_spare()))
+    moving = cut_off(FullFileSystem())
     disk = moving.disk.killed()
     log = moving.new_machine(disk, 1).start()
     assert log.directory == OTHER_PARTITION_DIR
@@ -202,13 +195,13 @@ def test_a_start_on_a_full_disk_keeps_the_newer_copy() -> None:
 
 
 def test_the_newer_copy_is_durable_before_the_older_one_goes() -> None:
-    """The former process was killed at the rename; the power fails while the next one settles it."""
-    rehearsal = cut_off(FullFileSystem(no_spare()))
+    """The former process was killed at the flip; the power fails while the next one settles it."""
+    rehearsal = cut_off(FullFileSystem())
     disk = rehearsal.disk.killed()
     rehearsal.new_machine(disk, 1).start()
     places: Counter[str] = Counter()
     for operation, part in deaths(disk.trace):
-        moving = cut_off(FullFileSystem(no_spare()))
+        moving = cut_off(FullFileSystem())
         disk = moving.disk.killed()
         disk.crash_at(operation, part=part)
         with pytest.raises(SimulatedCrash):
@@ -221,65 +214,62 @@ def test_the_newer_copy_is_durable_before_the_older_one_goes() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSPC])
-def test_a_start_that_cannot_put_it_away_says_which_one_is_newer_and_why(number: int) -> None:
-    moving = cut_off(FullFileSystem(no_spare()))
+def test_a_start_that_cannot_put_it_away_serves_the_newer_one_and_tries_again(number: int) -> None:
+    moving = cut_off(FullFileSystem())
     disk = Refusing(moving.disk.killed().inner)
     disk.refused, disk.keeps_files = number, True
     machine = moving.new_machine(disk, 1)
-    with pytest.raises(DataDirectoryError, match="this partition has moved") as failure:
-        machine.start()
-    fields = failure.value.fields
-    assert (fields["path"], fields["newer_path"]) == (PARTITION_DIR, OTHER_PARTITION_DIR)
-    assert os.strerror(number) in str(fields["reason"])
-    # Whoever has corrected it opens the partition.
-    disk.refused = None
-    assert machine.manager is not None
-    log = machine.manager.open_log(moving.log.topic_partition, TOPIC_ID, moving.config)
+    log = machine.start()
     assert log.directory == OTHER_PARTITION_DIR
+    assert disk.inner.exists(PARTITION_DIR)
+    moving.ledger.copy().verify(log, after_crash=True)
+    assert machine.manager is not None
+    assert machine.manager.directories()[0].partition_count == 0
+    disk.refused = None
+    machine.clock.advance(2 * RETRY_MS)
     assert not disk.inner.exists(PARTITION_DIR)
-    moving.ledger.verify(log, after_crash=True)
 
 
-@pytest.mark.parametrize("refused", [None, errno.ENOSPC])
-def test_no_start_takes_a_part_of_an_older_copy_for_the_partition(refused: int | None) -> None:
-    """The machine dies while the older copy goes file by file, and the newer one's disk is away then."""
-
-    def ready() -> tuple[MovingLog, Refusing]:
-        disk = Refusing(no_spare())
-        moving = full(disk)
-        disk.refused = refused
-        return moving, disk
-
-    rehearsal, disk = ready()
-    end_offset = rehearsal.log.log_end_offset
-    assert rehearsal.begin().run() is MoveState.DONE
-    first = rename_of_older(disk.trace)
+def test_no_start_takes_an_older_copy_for_the_partition() -> None:
+    """The machine dies anywhere in the move, and the newer copy's disk is away then."""
+    rehearsal = full(FullFileSystem())
+    end_offset, other = rehearsal.log.log_end_offset, rehearsal.manager.directories()[1]
+    first = rehearsal.disk.operation_count + 1
+    move_and_remove(rehearsal)
+    flip = flip_of(rehearsal.disk.trace)
     outcomes: Counter[str] = Counter()
-    for operation in range(first, disk.operation_count + 1):
-        moving, disk = ready()
-        disk.crash_at(operation)
+    for operation, part in deaths(rehearsal.disk.trace, first):
+        disk = FullFileSystem()
+        moving = full(disk)
+        disk.crash_at(operation, part=part)
         with pytest.raises(SimulatedCrash):
-            moving.begin().run()
-        some = (Survival(Kept.ALL, Kept.EACH, seed=seed) for seed in range(4))
+            move_and_remove(moving)
+        some = (Survival(Kept.ALL, Kept.EACH, seed=seed) for seed in range(2))
         for survival in (*SURVIVALS, *some):
             found = disk.reopened(survival)
             found.fill(None)
             try:
                 log = moving.new_machine(found, 1, (DATA_DIR,)).start()
+            except DataDirectoryError as failure:
+                outcomes[str(failure.fields["directory_id"])] += 1
+            else:
+                assert operation <= flip, "the newer copy counts"
                 assert log.log_end_offset == end_offset
                 outcomes["whole"] += 1
-            except DataDirectoryError as failure:
-                outcomes["lost the file" if "lost the file" in failure.message else failure.message] += 1
-    missing = "the partition may be in a log directory"
-    assert outcomes.keys() > {"whole", "lost the file"}
-    assert all(key in ("whole", "lost the file") or key.startswith(missing) for key in outcomes)
+    assert outcomes.keys() == {"whole", other.directory_id}
+
+
+def move_and_remove(moving: MovingLog) -> None:
+    """And remove the older copy."""
+    moving.begin().run()
+    moving.machine.clock.advance(DELAY_MS)
 
 
 def test_the_disk_of_an_older_copy_that_fails_is_left_alone() -> None:
     disk = FaultyFileSystem()
     moving = MovingLog(disk)
     assert moving.begin().run() is MoveState.DONE
-    aside = rename_of_older(disk.trace)
+    aside = aside_of(disk.trace)
     disk = FaultyFileSystem()
     disk.fail_at(aside, number=errno.EIO)
     moving = MovingLog(disk)

@@ -6,13 +6,11 @@ import pytest
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.data_directory import DELETE_REASON, FUTURE_REASON, is_name_beside
-from stratalog.manager.moves.log_move import MoveState
+from stratalog.manager.directories.locked_directory import DELETE_REASON, is_name_beside
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
-from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 FOREIGN = [
@@ -40,8 +38,8 @@ def test_a_start_removes_what_it_or_a_broker_has_named_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = MemoryFileSystem()
-    ours = [f"orders.eu_1-12.{UNIQUE}-{DELETE_REASON}", f"orders-3.{UNIQUE}-{FUTURE_REASON}"]
-    foreign = [name.format(reason) for name in FOREIGN for reason in (DELETE_REASON, FUTURE_REASON)]
+    ours = [f"orders.eu_1-12.{UNIQUE}-{DELETE_REASON}"]
+    foreign = [name.format(DELETE_REASON) for name in FOREIGN]
     # An own name of another reason, and a file.
     others = [f"orders-0.{UNIQUE}-stray", f"orders-0.{UNIQUE}-fenced"]
     for name in (*ours, *foreign, *others):
@@ -111,20 +109,6 @@ def test_files_of_others_in_a_partition_stay() -> None:
     machine.clock.advance(60_000)
     machine.stop()
     assert set(names) <= set(disk.list_directory(PARTITION_DIR))
-
-
-def test_what_appears_at_the_target_of_a_move_is_not_removed_with_the_copy() -> None:
-    moving = MovingLog()
-    disk = moving.disk.inner
-
-    def interfere(step: int) -> None:
-        if step == 2:
-            disk.make_directories(OTHER_PARTITION_DIR)
-            put(disk, f"{OTHER_PARTITION_DIR}/precious")
-
-    assert moving.begin(interfere).run() is MoveState.FAILED
-    assert disk.read_file(f"{OTHER_PARTITION_DIR}/precious") == b"somebody else's"
-    assert moving.left_over() == []
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,17 @@ from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
 from stratalog.log.log_config import LogConfig
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.manifest import read_manifest
 from stratalog.manager.directories.spare_space import SPARE_DELETION_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.file_names import DELETED_SUFFIX
-from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem
+from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_moments import SURVIVALS, deaths
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 KEEP = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
@@ -305,11 +307,13 @@ def test_a_partition_is_deleted_where_there_is_no_room_for_its_other_name(can_re
     disk.fill(DATA_DIR)
     disk.names_are_full = True
     manager.delete_log(PARTITION)
-    [path] = [path for path in disk.inner.list_directory(DATA_DIR) if path.endswith("-delete")]
-    left = disk.inner.list_directory(f"{DATA_DIR}/{path}")
-    assert (left == ["partition.metadata"]) == (not can_reserve)
+    assert PARTITION not in read_manifest(disk, DATA_DIR).partitions
+    left = [path for path in disk.inner.list_directory(DATA_DIR) if path.endswith("-delete")]
+    segments = [name for path in left for name in disk.inner.list_directory(f"{DATA_DIR}/{path}")]
+    # Without room for a name it is removed where it is.
+    assert any(name.endswith(".log") for name in segments) == can_reserve
     machine.clock.advance(1000)
-    assert not [path for path in disk.inner.list_directory(DATA_DIR) if path.endswith("-delete")]
+    assert not [path for path in disk.inner.list_directory(DATA_DIR) if path.startswith("orders")]
     disk.fill(None)
     log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
     assert log.log_end_offset == 0
@@ -334,7 +338,29 @@ def test_a_partition_that_gets_no_other_name_at_all_is_removed_where_it_is() -> 
     log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
     append(log, 0)
     require_whole(log, 1)
-    assert not Nameless(disk.reopened(Survival(Kept.NONE, Kept.NONE)).inner).inner.exists(PARTITION_DIR)
+
+
+def test_a_crash_while_it_is_removed_in_place_leaves_none_of_it() -> None:
+    rehearsal = Nameless()
+    manager, _ = started(rehearsal)
+    first = rehearsal.operation_count + 1
+    manager.delete_log(PARTITION)
+    outcomes: set[bool] = set()
+    for operation, part in deaths(rehearsal.trace, first):
+        disk = Nameless()
+        manager, _ = started(disk)
+        disk.crash_at(operation, part=part)
+        with pytest.raises(SimulatedCrash):
+            manager.delete_log(PARTITION)
+        for survival in SURVIVALS:
+            found = Nameless(disk.reopened(survival).inner)
+            manager = LogMachine(found, ids=SequentialIds(100)).open()
+            is_listed = PARTITION in read_manifest(found, DATA_DIR).partitions
+            assert found.inner.exists(PARTITION_DIR) == is_listed
+            outcomes.add(is_listed)
+            if is_listed:
+                require_whole(manager.open_log(PARTITION, TOPIC_ID, KEEP))
+    assert outcomes == {False, True}
 
 
 def test_what_is_set_aside_for_a_human_is_never_removed_for_room() -> None:

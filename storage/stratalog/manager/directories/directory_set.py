@@ -26,8 +26,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.disk_error import disk_error
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.copied_directories import require_whole_copies
-from stratalog.manager.directories.data_directory import read_properties
+from stratalog.manager.directories.locked_directory import ManifestError, read_properties
 from stratalog.manager.directories.log_directory import (
     LogDirectory,
     LogDirectoryStatus,
@@ -41,7 +40,7 @@ from stratalog.manager.directories.watched_filesystem import WatchedFileSystem
 logger = logging.getLogger(__name__)
 
 
-class LogDirectories:
+class DirectorySet:
     """Thread-safe. `guard` is held for a change of what a directory knows; under it nothing waits for a log,
     and `on_all_failed` may be called under any lock."""
 
@@ -67,26 +66,28 @@ class LogDirectories:
         paths: Sequence[str],
         cordoned: Sequence[str],
         on_all_failed: Callable[[], None],
-    ) -> LogDirectories:
-        """Lock all, and find out what is in them. `cordoned`: those of `paths` that take nothing new.
-        `on_all_failed` is called once, when the last directory goes offline later on.
+        *,
+        written_by_broker: bool = False,
+    ) -> DirectorySet:
+        """Lock all, and read their files. `cordoned`: those of `paths` that take nothing new.
+        `on_all_failed` is called once, when the last directory goes offline later on. `written_by_broker`:
+        see `LogManagerSettings`.
 
         Raises DataDirectoryInUseError, DataDirectoryError: then none is locked.
         """
         assert set(cordoned) <= set(paths)
         _require_apart(filesystem, paths)
-        directories = LogDirectories(filesystem, paths, on_all_failed)
+        directories = DirectorySet(filesystem, paths, on_all_failed)
         try:
-            first_failure = directories._open_each(ids, cordoned)
+            first_failure = directories._open_each(ids, cordoned, written_by_broker=written_by_broker)
             directories._require_one_store()
-            require_whole_copies(directories.filesystem, directories.online())
             directories._siblings = SiblingDirectories(directories._directories)
             # Only now: a start that was refused is no crash.
             begin_failure = directories._begin_each()
             if not directories.online():
                 failure = first_failure or begin_failure
                 assert failure is not None
-                raise unusable(paths[0], failure) from failure
+                raise failure
         except BaseException:
             directories.release()
             raise
@@ -95,9 +96,11 @@ class LogDirectories:
         log_missing(directories.missing())
         return directories
 
-    def _open_each(self, ids: IdGenerator, cordoned: Sequence[str]) -> OSError | None:
-        """Open what can be opened; returns the first failure of the others."""
-        first_failure: OSError | None = None
+    def _open_each(
+        self, ids: IdGenerator, cordoned: Sequence[str], *, written_by_broker: bool
+    ) -> DataDirectoryError | None:
+        """Open the directories that can be used; returns the first failure of the others."""
+        first_failure: DataDirectoryError | None = None
         paths_by_id: dict[str, str] = {}
         for health in self._healths:
             opened: OpenedDirectory | None = None
@@ -113,26 +116,29 @@ class LogDirectories:
                         other_path=paths_by_id[found_id],
                         directory_id=found_id,
                     )
-                opened = OpenedDirectory.open(self.filesystem, health.path, ids.uuid())
+                opened = OpenedDirectory.open(
+                    self.filesystem, health.path, ids.uuid(), written_by_broker=written_by_broker
+                )
                 paths_by_id[opened.files.directory_id] = health.path
-            except OSError as failure:
+            except (OSError, ManifestError) as failure:
+                error = failure if isinstance(failure, ManifestError) else unusable(health.path, failure)
                 if len(self._healths) == 1:
                     # Nothing goes on without it: the error says all.
-                    raise unusable(health.path, failure) from failure
-                first_failure = first_failure or failure
+                    raise error from failure
+                first_failure = first_failure or error
                 health.fail(str(failure))
             directory = LogDirectory(health, opened, is_cordoned=health.path in cordoned)
             self._directories = (*self._directories, directory)
         return first_failure
 
-    def _begin_each(self) -> OSError | None:
+    def _begin_each(self) -> DataDirectoryError | None:
         """Begin each that could be opened; returns the first failure."""
-        first_failure: OSError | None = None
+        first_failure: DataDirectoryError | None = None
         for directory in self.online():
             try:
                 directory.begin()
             except OSError as failure:
-                first_failure = first_failure or failure
+                first_failure = first_failure or unusable(directory.path, failure)
                 directory.health.fail(str(failure))
         return first_failure
 
@@ -164,10 +170,14 @@ class LogDirectories:
         return self.at(posixpath.dirname(log.directory))
 
     def holders(self, partition: TopicPartition) -> list[LogDirectory]:
-        """The directories that have the partition, online or not; more than one where an older topic had its
-        name, or a move was cut off."""
+        """The directories that list the partition, online or not; more than one where an older topic had its
+        name, or an older copy of it could not be put away yet."""
         with self.guard:
-            return [directory for directory in self._directories if partition in directory.partitions]
+            return [
+                directory
+                for directory in self._directories
+                if partition in directory.partitions or partition in directory.strays
+            ]
 
     def holder(self, partition: TopicPartition) -> LogDirectory | None:
         """The directory that has the partition, online or not; None where none is known to have it."""
@@ -176,7 +186,7 @@ class LogDirectories:
     def require_not_offline(self, partition: TopicPartition) -> None:
         """Raises DataDirectoryError where the partition is in a directory that is offline."""
         for directory in self._directories:
-            if not directory.is_online and partition in directory.partitions:
+            if not directory.is_online and partition in directory.partitions | directory.strays:
                 raise DataDirectoryError(
                     "the partition is in a log directory that is offline; repair the disk and restart the"
                     " server",

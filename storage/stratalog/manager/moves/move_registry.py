@@ -11,37 +11,35 @@ from contextlib import suppress
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
-from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.log_directories import LogDirectories
+from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.log_directory import LogDirectory
+from stratalog.manager.directories.manifest import PartitionState
 from stratalog.manager.moves.cut_off_moves import WantedMove, settle_moves
 from stratalog.manager.moves.log_move import LogMove, MoveProgress, MoveState
-from stratalog.manager.moves.moved_directory import MovePlan
+from stratalog.manager.moves.move_target import MovePlan
 from stratalog.manager.partitions.put_away import PutAway
 
 
-class LogMoves:
+class MoveRegistry:
     """Thread-safe. Nobody who holds a lock of a log or of the log manager may call it, but for what only
     looks."""
 
     def __init__(
         self,
         clock: Clock,
-        ids: IdGenerator,
-        directories: LogDirectories,
+        directories: DirectorySet,
         cleaner: CleanerManager,
         away: PutAway,
     ) -> None:
-        """Settles what the former process has not finished; before that no log may be opened. `cleaner`: kept
-        away from what moves. `away` gets directories that nobody needs any more."""
+        """Settles the moves that the former process has not finished; before that no log may be opened.
+        `cleaner`: kept away from logs that move. `away` removes copies that are not needed any more."""
         self.throttler = Throttler(clock)
         """What all moves together may copy; unlimited until somebody says otherwise."""
         self._clock = clock
-        self._ids = ids
         self._directories = directories
         self._cleaner = cleaner
         self._away = away
@@ -49,9 +47,7 @@ class LogMoves:
         self._moves: dict[TopicPartition, LogMove] = {}
         # Why a move that is wanted does not begin again.
         self._refusals: dict[TopicPartition, str] = {}
-        self._wanted = settle_moves(
-            directories.filesystem, ids, tuple(directories), is_all_known=directories.is_all_known
-        )
+        self._wanted = settle_moves(directories, away)
 
     @property
     def wanted(self) -> tuple[WantedMove, ...]:
@@ -77,10 +73,11 @@ class LogMoves:
     def _waiting(self, wanted: WantedMove) -> MoveProgress:
         """Of a move that takes the space of what the former process has copied."""
         filesystem, holder = self._directories.filesystem, self._directories.holder(wanted.partition)
-        copied_bytes = 0
+        path, copied_bytes = f"{wanted.target_path}/{wanted.partition}", 0
         with suppress(OSError):
-            for name in filesystem.list_directory(wanted.future_path):
-                copied_bytes += filesystem.file_size(f"{wanted.future_path}/{name}")
+            copied_bytes = sum(
+                filesystem.file_size(f"{path}/{name}") for name in filesystem.list_directory(path)
+            )
         return MoveProgress(
             wanted.partition,
             "" if holder is None else holder.path,
@@ -122,8 +119,8 @@ class LogMoves:
                     target_path=former.target_path,
                 )
             self._require_possible(log, source, target)
-            self._discard(partition)
-            plan = MovePlan(log, source, target, self._ids.uuid(), self._directories.guard)
+            self._discard(partition, but_in=target.path)
+            plan = MovePlan(log, source, target, self._directories.guard)
             move = LogMove(
                 self._directories.filesystem,
                 self._clock,
@@ -152,7 +149,9 @@ class LogMoves:
                 path=target.path,
             )
         try:
-            if self._directories.filesystem.exists(target.partition_path(partition)):
+            entry = target.manifest.entry(partition)
+            is_copy = entry is not None and entry.state is PartitionState.INCOMING
+            if not is_copy and self._directories.filesystem.exists(target.partition_path(partition)):
                 raise DataDirectoryError(
                     "the log directory holds a directory of this partition already; move it away",
                     path=target.partition_path(partition),
@@ -178,11 +177,13 @@ class LogMoves:
                 moving_bytes=promised_bytes,
             )
 
-    def _discard(self, partition: TopicPartition) -> None:
-        """Nobody wants the moves of the partition any more that were cut off."""
+    def _discard(self, partition: TopicPartition, but_in: str = "") -> None:
+        """The partition's moves that were cut off are not wanted any more. Their copies go, but for one in
+        that log directory, which gives way to a new one."""
         for wanted in self._wanted:
-            if wanted.partition == partition:
-                self._away.remove_future(wanted.future_path)
+            if wanted.partition == partition and wanted.target_path != but_in:
+                with suppress(DataDirectoryError):
+                    self._away.discard_copy(self._directories.at(wanted.target_path), partition)
         self._wanted = tuple(wanted for wanted in self._wanted if wanted.partition != partition)
         self._refusals.pop(partition, None)
 

@@ -1,0 +1,346 @@
+"""A log directory that this process has locked: its identity, its marker and the names in it.
+
+Besides one directory for each partition it has::
+
+    .lock                               held by the process that has the directory open
+    manifest                            which partitions it has, see `manifest`
+    meta.properties                     directory.id, and store.id of the store that its logs are tiered to
+    recovery-point-offset-checkpoint    see `checkpoint`
+    log-start-offset-checkpoint         for Kafka's tools; the manifest decides
+    cleaner-offset-checkpoint           and cleaner-horizon-checkpoint, see `cleaner_checkpoints`
+    .spare-deletion, .spare-stop        space that is kept aside, see `spare_space`
+    .kafka_cleanshutdown                the last process closed every log; removed before any change
+    TOPIC-N.UUID-delete                 a deleted partition, to be removed
+    TOPIC-N.UUID-stray                  set aside: no topic has its id; `fenced` and others are possible too
+    import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
+    claims-NNNN                         what this server has claimed of the shard of that number of its store
+    scratch                             what uploads and compactions have no memory for, until they end
+
+A partition's directory has, beside the files of the log::
+
+    partition.metadata                  the topic's id, for Kafka's tools; the manifest decides
+    import.metadata                     it was taken over from a broker, see `import_mark`
+
+**A manifest that is missing or damaged** beside partitions takes the directory offline: without it a start
+would show deleted records, or an older copy of a partition. An operator who accepts that writes `rebuild`
+into the file. The start then makes a manifest from the `partition.metadata` of each directory that is named
+like a partition, and from Kafka's checkpoint of log starts. A log manager of a broker's files does the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+from uuid import UUID
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, DataDirectoryInUseError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, OffsetCheckpoint
+from stratalog.manager.directories.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    ManifestFile,
+    PartitionEntry,
+    parse_manifest,
+    parse_partition_name,
+    read_manifest,
+)
+from stratalog.manager.directories.meta_properties import (
+    DIRECTORY_ID,
+    META_FILE,
+    META_VERSION,
+    STORE_ID,
+    VERSION,
+    format_meta_properties,
+    parse_meta_properties,
+)
+from stratalog.manager.partitions.partition_metadata import read_partition_metadata
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+DELETE_REASON = "delete"
+STRAY_REASON = "stray"
+REBUILD = b"rebuild"
+"""What an operator writes into a manifest that shall be made anew."""
+# A property that only a broker writes.
+_CLUSTER_ID = "cluster.id"
+# The longest name that all usual file systems take.
+_MAX_NAME_BYTES = 255
+# What `path_beside` makes, and Kafka.
+_NAME_BESIDE = re.compile(r"([A-Za-z0-9._-]+)\.[0-9a-f]{32}-([a-z]+)")
+# No partition's name: these end with a number. Nobody else uses such names, so they may be removed.
+_STAGING = re.compile(r"import\.[0-9a-f]{32}-staging")
+
+
+class ManifestError(DataDirectoryError):
+    """The log directory's manifest cannot be used, so the directory is offline. Never leaves this package but
+    as its base class."""
+
+
+class LockedDirectory:
+    """One log directory. Guarded by DirectorySet.guard, or by the thread that opens it; `manifest` is
+    thread-safe."""
+
+    def __init__(
+        self, filesystem: FileSystem, path: str, directory_id: UUID, *, written_by_broker: bool = False
+    ) -> None:
+        """Create it where it is missing, and lock it. `directory_id`: for a new one. `written_by_broker`: one
+        that has no manifest gets one of the partitions in it.
+
+        Raises DataDirectoryInUseError, DataDirectoryError (ManifestError), OSError.
+        """
+        self.path = path
+        self._filesystem = filesystem
+        _make_durable_directory(filesystem, path)
+        lock = filesystem.try_lock(f"{path}/{LOCK_FILE}")
+        if lock is None:
+            raise DataDirectoryInUseError(
+                "another process has this data directory open; stop it or use another directory", path=path
+            )
+        self._lock = lock
+        self.set_aside_count = 0
+        """Directories that `set_aside` has found, or that were renamed since."""
+        try:
+            self._properties = read_properties(filesystem, path)
+            self.was_bound = STORE_ID in self._properties
+            """It belonged to a store before this process had it."""
+            self.manifest = self._open_manifest(str(directory_id), written_by_broker=written_by_broker)
+            """Which partitions it has."""
+            if not self._properties:
+                self._write_properties({VERSION: META_VERSION, DIRECTORY_ID: self.directory_id})
+            self.set_aside()
+        except BaseException:
+            lock.release()
+            raise
+
+    def _open_manifest(self, new_id: str, *, written_by_broker: bool) -> ManifestFile:
+        """Raises ManifestError, DataDirectoryError where meta.properties are lost, OSError."""
+        directory_id = self._properties.get(DIRECTORY_ID, new_id)
+        is_ours = bool(self._properties) and _CLUSTER_ID not in self._properties
+        try:
+            data = self._filesystem.read_file(f"{self.path}/{MANIFEST_FILE}")
+        except FileNotFoundError:
+            if not written_by_broker and (is_ours or (not self._properties and self.partition_names())):
+                raise self._manifest_error("it is missing") from None
+            partitions = self._found_partitions() if written_by_broker else {}
+            file = ManifestFile(self._filesystem, self.path, Manifest(directory_id))
+            # Before meta.properties: a directory of ours that lacks a manifest has lost it.
+            file.create(partitions)
+            return file
+        # Its name may not be durable, if the last process was killed; later steps rely on its contents.
+        self._filesystem.sync_directory(self.path)
+        if data.strip() == REBUILD:
+            file = ManifestFile(self._filesystem, self.path, Manifest(directory_id))
+            file.create(self._found_partitions())
+            logger.warning(
+                "a manifest is made anew, as it says, path=`%s` partition_count=`%d`",
+                f"{self.path}/{MANIFEST_FILE}",
+                len(file.now.partitions),
+            )
+            return file
+        try:
+            manifest = parse_manifest(data)
+        except CorruptRecordError as failure:
+            raise self._manifest_error(str(failure)) from failure
+        if not self._properties and manifest.partitions:
+            raise DataDirectoryError(
+                f"{META_FILE} is lost; write it again, with version=1, this directory.id and the store.id of"
+                " the server's other log directories",
+                path=self.path,
+                directory_id=manifest.directory_id,
+            )
+        if self._properties and manifest.directory_id != directory_id:
+            raise self._manifest_error("it is of another directory.id")
+        return ManifestFile(self._filesystem, self.path, manifest)
+
+    def _manifest_error(self, reason: str) -> ManifestError:
+        return ManifestError(
+            "a log directory's manifest, which says what is in it, cannot be used; restore it from a backup,"
+            f" or write `{REBUILD.decode()}` into it: it is made anew from the partitions' files then, and"
+            " records that were deleted may be back",
+            path=f"{self.path}/{MANIFEST_FILE}",
+            reason=reason,
+        )
+
+    def _found_partitions(self) -> dict[TopicPartition, PartitionEntry]:
+        """What the directories themselves say; one without a readable topic id is left out. Raises
+        OSError."""
+        starts = OffsetCheckpoint(self._filesystem, f"{self.path}/{LOG_START_OFFSET_FILE}").read()
+        found: dict[TopicPartition, PartitionEntry] = {}
+        for partition in sorted(self.partition_names()):
+            try:
+                topic_id = read_partition_metadata(self._filesystem, self.partition_path(partition))
+            except DataDirectoryError as failure:
+                logger.warning("a partition is left out of the manifest: %s", failure)
+                continue
+            if topic_id is not None:
+                found[partition] = PartitionEntry(topic_id, log_start_offset=starts.get(partition, 0))
+        return found
+
+    def release(self) -> None:
+        self._lock.release()
+
+    @property
+    def directory_id(self) -> str:
+        """Unique, unless the directory was copied."""
+        return self.manifest.now.directory_id
+
+    @property
+    def bound_store_id(self) -> str | None:
+        """The store that it is tied to."""
+        return self._properties.get(STORE_ID)
+
+    def bind_store(self, store_id: str) -> None:
+        """Tie the directory to a store for good. Raises DataDirectoryError where it is tied to another one,
+        OSError."""
+        bound_id = self.bound_store_id
+        if bound_id is not None and bound_id != store_id:
+            raise DataDirectoryError(
+                "this data directory belongs to another object store; use that store, or another directory",
+                path=self.path,
+                store_id=bound_id,
+                wanted_store_id=store_id,
+            )
+        if bound_id is None:
+            self._write_properties({**self._properties, STORE_ID: store_id})
+
+    def take_clean_shutdown(self) -> bool:
+        """Whether the last process closed every log. It removes the marker: a crash counts as a crash from
+        now on. Raises OSError."""
+        path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
+        if not self._filesystem.exists(path):
+            return False
+        self._filesystem.unlink(path)
+        self._filesystem.sync_directory(self.path)
+        return True
+
+    def mark_clean_shutdown(self) -> None:
+        """Everything is closed and durable. Raises OSError."""
+        replace_file(self._filesystem, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0}')
+
+    def partition_path(self, partition: TopicPartition) -> str:
+        return f"{self.path}/{partition}"
+
+    def partition_names(self) -> set[TopicPartition]:
+        """Partitions after which directories here are named, in the manifest or not. Raises OSError."""
+        found = map(parse_partition_name, self._directory_names())
+        return {partition for partition in found if partition is not None}
+
+    def leftovers(self) -> list[str]:
+        """Paths of deleted partitions that were not removed yet, in order. A name that only resembles those
+        that a server gives is somebody else's, and a warning says so. Raises OSError."""
+        paths: list[str] = []
+        for name in self._directory_names():
+            if is_name_beside(name, DELETE_REASON):
+                paths.append(f"{self.path}/{name}")
+            elif name.endswith(f"-{DELETE_REASON}") and "." in name:
+                logger.warning(
+                    "a directory is named almost as those that a server removes, and is left alone; move it"
+                    " away, path=`%s`",
+                    f"{self.path}/{name}",
+                )
+        return paths
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a directory in here; durable. It may be called again where it has failed. Raises OSError."""
+        if self._filesystem.exists(source):
+            self._filesystem.rename(source, target)
+            self.set_aside_count += _is_set_aside(posixpath.basename(target))
+            self.set_aside_count -= _is_set_aside(posixpath.basename(source))
+        self._filesystem.sync_directory(self.path)
+
+    def set_aside(self) -> list[str]:
+        """Paths of directories that were set aside for an operator, and of copies that an import has left, in
+        order. Raises OSError."""
+        names = sorted(filter(_is_set_aside, self._directory_names()))
+        self.set_aside_count = len(names)
+        return [f"{self.path}/{name}" for name in names]
+
+    def path_beside(self, partition: TopicPartition, unique: UUID, reason: str) -> str:
+        """A name for the partition's directory that no partition has."""
+        suffix = f".{unique.hex}-{reason}"
+        return f"{self.path}/{str(partition)[: _MAX_NAME_BYTES - len(suffix)]}{suffix}"
+
+    def staging_path(self, unique: UUID) -> str:
+        """Of a directory for the copies that an import makes."""
+        path = f"{self.path}/import.{unique.hex}-staging"
+        assert _is_staging(posixpath.basename(path))
+        return path
+
+    def staged(self) -> list[str]:
+        """Paths of those directories, in order. Raises OSError."""
+        return [f"{self.path}/{name}" for name in self._directory_names() if _is_staging(name)]
+
+    def _directory_names(self) -> list[str]:
+        names = self._filesystem.list_directory(self.path)
+        return [name for name in names if self._filesystem.is_directory(f"{self.path}/{name}")]
+
+    def _write_properties(self, properties: dict[str, str]) -> None:
+        text = format_meta_properties(properties)
+        replace_file(self._filesystem, f"{self.path}/{META_FILE}", text.encode())
+        self._properties = properties
+
+
+def read_properties(filesystem: FileSystem, path: str) -> dict[str, str]:
+    """The properties of a log directory, none where it is new. Raises DataDirectoryError where they are
+    damaged, OSError."""
+    try:
+        return parse_meta_properties(filesystem.read_file(f"{path}/{META_FILE}").decode())
+    except FileNotFoundError:
+        return {}
+    except (UnicodeDecodeError, CorruptRecordError):
+        raise DataDirectoryError(
+            f"{META_FILE} is damaged or of another version; restore it, or use another directory",
+            path=path,
+        ) from None
+
+
+def sibling_paths(filesystem: FileSystem, path: str) -> list[str]:
+    """The log directories that were used together with this one, those that are where they were last. Raises
+    DataDirectoryError where a file is damaged, OSError."""
+    try:
+        siblings = read_manifest(filesystem, path).siblings
+    except FileNotFoundError:
+        return []
+    return [
+        last_path
+        for directory_id, last_path in siblings.items()
+        if read_properties(filesystem, last_path).get(DIRECTORY_ID) == directory_id
+    ]
+
+
+def _make_durable_directory(filesystem: FileSystem, path: str) -> None:
+    """Create the directory where it is missing, so that a crash does not take it away with all that is in
+    it."""
+    unsynced = [posixpath.dirname(path)]
+    while not filesystem.exists(unsynced[-1]):
+        unsynced.append(posixpath.dirname(unsynced[-1]))
+    filesystem.make_directories(path)
+    # The parent is synced even if the directory was there: a process that was killed may have just made it.
+    for parent in reversed(unsynced):
+        filesystem.sync_directory(parent)
+
+
+def is_name_beside(name: str, reason: str) -> bool:
+    """Whether the name is one that `path_beside` makes for that reason."""
+    match = _NAME_BESIDE.fullmatch(name)
+    if match is None or match[2] != reason:
+        return False
+    # The partition's number is missing only where there was no room for it.
+    return parse_partition_name(match[1]) is not None or len(name) == _MAX_NAME_BYTES
+
+
+def _is_staging(name: str) -> bool:
+    return _STAGING.fullmatch(name) is not None
+
+
+def _is_set_aside(name: str) -> bool:
+    if _is_staging(name):
+        return True
+    match = _NAME_BESIDE.fullmatch(name)
+    return match is not None and match[2] != DELETE_REASON and is_name_beside(name, match[2])

@@ -1,0 +1,318 @@
+"""`manifest`: which partitions a log directory has, and which other directories belong with it.
+
+One file in each log directory. It decides; names of directories and Kafka's files follow it::
+
+    1c291ca3                                        CRC-32C of the rest, eight hexadecimal digits
+    manifest 1                                      the version
+    directory 66OiJamjSDoWdGb695vWvA                directory.id, as in meta.properties
+    sibling hT0dKZTUQYWRW1R1pmXqAA /disk-b/logs     another directory of the server, and its last path
+    partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 -
+    aside orders-1.UUID-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17
+
+Fields are separated by a space; ids of directories, paths and names are percent-encoded.
+
+A `partition` line names the partition, its topic, its state, its log start, its move number and the directory
+that it is moving to (`-`: none). The states::
+
+    live        the partition's log
+    incoming    a copy on its way from another directory; `log_move` says how it becomes live
+    stray       no topic wants it, and it keeps its name; see `stray_partitions`
+
+Of two live entries of one partition the one with the higher move number is the partition.
+
+An `aside` line names a directory that has lost its partition's name, or is about to: the partition and topic
+that it was, its log start and its recovery point. The end of its name says why: `delete`, `stray`, `fenced`.
+The line is written before the rename, so a start finishes a rename that a crash has cut off.
+
+A change replaces the whole file, so it happens or does not. A directory that serves partitions always has the
+file. The log start is Kafka's too (`log-start-offset-checkpoint`), but for Kafka's tools: this file decides.
+"""
+
+from __future__ import annotations
+
+import enum
+import posixpath
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+from crc32c import crc32c
+
+from stratalog.base.atomic_file import TEMPORARY_SUFFIX
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.file_contents import write_file
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.manager.partitions.partition_metadata import format_topic_id, parse_topic_id
+
+MANIFEST_FILE = "manifest"
+MANIFEST_VERSION = 1
+_CRC_DIGITS = 8
+_TITLE = f"manifest {MANIFEST_VERSION}"
+# The number of a partition, here and in Kafka.
+_MAX_PARTITION = 2**31 - 1
+# Names of files are bytes; those that are not UTF-8 have their own stand-ins in a text.
+_ANY_NAME = "surrogateescape"
+_NONE = "-"
+_OFFSET = re.compile("0|[1-9][0-9]{0,18}")
+
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
+
+
+class PartitionState(enum.Enum):
+    """See the module's description."""
+
+    LIVE = "live"
+    INCOMING = "incoming"
+    STRAY = "stray"
+
+
+class PartitionEntry(NamedTuple):
+    """A directory that has a partition's name."""
+
+    topic_id: UUID
+    state: PartitionState = PartitionState.LIVE
+    log_start_offset: int = 0
+    move_number: int = 0
+    moving_to: str = ""
+    """directory.id of the target of a move that may be done; empty where there is none."""
+
+
+class AsideEntry(NamedTuple):
+    """A directory that has lost a partition's name."""
+
+    partition: TopicPartition
+    topic_id: UUID
+    log_start_offset: int
+    recovery_point: int
+
+
+class Manifest(NamedTuple):
+    """What a manifest says. Immutable, hence thread-safe."""
+
+    directory_id: str
+    siblings: Mapping[str, str] = {}
+    """Last paths of the other directories, by their ids."""
+    partitions: Mapping[TopicPartition, PartitionEntry] = {}
+    aside: Mapping[str, AsideEntry] = {}
+    """By the directory's name."""
+
+
+def format_manifest(manifest: Manifest) -> bytes:
+    """The file's contents."""
+    return _sealed(
+        manifest.directory_id,
+        manifest.siblings,
+        [_partition_line(partition, entry) for partition, entry in manifest.partitions.items()],
+        manifest.aside,
+    )
+
+
+def _sealed(
+    directory_id: str, siblings: Mapping[str, str], lines: Iterable[str], aside: Mapping[str, AsideEntry]
+) -> bytes:
+    text = "\n".join(
+        [
+            _TITLE,
+            f"directory {_quoted(directory_id)}",
+            *(f"sibling {_quoted(key)} {_quoted(path)}" for key, path in siblings.items()),
+            *lines,
+            *(_aside_line(name, entry) for name, entry in aside.items()),
+            "",
+        ]
+    ).encode()
+    return f"{crc32c(text):0{_CRC_DIGITS}x}\n".encode() + text
+
+
+def _partition_line(partition: TopicPartition, entry: PartitionEntry) -> str:
+    return (
+        f"partition {_quoted(str(partition))} {format_topic_id(entry.topic_id)} {entry.state.value}"
+        f" {entry.log_start_offset} {entry.move_number} {_quoted(entry.moving_to) or _NONE}"
+    )
+
+
+def _aside_line(name: str, entry: AsideEntry) -> str:
+    return (
+        f"aside {_quoted(name)} {_quoted(str(entry.partition))} {format_topic_id(entry.topic_id)}"
+        f" {entry.log_start_offset} {entry.recovery_point}"
+    )
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Raises CorruptRecordError where the data are damaged or of another version."""
+    checksum, _, text = data.partition(b"\n")
+    if checksum != f"{crc32c(text):0{_CRC_DIGITS}x}".encode():
+        raise CorruptRecordError("the manifest does not match its checksum")
+    title, *lines = text.decode("ascii", errors="replace").splitlines()
+    if title != _TITLE:
+        raise CorruptRecordError("the manifest is of another version", title=title)
+    try:
+        return _parsed(lines)
+    except ValueError as failure:
+        raise CorruptRecordError("the manifest is damaged", reason=str(failure)) from failure
+
+
+def read_manifest(filesystem: FileSystem, directory: str) -> Manifest:
+    """The manifest of that log directory. Raises DataDirectoryError where it is damaged or of another
+    version, OSError."""
+    path = f"{directory}/{MANIFEST_FILE}"
+    try:
+        return parse_manifest(filesystem.read_file(path))
+    except CorruptRecordError as failure:
+        raise DataDirectoryError(
+            "a log directory's manifest is damaged or of another version; start the server, whose log says"
+            " how to go on",
+            path=path,
+            reason=str(failure),
+        ) from failure
+
+
+def _parsed(lines: Iterable[str]) -> Manifest:
+    """Raises ValueError."""
+    directory_ids: list[str] = []
+    siblings: dict[str, str] = {}
+    partitions: dict[TopicPartition, PartitionEntry] = {}
+    aside: dict[str, AsideEntry] = {}
+    for line in lines:
+        match line.split(" "):
+            case ["directory", directory_id]:
+                directory_ids.append(_unquoted(directory_id))
+            case ["sibling", directory_id, path]:
+                siblings[_unquoted(directory_id)] = _unquoted(path)
+            case ["partition", name, topic_id, state, start, number, moving_to]:
+                partitions[_partition(name)] = PartitionEntry(
+                    parse_topic_id(topic_id),
+                    PartitionState(state),
+                    _offset(start),
+                    _offset(number),
+                    "" if moving_to == _NONE else _unquoted(moving_to),
+                )
+            case ["aside", name, partition, topic_id, start, recovery_point]:
+                aside[_unquoted(name)] = AsideEntry(
+                    _partition(partition), parse_topic_id(topic_id), _offset(start), _offset(recovery_point)
+                )
+            case _:
+                raise ValueError(f"unknown line {line}")
+    [directory_id] = directory_ids
+    return Manifest(directory_id, siblings, partitions, aside)
+
+
+def parse_partition_name(name: str) -> TopicPartition | None:
+    """The partition whose directory has that name; None where it is another kind of directory."""
+    topic, dash, number = name.rpartition("-")
+    if not dash or not topic or not number.isascii() or not number.isdigit() or str(int(number)) != number:
+        return None
+    return TopicPartition(topic, int(number)) if int(number) <= _MAX_PARTITION else None
+
+
+def _partition(text: str) -> TopicPartition:
+    partition = parse_partition_name(_unquoted(text))
+    if partition is None:
+        raise ValueError(f"not a partition's name: {text}")
+    return partition
+
+
+def _offset(text: str) -> int:
+    if _OFFSET.fullmatch(text) is None:
+        raise ValueError(f"not an offset: {text}")
+    return int(text)
+
+
+def _quoted(text: str) -> str:
+    return quote(text, errors=_ANY_NAME)
+
+
+def _unquoted(text: str) -> str:
+    found = unquote(text, errors=_ANY_NAME)
+    if not found:
+        raise ValueError("an empty name")
+    return found
+
+
+class ManifestFile:
+    """The manifest of one log directory. Thread-safe. Lock order: a log's locks before this class's."""
+
+    def __init__(self, filesystem: FileSystem, directory: str, manifest: Manifest) -> None:
+        """`manifest`: the file's contents, or what the first `update` writes."""
+        self._filesystem = filesystem
+        self._path = f"{directory}/{MANIFEST_FILE}"
+        self.lock = threading.RLock()
+        """Held for each change; for whoever changes entries by what they are."""
+        self._manifest = manifest
+        # A line is made again only where its entry has changed: there may be many thousands.
+        self._lines = {key: _partition_line(key, entry) for key, entry in manifest.partitions.items()}
+        # An update has failed half-way, so the file may say something else.
+        self._is_unsure = False
+
+    @property
+    def now(self) -> Manifest:
+        """The manifest as of the last change that succeeded."""
+        return self._manifest
+
+    def entry(self, partition: TopicPartition) -> PartitionEntry | None:
+        return self._manifest.partitions.get(partition)
+
+    def create(self, partitions: Mapping[TopicPartition, PartitionEntry]) -> None:
+        """Write the file for the first time. Durable when it returns. Raises OSError."""
+        self._is_unsure = True
+        self.update(partitions=partitions)
+
+    def update(
+        self,
+        *,
+        siblings: Mapping[str, str] | None = None,
+        partitions: Mapping[TopicPartition, PartitionEntry | None] | None = None,
+        aside: Mapping[str, AsideEntry | None] | None = None,
+    ) -> None:
+        """Change these entries, all or none of them; None removes one. Durable when it returns; nothing is
+        written where nothing changes. Raises OSError: `now` stays as it was, and the next update writes the
+        file again."""
+        with self.lock:
+            now = self._manifest
+            changed = now._replace(
+                siblings=now.siblings if siblings is None else dict(siblings),
+                partitions=_changed(now.partitions, partitions or {}),
+                aside=_changed(now.aside, aside or {}),
+            )
+            if changed == now and not self._is_unsure:
+                return
+            changed_lines = {
+                key: None if entry is None else _partition_line(key, entry)
+                for key, entry in (partitions or {}).items()
+            }
+            lines = _changed(self._lines, changed_lines)
+            data = _sealed(changed.directory_id, changed.siblings, lines.values(), changed.aside)
+            # As `replace_file`, in two steps: where the first one fails nothing has changed for certain.
+            write_file(self._filesystem, self._path + TEMPORARY_SUFFIX, [data])
+            self._is_unsure = True
+            self._filesystem.rename(self._path + TEMPORARY_SUFFIX, self._path)
+            self._filesystem.sync_directory(posixpath.dirname(self._path))
+            self._is_unsure = False
+            self._manifest, self._lines = changed, lines
+
+    def change(self, partition: TopicPartition, **fields: object) -> None:
+        """Change fields of the partition's entry, if it has one; as `update`."""
+        with self.lock:
+            entry = self.entry(partition)
+            if entry is not None:
+                self.update(partitions={partition: entry._replace(**fields)})  # type: ignore[arg-type]  # the fields are those of the entry
+
+    def forget_aside(self, name: str) -> None:
+        """That directory is gone, or its name says all: the next update leaves its entry out."""
+        with self.lock:
+            aside = {key: entry for key, entry in self._manifest.aside.items() if key != name}
+            self._manifest = self._manifest._replace(aside=aside)
+
+
+def _changed(now: Mapping[Key, Entry], changes: Mapping[Key, Entry | None]) -> dict[Key, Entry]:
+    changed = dict(now)
+    for key, entry in changes.items():
+        if entry is None:
+            changed.pop(key, None)
+        else:
+            changed[key] = entry
+    return changed

@@ -1,0 +1,344 @@
+"""The manifest of a log directory: its text, its replacement, and a start that cannot use it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, OffsetCheckpoint
+from stratalog.log.log_config import LogConfig
+from stratalog.manager.directories.locked_directory import REBUILD
+from stratalog.manager.directories.log_directory import DirectoryState
+from stratalog.manager.directories.manifest import (
+    MANIFEST_FILE,
+    AsideEntry,
+    Manifest,
+    ManifestFile,
+    PartitionEntry,
+    PartitionState,
+    format_manifest,
+    parse_manifest,
+    read_manifest,
+)
+from stratalog.manager.directories.meta_properties import META_FILE
+from stratalog.manager.log_manager import LogManager
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
+
+UNTIERED = LogConfig(remote_storage_enable=False, retention_ms=-1)
+SECOND, THIRD = TopicPartition("orders", 1), TopicPartition("a.b_c-d", 2**31 - 1)
+PATH = f"{DATA_DIR}/{MANIFEST_FILE}"
+EXAMPLE = Manifest(
+    "66OiJamjSDoWdGb695vWvA",
+    {"hT0dKZTUQYWRW1R1pmXqAA": "/disk b/logs"},
+    {
+        PARTITION: PartitionEntry(UUID(int=7), PartitionState.LIVE, 105823, 2),
+        THIRD: PartitionEntry(UUID(int=8), PartitionState.INCOMING, 0, 1, "hT0dKZTUQYWRW1R1pmXqAA"),
+    },
+    {f"orders-1.{9:032x}-stray": AsideEntry(SECOND, UUID(int=9), 0, 17)},
+)
+TEXT = f"""manifest 1
+directory 66OiJamjSDoWdGb695vWvA
+sibling hT0dKZTUQYWRW1R1pmXqAA /disk%20b/logs
+partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 -
+partition a.b_c-d-2147483647 AAAAAAAAAAAAAAAAAAAACA incoming 0 1 hT0dKZTUQYWRW1R1pmXqAA
+aside orders-1.{9:032x}-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17
+"""
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+topic_partitions = st.builds(TopicPartition, names, st.integers(0, 2**31 - 1))
+offsets = st.integers(0, 2**63 - 1)
+manifests = st.builds(
+    Manifest,
+    names,
+    st.dictionaries(names, names),
+    st.dictionaries(
+        topic_partitions,
+        st.builds(
+            PartitionEntry,
+            st.uuids(),
+            st.sampled_from(PartitionState),
+            offsets,
+            offsets,
+            names.filter(lambda name: name != "-"),
+        ),
+    ),
+    st.dictionaries(names, st.builds(AsideEntry, topic_partitions, st.uuids(), offsets, offsets)),
+)
+
+
+def sealed(text: str) -> bytes:
+    return f"{crc32c(text.encode()):08x}\n{text}".encode()
+
+
+def test_its_text_is_as_documented() -> None:
+    assert format_manifest(EXAMPLE) == sealed(TEXT)
+    assert parse_manifest(sealed(TEXT)) == EXAMPLE
+
+
+@given(manifests)
+def test_it_is_read_as_it_was_written(manifest: Manifest) -> None:
+    assert parse_manifest(format_manifest(manifest)) == manifest
+
+
+def test_a_path_that_is_no_utf_8_is_kept() -> None:
+    path = b"/\xff".decode(errors="surrogateescape")
+    manifest = Manifest("a", {"b": path})
+    assert parse_manifest(format_manifest(manifest)) == manifest
+
+
+def test_every_flip_of_a_bit_and_every_cut_is_noticed() -> None:
+    whole = format_manifest(EXAMPLE)
+    for bit in range(len(whole) * 8):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptRecordError):
+            parse_manifest(bytes(flipped))
+    for size in range(len(whole)):
+        with pytest.raises(CorruptRecordError):
+            parse_manifest(whole[:size])
+
+
+@given(st.binary())
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptRecordError):
+        parse_manifest(data)
+
+
+@pytest.mark.parametrize(
+    ("found", "other"),
+    [
+        ("manifest 1", "manifest 2"),
+        ("directory ", "directories "),
+        ("directory 66OiJamjSDoWdGb695vWvA\n", ""),
+        ("sibling hT", "sibling  hT"),
+        (" live ", " dead "),
+        ("orders-0 ", "orders "),
+        ("AAAABw", "AAAAB!"),
+        ("105823", "-1"),
+        ("105823", "0105823"),
+        ("105823", "9" * 20),
+        (" 0 17\n", " 0\n"),
+    ],
+)
+def test_a_text_of_another_form_is_refused(found: str, other: str) -> None:
+    assert found in TEXT
+    with pytest.raises(CorruptRecordError):
+        parse_manifest(sealed(TEXT.replace(found, other, 1)))
+
+
+def new_file(disk: FaultyFileSystem) -> ManifestFile:
+    disk.make_directories(DATA_DIR)
+    disk.sync_directory("/")
+    file = ManifestFile(disk, DATA_DIR, Manifest("x"))
+    file.create({PARTITION: PartitionEntry(TOPIC_ID)})
+    return file
+
+
+def test_entries_are_changed_one_by_one_and_nothing_is_written_for_nothing() -> None:
+    disk = FaultyFileSystem()
+    file = new_file(disk)
+    file.update(partitions={SECOND: PartitionEntry(TOPIC_ID)}, siblings={"y": "/y"})
+    file.change(PARTITION, log_start_offset=4)
+    file.change(THIRD, log_start_offset=4)
+    file.update(partitions={SECOND: None}, aside={"z": AsideEntry(SECOND, TOPIC_ID, 0, 1)})
+    expected = Manifest(
+        "x",
+        {"y": "/y"},
+        {PARTITION: PartitionEntry(TOPIC_ID, log_start_offset=4)},
+        {"z": AsideEntry(SECOND, TOPIC_ID, 0, 1)},
+    )
+    assert file.now == read_manifest(disk, DATA_DIR) == expected
+    count = disk.operation_count
+    file.change(PARTITION, log_start_offset=4)
+    file.update(partitions={SECOND: None}, siblings={"y": "/y"})
+    assert disk.operation_count == count
+    # An entry that is forgotten goes with the next change.
+    file.forget_aside("z")
+    assert disk.operation_count == count
+    file.change(PARTITION, move_number=1)
+    assert file.now == read_manifest(disk, DATA_DIR)
+    assert file.now.aside == {}
+
+
+def test_a_crash_or_a_refusal_within_a_change_leaves_what_was_or_what_is_to_be() -> None:
+    rehearsal = FaultyFileSystem()
+    file = new_file(rehearsal)
+    old, first = file.now, rehearsal.operation_count + 1
+    file.change(PARTITION, log_start_offset=9)
+    new = file.now
+    for operation in range(first, rehearsal.operation_count + 1):
+        for does_crash in (False, True):
+            disk = FaultyFileSystem()
+            file = new_file(disk)
+            if does_crash:
+                disk.crash_at(operation, part=0.5)
+            else:
+                disk.fail_at(operation, number=errno.ENOSPC, part=0.5)
+            with pytest.raises(SimulatedCrash if does_crash else OSError):
+                file.change(PARTITION, log_start_offset=9)
+            for survival in ALL_SURVIVALS:
+                assert read_manifest(disk.reopened(survival), DATA_DIR) in (old, new)
+            if not does_crash:
+                # What was refused is not there, and does not come back with a later change.
+                assert file.now == old
+                file.change(PARTITION, log_start_offset=0)
+                assert read_manifest(disk, DATA_DIR) == old
+
+
+def filled(manager: LogManager, partition: TopicPartition, start_offset: int) -> None:
+    log = manager.open_log(partition, TOPIC_ID, UNTIERED)
+    for _ in range(16):
+        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")]), 1)
+    log.flush()
+    log.increment_log_start_offset(start_offset)
+
+
+def killed_machine(*data_dirs: str) -> LogMachine:
+    """Records of two logs were deleted, and the process was killed right after."""
+    machine = LogMachine(config=UNTIERED, data_dirs=data_dirs or (DATA_DIR,), ids=SequentialIds())
+    manager = machine.open()
+    for path in data_dirs[1:]:
+        manager.cordon(path)
+    filled(manager, PARTITION, 4)
+    filled(manager, SECOND, 12)
+    machine.kill()
+    return machine
+
+
+def starts(machine: LogMachine) -> list[int]:
+    manager = machine.open()
+    return [manager.open_log(one, TOPIC_ID, UNTIERED).log_start_offset for one in (PARTITION, SECOND)]
+
+
+def damage(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def flip(data: bytes) -> bytes:
+    return data.replace(b" 4 ", b" 1 ")
+
+
+def later(data: bytes) -> bytes:
+    return sealed(data.partition(b"\n")[2].decode().replace("manifest 1", "manifest 2"))
+
+
+DAMAGES = pytest.mark.parametrize("change", [damage, flip, later, bytes.upper, lambda _: b"", None])
+Change = Callable[[bytes], bytes] | None
+
+
+def put(disk: MemoryFileSystem, change: Change) -> None:
+    if change is None:
+        disk.unlink(PATH)
+    else:
+        replace_file(disk, PATH, change(disk.read_file(PATH)))
+
+
+@DAMAGES
+def test_one_that_cannot_be_used_is_no_start_and_can_be_made_anew(change: Change) -> None:
+    machine = killed_machine()
+    disk = machine.disk
+    assert isinstance(disk, MemoryFileSystem)
+    OffsetCheckpoint(disk, f"{DATA_DIR}/{LOG_START_OFFSET_FILE}").write({PARTITION: 3})
+    put(disk, change)
+    before = disk.contents()
+    for _ in range(2):
+        with pytest.raises(DataDirectoryError) as failure:
+            machine.open()
+        assert failure.value.fields["path"] == PATH
+        assert f"write `{REBUILD.decode()}`" in failure.value.message
+        assert disk.contents() == before
+    replace_file(disk, PATH, REBUILD + b"\n")
+    # Kafka's checkpoint may be older, so that deleted records are back: the operator knows.
+    assert starts(machine) == [3, 0]
+    machine.stop()
+    assert starts(machine) == [3, 0]
+
+
+@DAMAGES
+def test_one_that_cannot_be_used_takes_its_own_directory_offline(change: Change) -> None:
+    machine = killed_machine(DATA_DIR, "/other")
+    disk = machine.disk
+    assert isinstance(disk, MemoryFileSystem)
+    put(disk, change)
+    manager = machine.open()
+    assert [one.state for one in manager.directories()] == [DirectoryState.OFFLINE, DirectoryState.LIVE]
+    assert PATH in manager.directories()[0].reason
+    with pytest.raises(DataDirectoryError):
+        manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
+    new = TopicPartition("new", 0)
+    assert manager.open_log(new, TOPIC_ID, UNTIERED, is_first_opening=True).directory == "/other/new-0"
+
+
+def test_the_manifest_of_another_directory_is_refused() -> None:
+    machine = killed_machine(DATA_DIR, "/other")
+    replace_file(machine.disk, PATH, machine.disk.read_file(f"/other/{MANIFEST_FILE}"))
+    manager = machine.open()
+    assert [one.state for one in manager.directories()] == [DirectoryState.OFFLINE, DirectoryState.LIVE]
+
+
+def test_kafkas_checkpoint_decides_nothing() -> None:
+    machine = killed_machine()
+    for starts_there in ({}, {PARTITION: 1, SECOND: 16}):
+        OffsetCheckpoint(machine.disk, f"{DATA_DIR}/{LOG_START_OFFSET_FILE}").write(starts_there)
+        assert starts(machine) == [4, 12]
+        machine.kill()
+    starts(machine)
+    machine.stop()
+    found = OffsetCheckpoint(machine.disk, f"{DATA_DIR}/{LOG_START_OFFSET_FILE}").read()
+    assert found == {PARTITION: 4, SECOND: 12}
+
+
+def test_properties_that_are_lost_are_no_start() -> None:
+    machine = killed_machine()
+    [status] = machine.open().directories()
+    machine.kill()
+    machine.disk.unlink(f"{DATA_DIR}/{META_FILE}")
+    with pytest.raises(DataDirectoryError) as failure:
+        machine.open()
+    assert failure.value.fields == {"path": DATA_DIR, "directory_id": status.directory_id}
+
+
+def test_a_crash_while_a_directory_is_new_leaves_one_that_is_new() -> None:
+    rehearsal = FaultyFileSystem()
+    LogMachine(rehearsal).open()
+    for operation in range(1, rehearsal.operation_count + 1):
+        disk = FaultyFileSystem()
+        disk.crash_at(operation, part=0.5)
+        with pytest.raises(SimulatedCrash):
+            LogMachine(disk).open()
+        for survival in ALL_SURVIVALS:
+            machine = LogMachine(disk.reopened(survival))
+            assert machine.start().log_end_offset == 0
+            machine.stop()
+
+
+def test_a_directory_of_the_name_that_is_not_listed_is_not_used_before_an_operator_says_so() -> None:
+    machine = killed_machine()
+    machine.disk.rename(PARTITION_DIR, "/elsewhere")
+    manager = machine.open()
+    manager.delete_log(PARTITION)
+    machine.kill()
+    machine.disk.rename("/elsewhere", PARTITION_DIR)
+    manager = machine.open()
+    for is_first_opening in (False, True):
+        with pytest.raises(DataDirectoryError) as failure:
+            manager.open_log(PARTITION, TOPIC_ID, UNTIERED, is_first_opening=is_first_opening)
+        assert failure.value.fields == {"path": PARTITION_DIR}
+    machine.kill()
+    replace_file(machine.disk, PATH, REBUILD)
+    log = machine.open().open_log(PARTITION, TOPIC_ID, UNTIERED)
+    assert log.log_end_offset == 16
