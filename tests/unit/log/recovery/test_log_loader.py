@@ -9,7 +9,7 @@ from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.log_config import LogConfig
 from stratalog.log.recovery.log_recovery import LoadProgress, RecoveryReport
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.record.header import parse_header
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
