@@ -26,6 +26,8 @@ from stratalog.base.filesystem import AppendFile, Buffer, FileLock
 
 logger = logging.getLogger(__name__)
 
+# A whole file is read in such pieces.
+_PIECE_BYTES = 64 * 1024
 # POSIX guarantees 16, Linux and the BSDs give 1024.
 _MAX_PARTS = min(1024, os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16)
 # Below this many bytes one copy into one buffer costs less than a vector of many small pieces.
@@ -236,8 +238,15 @@ class PosixFileSystem:
         return PosixAppendFile(path, os.O_RDONLY)
 
     def read_file(self, path: str) -> bytes:
-        with open(path, "rb") as file:
-            return file.read()
+        # Without a file object, which takes twice as long: a start reads a few small files for each segment.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pieces: list[bytes] = []
+            while piece := os.read(descriptor, _PIECE_BYTES):
+                pieces.append(piece)
+            return b"".join(pieces)
+        finally:
+            os.close(descriptor)
 
     def list_directory(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
