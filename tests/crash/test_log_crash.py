@@ -204,9 +204,9 @@ class Worker:
     def run(self) -> None:
         self._cut.work(self.machine, self.ledger)
 
-    @classmethod
-    def sweep(cls, cut: Cut) -> CrashSweep[Worker]:
-        sweep = CrashSweep(lambda: cls(cut), cls.run, count=cut.sample_count)
+    @staticmethod
+    def sweep(cut: Cut) -> CrashSweep[Worker]:
+        sweep = CrashSweep(lambda: Worker(cut), Worker.run, count=cut.sample_count)
         machine = sweep.whole.machine
         assert machine.manager is not None
         sweep.whole.ledger.verify(machine.manager.log(PARTITION), after_crash=False)

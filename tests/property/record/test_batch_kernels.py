@@ -7,7 +7,7 @@ Rows have batches of all kinds, whole, changed in a few bytes, cut off, or rando
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, nullcontext
 from random import Random
 from types import SimpleNamespace
@@ -219,7 +219,7 @@ def whole(data: bytes) -> bytes:
 
 
 @contextmanager
-def long_way() -> Iterator[None]:
+def long_way() -> Generator[None]:
     """The callers of row kernels take each batch by itself."""
     with ExitStack() as patches:
         for module, name in (
@@ -314,11 +314,16 @@ def rewritten(data: bytes, survivors: bytearray | None, rule: BatchFilter) -> ob
         plan = SurvivorPlan()
         plan.survivors = [survivors]
     sink: Any = Sink()
-    streams: Any = SimpleNamespace(
-        slice_reader=lambda _: SliceReader(entry, PartsReader([data]).read, 1 << 20),
-        pass_by=lambda _: None,
-        producer_snapshot=lambda _: b"",
-    )
+
+    def ignored(_: object) -> None: ...
+
+    def reader_of(_: object) -> SliceReader:
+        return SliceReader(entry, PartsReader([data]).read, 1 << 20)
+
+    def no_snapshot(_: object) -> bytes:
+        return b""
+
+    streams: Any = SimpleNamespace(slice_reader=reader_of, pass_by=ignored, producer_snapshot=no_snapshot)
     rewriter = PartitionRewriter(run, plan, TombstoneRule(rule.drop_until_ms, rule.stamp_ms), sink)
     return rewriter.rewrite({"object": streams}, 1 << 20), bytes(sink.data)
 

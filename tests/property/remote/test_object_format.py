@@ -232,18 +232,30 @@ def plain(index: SliceIndex) -> SliceIndex:
     )
 
 
+def decode_its_header(data: bytes, _: object) -> object:
+    return decode_header(data)
+
+
+def decode_its_footer(data: bytes, ref: ObjectRef) -> object:
+    return decode_footer(data, ref.name)
+
+
+def decode_its_directory(data: bytes, _: object) -> object:
+    return decode_directory(data)
+
+
+def decode_its_index(data: bytes, index: SliceIndex) -> object:
+    return plain(decode_slice_index(data, index.data_bytes))
+
+
 CODECS = {
-    "header": Codec(headers(), encode_header, lambda data, _: decode_header(data), has_checksum=True),
-    "footer": Codec(
-        refs(), encode_footer, lambda data, ref: decode_footer(data, ref.name), has_checksum=True
-    ),
-    "directory": Codec(
-        directories, encode_directory, lambda data, _: decode_directory(data), has_checksum=False
-    ),
+    "header": Codec(headers(), encode_header, decode_its_header, has_checksum=True),
+    "footer": Codec(refs(), encode_footer, decode_its_footer, has_checksum=True),
+    "directory": Codec(directories, encode_directory, decode_its_directory, has_checksum=False),
     "index": Codec(
         indexes().map(plain),
         encode_slice_index,
-        lambda data, index: plain(decode_slice_index(data, index.data_bytes)),
+        decode_its_index,
         has_checksum=False,
     ),
 }

@@ -154,6 +154,18 @@ class TestCutOff:
                 store.get("key")
 
 
+SLOW_CALLS: dict[str, tuple[int, Answer, Callable[[S3ObjectStore], object]]] = {
+    "put": (4_000, Answer(), lambda store: store.put("key", bytes(8 << 20))),
+    "put_parts": (4_000, Answer(), lambda store: store.put_parts("key", [bytes(8 << 20)])),
+    "get": (31_000, Answer(body=b"data"), lambda store: store.get("key")),
+    "get_range": (
+        31_000,
+        Answer(206, bytes(20), RANGE_HEADERS),
+        lambda store: store.get_range("key", 10, 20),
+    ),
+}
+
+
 class TestDeadlines:
     def test_silence_ends(self) -> None:
         with scripted_s3([Answer(hangs=True)]) as server:
@@ -184,19 +196,9 @@ class TestDeadlines:
             assert "key" not in late.value.fields
             assert late.value.fields["endpoint"] == server.endpoint_url
 
-    @pytest.mark.parametrize(
-        ("step_ms", "answer", "call"),
-        [
-            (4_000, Answer(), lambda store: store.put("key", bytes(8 << 20))),
-            (4_000, Answer(), lambda store: store.put_parts("key", [bytes(8 << 20)])),
-            (31_000, Answer(body=b"data"), lambda store: store.get("key")),
-            (31_000, Answer(206, bytes(20), RANGE_HEADERS), lambda store: store.get_range("key", 10, 20)),
-        ],
-        ids=["put", "put_parts", "get", "get_range"],
-    )
-    def test_a_slow_call_is_given_up_when_its_time_is_over(
-        self, step_ms: int, answer: Answer, call: Callable[[S3ObjectStore], object]
-    ) -> None:
+    @pytest.mark.parametrize("name", SLOW_CALLS)
+    def test_a_slow_call_is_given_up_when_its_time_is_over(self, name: str) -> None:
+        step_ms, answer, call = SLOW_CALLS[name]
         with scripted_s3([answer]) as server:
             store = server.open_store(clock=ImpatientClock(step_ms), max_attempts=1)
             with pytest.raises(StoreUnavailableError) as late:

@@ -62,6 +62,6 @@ def test_a_start_on_a_silent_store_tells_of_it(caplog: pytest.LogCaptureFixture)
     builder = StorageEngineBuilder(seams, ServerSettings(data_dir="/data"))
     with ThreadPoolExecutor(1) as executor, pytest.raises(StoreUnavailableError):
         # No partition is opened, so none needs a host.
-        builder.open(cast("PartitionHost", None), lambda *_: executor, lambda: None)
+        builder.open(cast("PartitionHost", None), lambda _path, _count: executor, lambda: None)
     assert caplog.messages[0].startswith("still waiting for the store after 5 s")
     assert len(caplog.messages) == 12

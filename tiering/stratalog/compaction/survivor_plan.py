@@ -110,7 +110,7 @@ def _survivors_at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) ->
 
 def merge_keys(cursors: Sequence[KeyCursor]) -> None:
     """Set the bit of the newest entry of each hash. `cursors`: from the oldest to the newest."""
-    active = [cursor for cursor in cursors if not cursor.is_at_end]
+    active: list[KeyCursor] = [cursor for cursor in cursors if not cursor.is_at_end]
     while active:
         limit = min((bound for one in active if (bound := one.bound) is not None), default=None)
         consumed = merge_windows([one.window for one in active], limit, [one.survivors for one in active])

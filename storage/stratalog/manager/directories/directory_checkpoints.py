@@ -16,7 +16,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.checkpoint_entries import CheckpointEntries
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.manifest import ManifestFile
+from stratalog.manager.directories.manifest import ManifestFile, PartitionEntry
 from stratalog.manager.directories.spare_space import SpareSpace
 
 
@@ -74,7 +74,7 @@ class DirectoryCheckpoints:
         """The same for log starts, in the manifest and in Kafka's file. Raises OSError."""
         # Under both, so that no partition is put aside, or created again, before its entry is written.
         with self._lock, self._manifest.lock:
-            changed = {}
+            changed = dict[TopicPartition, PartitionEntry]()
             for log in filter(is_here, logs):
                 entry = self._manifest.entry(log.topic_partition)
                 # A start that was written may not be the log's yet; one that goes back is written at once.

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -32,7 +32,7 @@ from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.disk_error import disk_error
 from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
 from stratalog.manager.directories.locked_directory import DELETE_REASON, LockedDirectory
-from stratalog.manager.directories.manifest import AsideEntry, ManifestFile, PartitionState
+from stratalog.manager.directories.manifest import AsideEntry, ManifestFile, PartitionEntry, PartitionState
 from stratalog.manager.directories.spare_space import SpareSpace
 from stratalog.manager.partitions.partition_metadata import read_partition_metadata
 
@@ -149,7 +149,9 @@ class LogDirectory:
         self.health = health
         self.is_cordoned = is_cordoned
         self._opened = opened
-        listed = {} if opened is None else opened.files.manifest.now.partitions
+        listed: Mapping[TopicPartition, PartitionEntry] = (
+            {} if opened is None else opened.files.manifest.now.partitions
+        )
         self.partitions = {key for key, entry in listed.items() if entry.state is PartitionState.LIVE}
         """Live ones, and those that are about to be created here."""
         self.strays = {key for key, entry in listed.items() if entry.state is PartitionState.STRAY}

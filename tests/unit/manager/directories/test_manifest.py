@@ -236,8 +236,13 @@ def later(data: bytes) -> bytes:
     return sealed(data.partition(b"\n")[2].decode().replace("manifest 1", "manifest 2"))
 
 
-DAMAGES = pytest.mark.parametrize("change", [damage, flip, later, bytes.upper, lambda _: b"", None])
+def emptied(_: bytes) -> bytes:
+    return b""
+
+
 Change = Callable[[bytes], bytes] | None
+CHANGES: list[Change] = [damage, flip, later, bytes.upper, emptied, None]
+DAMAGES = pytest.mark.parametrize("change", CHANGES)
 
 
 def put(disk: MemoryFileSystem, change: Change) -> None:
