@@ -2,9 +2,8 @@
 
     version int16 = 0 | type int16
 
-Later versions may append fields. Types 0 and 1 end a transaction, and are the only ones in the logs of topics
-(see `end_transaction_marker`). The others are in Kafka's metadata log and its snapshots, several in a batch
-and without a producer; what their values say is nobody's business here.
+Later versions may append fields. Types 0 and 1 end a transaction (see `end_transaction_marker`). Kafka writes
+the others to its own metadata log; a log keeps them and gives them no meaning.
 """
 
 from __future__ import annotations
@@ -16,15 +15,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.record.record import Record
 
 _STRUCT = struct.Struct(">hh")
-_NAMES = (
-    "abort",
-    "commit",
-    "leader_change",
-    "snapshot_header",
-    "snapshot_footer",
-    "kraft_version",
-    "kraft_voters",
-)
+_NAMES = ("abort", "commit")
 
 
 class ControlKey(NamedTuple):
@@ -48,7 +39,7 @@ class ControlKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What Kafka calls the type, or its number."""
+        """Kafka's name of the type if it ends a transaction, else `control_type_` and its number."""
         is_known = self.control_type < len(_NAMES)
         return _NAMES[self.control_type] if is_known else f"control_type_{self.control_type}"
 

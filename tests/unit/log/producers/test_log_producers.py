@@ -24,6 +24,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import decode_all
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
+from stratalog.record.control_key import ControlKey
 from stratalog.record.record import Record
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -478,3 +479,22 @@ def test_a_transaction_index_that_cannot_be_synced_takes_the_log_offline() -> No
         log.roll()
     assert log.is_offline
     assert log.active_base_offset == 0
+
+
+def test_control_batches_of_other_types_end_no_transaction() -> None:
+    """Also if producer state is made again from the batches."""
+    machine = LogMachine()
+    log = machine.start()
+    for base_offset, number in enumerate([2, 7]):
+        records = [Record(0, 1000, ControlKey(0, number).pack(), b"\0\0")]
+        batch = encode_batch(records, base_offset=base_offset, leader_epoch=1, is_control=True)
+        log.append_as_follower(batch)
+    log.check()
+    machine.stop()
+    for name in machine.disk.list_directory(log.directory):
+        if name.endswith(".snapshot"):
+            machine.disk.unlink(f"{log.directory}/{name}")
+    log = machine.start()
+    log.check()
+    assert log.log_end_offset == log.last_stable_offset == 2
+    assert log.producers() == ()
