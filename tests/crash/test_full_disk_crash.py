@@ -104,8 +104,9 @@ class Work:
 def test_whenever_the_machine_dies_no_topic_is_taken_for_the_other(names_are_full: bool) -> None:
     sweep = CrashSweep(lambda: Work(names_are_full=names_are_full), Work.run, count=120)
     unlinked = [operation for operation in sweep.trace if operation.startswith("unlink")]
-    for suffix in (".log", ".timeindex", "leader-epoch-checkpoint"):
-        assert any(operation.endswith(suffix) for operation in unlinked) == names_are_full, suffix
+    assert any(operation.endswith(".timeindex") for operation in unlinked) == names_are_full
+    # A file of the deleted partition makes room for the manifest.
+    assert any(operation.endswith(".log") for operation in unlinked)
 
     def verify(death: Death[Work]) -> None:
         for disk in death.disks():

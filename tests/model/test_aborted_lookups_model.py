@@ -31,6 +31,8 @@ from stratalog.record.record import Record
 from stratalog.segment.file_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
@@ -199,7 +201,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         directory, sealed = self.log.directory, self.log.local_segments.sealed
         self.machine.stop()
         for segment in sealed if loses_indexes else ():
-            self.unlink(directory, segment.base_offset, set(INDEX_SUFFIXES) - {TRANSACTION_INDEX_SUFFIX})
+            self.unlink(directory, segment.base_offset, {OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
         self.log = self.machine.start()
         assert self.log.recovery_report.was_clean
 
@@ -280,7 +282,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
                 file.truncate(0)
                 file.append(data)
                 file.close()
-        self.unlink(directory, bases[0], set(INDEX_SUFFIXES) - {TRANSACTION_INDEX_SUFFIX})
+        self.unlink(directory, bases[0], {OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
         self.unlink(directory, bases[1], {LOG_SUFFIX, *INDEX_SUFFIXES})
         self.open_as_brokers()
         assert self.far_pair() is None or self.log.local_segments[at].fits(

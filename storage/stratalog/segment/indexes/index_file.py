@@ -59,7 +59,8 @@ class IndexFile:
             found_bytes = file.size()
         if found_bytes != size_bytes:
             raise CorruptRecordError(
-                "an index file does not have the size that its segment was sealed with",
+                "an index file does not have the size that its segment was sealed with; restart the server,"
+                " which rebuilds it",
                 path=self.path,
                 size_bytes=found_bytes,
                 expected_bytes=size_bytes,

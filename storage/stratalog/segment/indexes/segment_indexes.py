@@ -13,6 +13,7 @@ into it does not follow from the segment alone: a transaction may have begun bef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from errno import ENOENT
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.native.batch_kernels import index_rows
@@ -96,7 +97,14 @@ class SegmentIndexes:
         def opened() -> TransactionIndex:
             if seal.size_bytes == 0:
                 return TransactionIndex(base_offset)
-            return TransactionIndex.open(base_offset, cache, path, seal)
+            try:
+                return TransactionIndex.open(base_offset, cache, path, seal)
+            except FileNotFoundError as missing:
+                raise FileNotFoundError(
+                    ENOENT,
+                    "the transaction index is gone; restart the server, which rebuilds it from the batches",
+                    path,
+                ) from missing
 
         self._transaction_index, self._open_transactions = None, opened
 

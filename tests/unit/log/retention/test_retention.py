@@ -306,7 +306,7 @@ def test_files_are_unlinked_after_the_delay() -> None:
     log.update_tiered_end_offset(2)
     log.delete_local_segments(ignore_retention=True)
     deleted = [name for name in machine.disk.list_directory(PARTITION_DIR) if name.endswith(".deleted")]
-    assert len(deleted) == 6
+    assert len(deleted) == 8
     machine.clock.advance(4999)
     assert set(deleted) <= set(machine.disk.list_directory(PARTITION_DIR))
     machine.clock.advance(1)
