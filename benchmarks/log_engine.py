@@ -390,6 +390,9 @@ def measure_open(root: Path, scale: Scale) -> Iterator[Row]:
         first = Path(log.directory)
     for partition in range(1, scale.partitions):
         shutil.copytree(first, first.with_name(f"bench-{partition}"))
+    (directory / "manifest").write_text("rebuild")
+    with opened(directory):
+        pass  # The manifest lists the copies from now on.
     command = [sys.executable, __file__, OPEN_OPTION, str(directory), str(scale.partitions)]
     told = subprocess.run(command, check=True, capture_output=True, text=True)
     taken = json.loads(told.stdout)
