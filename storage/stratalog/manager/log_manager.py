@@ -15,8 +15,9 @@ duty. Lock order: a log's locks before those of this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -38,7 +39,6 @@ from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.found_partitions import FoundPartitions
 from stratalog.manager.directories.locked_directory import DELETE_REASON
 from stratalog.manager.directories.log_directory import LogDirectory, LogDirectoryStatus
-from stratalog.manager.log_closing import Threads, close_logs
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.log_opener import LogOpener, WantedLog
 from stratalog.manager.log_tasks import LogTasks
@@ -47,8 +47,17 @@ from stratalog.manager.moves.move_registry import MoveRegistry
 from stratalog.manager.partitions.import_mark import read_import_mark
 from stratalog.manager.partitions.put_away import PutAway
 from stratalog.manager.partitions.stray_partitions import ClaimOf, StrayPartitions
-from stratalog.manager.recovery_progress import RecoveryProgress
 from stratalog.segment.segment_resources import SegmentResources
+
+R = TypeVar("R")
+
+
+class Threads(Protocol):
+    """Threads of the caller, as an executor of Python's library offers them. Thread-safe."""
+
+    def map(self, work: Callable[[UnifiedLog], R], /, *logs: Iterable[UnifiedLog]) -> Iterator[R]:
+        """The results of all calls, in order."""
+        ...
 
 
 class LogManager:
@@ -77,7 +86,6 @@ class LogManager:
         self._guard = directories.guard
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._loading: set[TopicPartition] = set()
-        self._progress = RecoveryProgress()
         self.file_delete_delay_ms = settings.file_delete_delay_ms
         """Directories of deleted partitions, and what moves leave, are removed after this long; may be set at
         any time, for what is deleted from then on."""
@@ -205,7 +213,7 @@ class LogManager:
     @property
     def remaining_segment_counts(self) -> dict[str, int]:
         """By thread that opens logs, the segments of its log that it has not walked yet."""
-        return self._progress.remaining_segment_counts
+        return self._opener.progress.remaining_segment_counts
 
     def end_start(self, claim_of: ClaimOf) -> None:
         """All logs that topics want were opened: the rest are strays, see `StrayPartitions`."""
@@ -243,7 +251,7 @@ class LogManager:
             self._loading.add(partition)
         wanted = WantedLog(partition, topic_id, config, start_offset, is_first_opening)
         try:
-            log = self._opener.open(wanted, self._progress.told_by(on_progress))
+            log = self._opener.open(wanted, on_progress)
             with self._guard:
                 assert not self._is_closed
                 self._directories.of(log).note_opened(partition)
@@ -254,7 +262,7 @@ class LogManager:
                 self._loading.discard(partition)
                 for directory in self._directories:
                     directory.note_tried(partition)
-            self._progress.finished()
+            self._opener.progress.finished()
         return log
 
     def log(self, partition: TopicPartition) -> UnifiedLog:
@@ -449,7 +457,7 @@ class LogManager:
         failures: list[LogStoreError] = []
         online = self._directories.online()
         try:
-            failed = close_logs(self.logs(), self._is_on_working_disk, threads)
+            failed = self._close_logs(threads)
             failures += failed.values()
             for directory in online:
                 try:
@@ -464,8 +472,19 @@ class LogManager:
         if failures:
             raise failures[0]
 
-    def _is_on_working_disk(self, log: UnifiedLog) -> bool:
-        return self._directories.of(log).is_online
+    def _close_logs(self, threads: Threads | None) -> dict[UnifiedLog, LogStoreError]:
+        """Close all logs, and flush those whose directory works; returns the error of each that failed."""
+
+        def close(log: UnifiedLog) -> LogStoreError | None:
+            try:
+                log.close(flush=self._directories.of(log).is_online)
+            except LogStoreError as failure:
+                return failure
+            return None
+
+        logs = self.logs()
+        outcomes = map(close, logs) if threads is None else threads.map(close, logs)
+        return {log: failure for log, failure in zip(logs, outcomes, strict=True) if failure is not None}
 
     def _close_directory(self, directory: LogDirectory, *, has_failed: bool) -> None:
         logs = self.logs()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
@@ -56,6 +57,39 @@ class WantedLog(NamedTuple):
     is_first_opening: bool
 
 
+class RecoveryProgress:
+    """The segments that each opening thread still has to walk. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._remaining: dict[str, int] = {}
+
+    @property
+    def remaining_segment_counts(self) -> dict[str, int]:
+        """By name of the thread, segments of the log that it is loading; 0 for an idle thread."""
+        with self._guard:
+            return dict(self._remaining)
+
+    def reporting_to(self, also: Callable[[LoadProgress], None] | None) -> Callable[[LoadProgress], None]:
+        """A function for the loader of a log, which notes the progress and passes it to `also`."""
+
+        def report(progress: LoadProgress) -> None:
+            self._note(progress.remaining_segment_count)
+            if also is not None:
+                also(progress)
+
+        return report
+
+    def finished(self) -> None:
+        """This thread has loaded its log, or failed to."""
+        if self._remaining:
+            self._note(0)
+
+    def _note(self, count: int) -> None:
+        with self._guard:
+            self._remaining[threading.current_thread().name] = count
+
+
 class LogOpener:
     """Thread-safe; one partition is loaded by one thread at a time."""
 
@@ -84,9 +118,13 @@ class LogOpener:
         self.producer_id_expiration_ms = settings.producer_id_expiration_ms
         """Of the next log that is loaded."""
         self._checkpoint = checkpoint
+        self.progress = RecoveryProgress()
 
-    def open(self, wanted: WantedLog, on_progress: Callable[[LoadProgress], None]) -> UnifiedLog:
+    def open(
+        self, wanted: WantedLog, also_report_to: Callable[[LoadProgress], None] | None = None
+    ) -> UnifiedLog:
         """The log, as far as its files say it. Raises DataDirectoryError, CorruptRecordError."""
+        on_progress = self.progress.reporting_to(also_report_to)
         found = self._find(wanted)
         if found is not None:
             self._require_present(found, wanted.partition)

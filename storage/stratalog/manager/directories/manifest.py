@@ -31,7 +31,6 @@ file. The log start is Kafka's too (`log-start-offset-checkpoint`), but for Kafk
 from __future__ import annotations
 
 import enum
-import posixpath
 import re
 import threading
 from collections.abc import Iterable, Mapping
@@ -41,9 +40,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from stratalog.base.atomic_file import TEMPORARY_SUFFIX
+from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
-from stratalog.base.file_contents import write_file
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.manager.partitions.partition_metadata import format_topic_id, parse_topic_id
@@ -245,7 +243,7 @@ class ManifestFile:
         self._manifest = manifest
         # A line is made again only where its entry has changed: there may be many thousands.
         self._lines = {key: _partition_line(key, entry) for key, entry in manifest.partitions.items()}
-        # An update has failed half-way, so the file may say something else.
+        # An update has failed after it began to rename, so the file may have other contents than `now`.
         self._is_unsure = False
 
     @property
@@ -286,13 +284,12 @@ class ManifestFile:
             }
             lines = _changed(self._lines, changed_lines)
             data = _sealed(changed.directory_id, changed.siblings, lines.values(), changed.aside)
-            # As `replace_file`, in two steps: where the first one fails nothing has changed for certain.
-            write_file(self._filesystem, self._path + TEMPORARY_SUFFIX, [data])
-            self._is_unsure = True
-            self._filesystem.rename(self._path + TEMPORARY_SUFFIX, self._path)
-            self._filesystem.sync_directory(posixpath.dirname(self._path))
+            replace_file(self._filesystem, self._path, data, before_rename=self._note_unsure)
             self._is_unsure = False
             self._manifest, self._lines = changed, lines
+
+    def _note_unsure(self) -> None:
+        self._is_unsure = True
 
     def change(self, partition: TopicPartition, **fields: object) -> None:
         """Change fields of the partition's entry, if it has one; as `update`."""
