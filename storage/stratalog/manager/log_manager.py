@@ -15,7 +15,7 @@ duty. Lock order: a log's locks before those of this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -194,10 +194,13 @@ class LogManager:
         with self._guard:
             return tuple(directory.status for directory in self._directories)
 
-    def cordon(self, path: str, *, is_cordoned: bool = True) -> None:
-        """No new partition goes to that directory from now on, or may again. Raises DataDirectoryError where
-        there is no such directory."""
-        self._directories.cordon(path, is_cordoned=is_cordoned)
+    def altered_cordons(self) -> tuple[str, ...] | None:
+        """See `DirectorySet.altered_cordons`."""
+        return self._directories.altered_cordons()
+
+    def alter_cordons(self, paths: Sequence[str] | None) -> None:
+        """See `DirectorySet.alter_cordons`. Raises DataDirectoryError."""
+        self._directories.alter_cordons(paths)
 
     def path_of(self, partition: TopicPartition) -> str:
         """The partition's directory, or the one that it would have."""

@@ -143,14 +143,13 @@ async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
         [text] = told()
         assert f": {wrong}. " in text
         assert f"as in {data}, {other};" in text
-        assert "log-dirs uncordon PATH" in text
     async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": other}):
         assert told() == []
     async with service_bench(tmp_path, config={"cordoned.log.dirs": other}) as bench:
         assert len(told()) == 1
-        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-    async with service_bench(tmp_path, config={"cordoned.log.dirs": other}):
-        assert told() == []
+        with pytest.raises(InvalidRequestError):
+            await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
 
 
 async def test_the_last_uncordon_leaves_nothing_behind_but_against_the_start(tmp_path: Path) -> None:
@@ -173,37 +172,22 @@ async def test_the_last_uncordon_leaves_nothing_behind_but_against_the_start(tmp
         assert await states(bench) == ["live", "live"], "let in for good"
 
 
-async def test_uncordon_says_what_became_of_the_directory(tmp_path: Path) -> None:
-    disk, data, other, wrong = FailingDisk(), f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
-
-    async def uncordon(bench: ServiceBench, path: str) -> str:
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", path)
-        assert shown.exit_code == 0, shown.output
-        return str(shown.output)
-
-    cordoned = {"cordoned.log.dirs": f"{data},{other},{wrong}"}
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        await bench.client.admin.create_topic("t", 2)
-        number = next(number for number in range(2) if path_of(bench, number) == other)
-    async with service_bench(tmp_path, config=cordoned) as bench:
-        assert await uncordon(bench, data) == f"{data} takes new partitions\n"
-        assert (
-            await uncordon(bench, other)
-            == f"the cordon of {other} is gone; it takes no new partitions while it is missing\n"
-        )
-        assert (
-            await uncordon(bench, wrong)
-            == f"the cordon of {wrong} is gone; the server was started without that directory\n"
-        )
+async def test_the_cordon_of_an_offline_directory_cannot_be_altered(tmp_path: Path) -> None:
+    disk, data, other = FailingDisk(), f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await bench.client.admin.create_topic("t", 2)
         await bench.client.admin.cordon_log_dir(other)
         disk.broken = (other,)
+        number = next(number for number in range(2) if path_of(bench, number) == other)
         with pytest.raises(DataDirectoryError):
             await bench.append("t", [b"x"], number)
-        assert (
-            await uncordon(bench, other)
-            == f"the cordon of {other} is gone; it takes no new partitions while it is offline\n"
-        )
+        shown = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", other)
+        assert shown.exit_code == 1
+        assert isinstance(shown.exception, DataDirectoryError)
+        with pytest.raises(DataDirectoryError) as refusal:
+            await bench.client.admin.alter_configs({"cordoned.log.dirs": data})
+        assert refusal.value.fields["path"] == other
+        assert dict(bench.server.engine.runtime.layers.dynamic) == {"cordoned.log.dirs": other}
 
 
 async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:

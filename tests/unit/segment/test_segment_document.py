@@ -33,7 +33,6 @@ from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.places import DOCS
 
@@ -127,6 +126,7 @@ def test_the_manifest() -> None:
             TopicPartition("orders", 3): PartitionEntry(topic_id, PartitionState.INCOMING, 0, 1),
         },
         {f"orders-1.{MOVE.hex}-stray": AsideEntry(TopicPartition("orders", 1), topic_id, 0, 17)},
+        cordoned=True,
     )
     assert format_manifest(manifest).decode() == example("manifest")
     assert parse_manifest(example("manifest").encode()) == manifest
@@ -138,10 +138,3 @@ def test_the_claims(directory: MemoryFileSystem) -> None:
     file.write(claims)
     assert directory.read_file("/d/claims-0000").decode() == example("claims")
     assert file.read() == claims
-
-
-def test_the_cordoned_directories(directory: MemoryFileSystem) -> None:
-    file = CordonFile(directory, "/d")
-    file.write("/disk/b,/disk/c")
-    assert directory.read_file(file.path).decode() == example("cordons")
-    assert file.read() == "/disk/b,/disk/c"

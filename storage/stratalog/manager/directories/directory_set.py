@@ -69,7 +69,8 @@ class DirectorySet:
         *,
         written_by_broker: bool = False,
     ) -> DirectorySet:
-        """Lock all, and read their files. `cordoned`: those of `paths` that take nothing new.
+        """Lock all, and read their files. `cordoned`: those of `paths` that take no new partitions, unless
+        their manifests say otherwise.
         `on_all_failed` is called once, when the last directory goes offline later on. `written_by_broker`:
         see `LogManagerSettings`.
 
@@ -243,11 +244,29 @@ class DirectorySet:
             )
         return min(open_ones, key=lambda directory: len(directory.partitions))
 
-    def cordon(self, path: str, *, is_cordoned: bool) -> None:
-        """No new partition goes there from now on, or may again. Raises DataDirectoryError where there is no
-        such directory."""
+    def altered_cordons(self) -> tuple[str, ...] | None:
+        """Paths of the cordoned directories; None where no manifest has a cordon, so the settings hold."""
+        if all(directory.altered_cordon is None for directory in self._directories):
+            return None
+        return tuple(directory.path for directory in self._directories if directory.is_cordoned)
+
+    def alter_cordons(self, paths: Sequence[str] | None) -> None:
+        """Let these directories take no new partitions from now on, and all others take them; None: as the
+        settings say. Durable when it returns.
+
+        Raises DataDirectoryError if a path is not that of a log directory, or a directory that would change
+        is offline: then nothing has changed. If a disk refuses the change it holds for the directories
+        before that one, as it may after a crash.
+        """
         with self.guard:
-            self.at(path).is_cordoned = is_cordoned
+            chosen = None if paths is None else {self.at(path) for path in paths}
+            wanted = {one: None if chosen is None else one in chosen for one in self._directories}
+            for directory, is_cordoned in wanted.items():
+                refusal = directory.cordon_refusal(is_cordoned)
+                if refusal is not None:
+                    raise refusal
+            for directory, is_cordoned in wanted.items():
+                directory.cordon(is_cordoned)
 
     @property
     def bound_store_id(self) -> str | None:

@@ -6,7 +6,8 @@
       \\                           |
        +--------- failure --------+--> offline
 
-A cordoned directory serves the logs that it has and gets no new ones. Offline is for good: see
+A cordoned directory serves the logs that it has and gets no new ones. Its manifest says so, if that was
+altered, and otherwise the settings. Offline is for good: see
 `DirectoryHealth`. A directory that cannot be used when the process starts is offline from the beginning, and
 its partitions are unknown then. So are those of a directory that is missing, see `SiblingDirectories`.
 
@@ -29,7 +30,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
-from stratalog.log.disk_error import disk_error
+from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
 from stratalog.manager.directories.locked_directory import DELETE_REASON, LockedDirectory
 from stratalog.manager.directories.manifest import AsideEntry, ManifestFile, PartitionEntry, PartitionState
@@ -145,9 +146,9 @@ class LogDirectory:
     def __init__(
         self, health: DirectoryHealth, opened: OpenedDirectory | None, *, is_cordoned: bool = False
     ) -> None:
-        """`opened`: None where the directory cannot be used."""
+        """`opened`: None if the directory cannot be used. `is_cordoned`: if the manifest has no cordon."""
         self.health = health
-        self.is_cordoned = is_cordoned
+        self._is_cordoned_by_default = is_cordoned
         self._opened = opened
         listed: Mapping[TopicPartition, PartitionEntry] = (
             {} if opened is None else opened.files.manifest.now.partitions
@@ -236,6 +237,41 @@ class LogDirectory:
         """Of two copies of a partition the one with the higher number is newer; -1 where none is here."""
         entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
         return -1 if entry is None else entry.move_number
+
+    @property
+    def altered_cordon(self) -> bool | None:
+        """The cordon that the manifest has; None where it has none, or the directory could not be read."""
+        return None if self._opened is None else self._opened.files.manifest.now.cordoned
+
+    @property
+    def is_cordoned(self) -> bool:
+        """The directory takes no new partitions."""
+        altered = self.altered_cordon
+        return self._is_cordoned_by_default if altered is None else altered
+
+    def cordon(self, is_cordoned: bool | None) -> None:
+        """Take no new partitions from now on, or take them again; None: as the settings say. Durable when it
+        returns. Raises DataDirectoryError, with the former cordon in force."""
+        refusal = self.cordon_refusal(is_cordoned)
+        if refusal is not None:
+            raise refusal
+        if self.is_online:
+            # Only a directory that the settings cordon has to remember that it is not.
+            kept = None if is_cordoned is False and not self._is_cordoned_by_default else is_cordoned
+            with disk_errors(self.path):
+                self.spare.writing(lambda: self.manifest.set_cordoned(kept))
+
+    def cordon_refusal(self, is_cordoned: bool | None) -> DataDirectoryError | None:
+        """The error of a change that `cordon` cannot write because the directory is offline."""
+        wanted = self._is_cordoned_by_default if is_cordoned is None else is_cordoned
+        if self.is_online or wanted == self.is_cordoned:
+            return None
+        return DataDirectoryError(
+            "the log directory is offline, so its cordon cannot be altered; repair its disk, restart the"
+            " server and try again. Until then it takes no new partitions",
+            path=self.path,
+            reason=self.health.reason,
+        )
 
     @property
     def status(self) -> LogDirectoryStatus:

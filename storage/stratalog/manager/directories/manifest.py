@@ -1,10 +1,11 @@
-"""`manifest`: which partitions a log directory has, and which other directories belong with it.
+"""`manifest`: lists the partitions of a log directory, its cordon, and the other directories of the server.
 
 One file in each log directory. It decides; names of directories and Kafka's files follow it::
 
     1c291ca3                                        CRC-32C of the rest, eight hexadecimal digits
     manifest 1                                      the version
     directory 66OiJamjSDoWdGb695vWvA                directory.id, as in meta.properties
+    cordoned yes                                    no new partitions; absent where it was not altered
     sibling hT0dKZTUQYWRW1R1pmXqAA /disk-b/logs     another directory of the server, and its last path
     partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 -
     aside orders-1.UUID-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17
@@ -17,6 +18,9 @@ that it is moving to (`-`: none). The states::
     live        the partition's log
     incoming    a copy on its way from another directory; `log_move` says how it becomes live
     stray       no topic wants it, and it keeps its name; see `stray_partitions`
+
+`cordoned` is the altered part of `cordoned.log.dirs` that concerns this directory: `yes` or `no`. Without it
+the configuration of the start decides.
 
 Of two live entries of one partition the one with the higher move number is the partition.
 
@@ -55,6 +59,7 @@ _MAX_PARTITION = 2**31 - 1
 # Names of files are bytes; those that are not UTF-8 have their own stand-ins in a text.
 _ANY_NAME = "surrogateescape"
 _NONE = "-"
+_YES_OR_NO = {True: "yes", False: "no"}
 _OFFSET = re.compile("0|[1-9][0-9]{0,18}")
 
 Key = TypeVar("Key")
@@ -98,28 +103,24 @@ class Manifest(NamedTuple):
     partitions: Mapping[TopicPartition, PartitionEntry] = {}
     aside: Mapping[str, AsideEntry] = {}
     """By the directory's name."""
+    cordoned: bool | None = None
+    """Whether the directory takes no new partitions; None: as the configuration of the start says."""
 
 
 def format_manifest(manifest: Manifest) -> bytes:
     """The file's contents."""
-    return _sealed(
-        manifest.directory_id,
-        manifest.siblings,
-        [_partition_line(partition, entry) for partition, entry in manifest.partitions.items()],
-        manifest.aside,
-    )
+    return _sealed(manifest, [_partition_line(*item) for item in manifest.partitions.items()])
 
 
-def _sealed(
-    directory_id: str, siblings: Mapping[str, str], lines: Iterable[str], aside: Mapping[str, AsideEntry]
-) -> bytes:
+def _sealed(manifest: Manifest, partition_lines: Iterable[str]) -> bytes:
     text = "\n".join(
         [
             _TITLE,
-            f"directory {_quoted(directory_id)}",
-            *(f"sibling {_quoted(key)} {_quoted(path)}" for key, path in siblings.items()),
-            *lines,
-            *(_aside_line(name, entry) for name, entry in aside.items()),
+            f"directory {_quoted(manifest.directory_id)}",
+            *([] if manifest.cordoned is None else [f"cordoned {_YES_OR_NO[manifest.cordoned]}"]),
+            *(f"sibling {_quoted(key)} {_quoted(path)}" for key, path in manifest.siblings.items()),
+            *partition_lines,
+            *(_aside_line(name, entry) for name, entry in manifest.aside.items()),
             "",
         ]
     ).encode()
@@ -175,10 +176,13 @@ def _parsed(lines: Iterable[str]) -> Manifest:
     siblings: dict[str, str] = {}
     partitions: dict[TopicPartition, PartitionEntry] = {}
     aside: dict[str, AsideEntry] = {}
+    cordoned: bool | None = None
     for line in lines:
         match line.split(" "):
             case ["directory", directory_id]:
                 directory_ids.append(_unquoted(directory_id))
+            case ["cordoned", "yes" | "no" as answer]:
+                cordoned = answer == "yes"
             case ["sibling", directory_id, path]:
                 siblings[_unquoted(directory_id)] = _unquoted(path)
             case ["partition", name, topic_id, state, start, number, moving_to]:
@@ -196,7 +200,7 @@ def _parsed(lines: Iterable[str]) -> Manifest:
             case _:
                 raise ValueError(f"unknown line {line}")
     [directory_id] = directory_ids
-    return Manifest(directory_id, siblings, partitions, aside)
+    return Manifest(directory_id, siblings, partitions, aside, cordoned)
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:
@@ -276,17 +280,24 @@ class ManifestFile:
                 partitions=_changed(now.partitions, partitions or {}),
                 aside=_changed(now.aside, aside or {}),
             )
-            if changed == now and not self._is_unsure:
-                return
             changed_lines = {
                 key: None if entry is None else _partition_line(key, entry)
                 for key, entry in (partitions or {}).items()
             }
-            lines = _changed(self._lines, changed_lines)
-            data = _sealed(changed.directory_id, changed.siblings, lines.values(), changed.aside)
-            replace_file(self._filesystem, self._path, data, before_rename=self._note_unsure)
-            self._is_unsure = False
-            self._manifest, self._lines = changed, lines
+            self._write(changed, _changed(self._lines, changed_lines))
+
+    def set_cordoned(self, cordoned: bool | None) -> None:
+        """Set that field; otherwise as `update`."""
+        with self.lock:
+            self._write(self._manifest._replace(cordoned=cordoned), self._lines)
+
+    def _write(self, changed: Manifest, lines: dict[TopicPartition, str]) -> None:
+        if changed == self._manifest and not self._is_unsure:
+            return
+        data = _sealed(changed, lines.values())
+        replace_file(self._filesystem, self._path, data, before_rename=self._note_unsure)
+        self._is_unsure = False
+        self._manifest, self._lines = changed, lines
 
     def _note_unsure(self) -> None:
         self._is_unsure = True

@@ -207,24 +207,23 @@ def test_a_cordoned_directory_serves_what_it_has_and_takes_nothing_new() -> None
     manager = machine.open()
     for partition in P[:4]:
         append(manager, partition)
-    manager.cordon(B)
+    manager.alter_cordons([B])
     append(manager, P[4])
     append(manager, P[5])
     assert where(manager) == {A: [0, 2, 4, 5], B: [1, 3]}
     manager.log(P[1]).append_as_leader(BATCH, 1)
     assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.CORDONED]
-    manager.cordon(A)
+    manager.alter_cordons([A, B])
     with pytest.raises(DataDirectoryError, match="cordoned; uncordon one"):
         append(manager, P[6])
-    manager.cordon(B, is_cordoned=False)
+    manager.alter_cordons([A])
     append(manager, P[6])
     assert manager.directory_of(P[6]) == B
     with pytest.raises(DataDirectoryError, match="no log directory of this path") as failure:
-        manager.cordon(C)
+        manager.alter_cordons([C])
     assert failure.value.fields["log_dirs"] == f"{A}, {B}"
     machine.stop()
-    again = LogMachine(disk, data_dirs=(A, B), cordoned_dirs=(A,))
-    manager = again.open()
+    manager = machine_of(disk).open()
     assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 1
     append(manager, P[7])
     assert manager.directory_of(P[7]) == B

@@ -211,10 +211,10 @@ def killed_machine(*data_dirs: str) -> LogMachine:
     """Records of two logs were deleted, and the process was killed right after."""
     machine = LogMachine(config=UNTIERED, data_dirs=data_dirs or (DATA_DIR,), ids=SequentialIds())
     manager = machine.open()
-    for path in data_dirs[1:]:
-        manager.cordon(path)
+    manager.alter_cordons(data_dirs[1:])
     filled(manager, PARTITION, 4)
     filled(manager, SECOND, 12)
+    manager.alter_cordons(None)
     machine.kill()
     return machine
 

@@ -433,10 +433,10 @@ def test_a_move_that_cannot_be_is_refused() -> None:
         manager.begin_move(PARTITION, "/nowhere")
     with pytest.raises(LogStoreError):
         manager.begin_move(TopicPartition("unknown", 0), OTHER_DIR)
-    manager.cordon(OTHER_DIR)
+    manager.alter_cordons([OTHER_DIR])
     with pytest.raises(InvalidRequestError, match="uncordon"):
         manager.begin_move(PARTITION, OTHER_DIR)
-    manager.cordon(OTHER_DIR, is_cordoned=False)
+    manager.alter_cordons([])
     moving.disk.make_directories(OTHER_PARTITION_DIR)
     with pytest.raises(DataDirectoryError, match="holds a directory of this partition"):
         manager.begin_move(PARTITION, OTHER_DIR)
@@ -461,9 +461,9 @@ def test_what_other_moves_still_take_is_not_free() -> None:
         """And with a third log that is in the other directory."""
         moving = MovingLog(free_bytes=free_bytes)
         for partition, elsewhere in ((second, OTHER_DIR), (third, DATA_DIR)):
-            moving.manager.cordon(elsewhere)
+            moving.manager.alter_cordons([elsewhere])
             log = moving.manager.open_log(partition, TOPIC_ID, moving.config)
-            moving.manager.cordon(elsewhere, is_cordoned=False)
+            moving.manager.alter_cordons([])
             log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
         return moving
 

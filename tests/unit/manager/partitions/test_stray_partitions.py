@@ -67,10 +67,10 @@ def machine_with_ghost(disk: FileSystem | None = None, *dirs: str) -> LogMachine
     machine = LogMachine(disk, data_dirs=dirs or (A,), ids=IDS)
     manager = machine.open()
     manager.bind_store("store")
-    for path in dirs[1:]:
-        manager.cordon(path)
+    manager.alter_cordons(dirs[1:])
     fill(manager, KEPT, KEPT_ID)
     fill(manager, GHOST, GHOST_ID)
+    manager.alter_cordons(None)
     manager.log(GHOST).increment_log_start_offset(1)
     manager.checkpoint()
     machine.kill()
