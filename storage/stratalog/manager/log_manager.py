@@ -44,7 +44,6 @@ from stratalog.manager.log_opener import LogOpener, WantedLog
 from stratalog.manager.log_tasks import LogTasks
 from stratalog.manager.moves.log_move import LogMove
 from stratalog.manager.moves.move_registry import MoveRegistry
-from stratalog.manager.partitions.import_mark import read_import_mark
 from stratalog.manager.partitions.put_away import PutAway
 from stratalog.manager.partitions.stray_partitions import ClaimOf, StrayPartitions
 from stratalog.segment.segment_resources import SegmentResources
@@ -280,11 +279,9 @@ class LogManager:
         return log
 
     def import_epoch(self, partition: TopicPartition) -> int | None:
-        """The epoch under which the partition's directory was taken over from a broker; None where it was
-        not. Raises DataDirectoryError."""
-        path = self.path_of(partition)
-        with disk_errors(path):
-            return read_import_mark(self.filesystem, path)
+        """The epoch under which an import took the partition over from a broker; None if none did."""
+        holder = self._directories.holder(partition)
+        return None if holder is None else holder.import_epoch(partition)
 
     def logs(self) -> tuple[UnifiedLog, ...]:
         """All open logs, in order, those that are offline among them."""

@@ -273,7 +273,9 @@ class LogOpener:
         for directory, name, aside in found:
             path, former_path = directory.partition_path(wanted.partition), f"{directory.path}/{name}"
             self._require_not_unlisted(wanted.partition)
-            entry = PartitionEntry(aside.topic_id, log_start_offset=aside.log_start_offset)
+            entry = PartitionEntry(
+                aside.topic_id, log_start_offset=aside.log_start_offset, import_epoch=aside.import_epoch
+            )
             with disk_errors(former_path):
                 if self._filesystem.exists(path):
                     # A creation was cut off there, before it had a record.

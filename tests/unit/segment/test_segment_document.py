@@ -20,7 +20,6 @@ from stratalog.manager.directories.manifest import (
     format_manifest,
     parse_manifest,
 )
-from stratalog.manager.partitions.import_mark import parse_import_mark, write_import_mark
 from stratalog.manager.partitions.partition_metadata import (
     format_partition_metadata,
     parse_partition_metadata,
@@ -110,19 +109,13 @@ def directory() -> MemoryFileSystem:
     return disk
 
 
-def test_the_mark_of_an_import(directory: MemoryFileSystem) -> None:
-    write_import_mark(directory, "/d", 12)
-    assert directory.read_file("/d/import.metadata").decode() == example("import mark")
-    assert parse_import_mark(example("import mark").encode()) == 12
-
-
 def test_the_manifest() -> None:
     topic_id = parse_partition_metadata(example("partition metadata"))
     manifest = Manifest(
         "66OiJamjSDoWdGb695vWvA",
         {"hT0dKZTUQYWRW1R1pmXqAA": "/disk-b/logs"},
         {
-            TopicPartition("orders", 0): PartitionEntry(topic_id, PartitionState.LIVE, 105823, 2),
+            TopicPartition("orders", 0): PartitionEntry(topic_id, PartitionState.LIVE, 105823, 2, "", 12),
             TopicPartition("orders", 3): PartitionEntry(topic_id, PartitionState.INCOMING, 0, 1),
         },
         {f"orders-1.{MOVE.hex}-stray": AsideEntry(TopicPartition("orders", 1), topic_id, 0, 17)},

@@ -19,7 +19,6 @@ Besides one directory for each partition it has::
 A partition's directory has, beside the files of the log::
 
     partition.metadata                  the topic's id, for Kafka's tools; the manifest decides
-    import.metadata                     it was taken over from a broker, see `import_mark`
 
 **A manifest that is missing or damaged** beside partitions takes the directory offline: without it a start
 would show deleted records, or an older copy of a partition. An operator who accepts that writes `rebuild`

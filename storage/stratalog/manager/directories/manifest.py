@@ -7,13 +7,13 @@ One file in each log directory. It decides; names of directories and Kafka's fil
     directory 66OiJamjSDoWdGb695vWvA                directory.id, as in meta.properties
     cordoned yes                                    no new partitions; absent where it was not altered
     sibling hT0dKZTUQYWRW1R1pmXqAA /disk-b/logs     another directory of the server, and its last path
-    partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 -
-    aside orders-1.UUID-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17
+    partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - -
+    aside orders-1.UUID-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17 -
 
 Fields are separated by a space; ids of directories, paths and names are percent-encoded.
 
-A `partition` line names the partition, its topic, its state, its log start, its move number and the directory
-that it is moving to (`-`: none). The states::
+A `partition` line names the partition, its topic, its state, its log start, its move number, the directory
+that it is moving to, and the epoch under which an import took it over (`-`: none). The states::
 
     live        the partition's log
     incoming    a copy on its way from another directory; `log_move` says how it becomes live
@@ -25,8 +25,9 @@ the configuration of the start decides.
 Of two live entries of one partition the one with the higher move number is the partition.
 
 An `aside` line names a directory that has lost its partition's name, or is about to: the partition and topic
-that it was, its log start and its recovery point. The end of its name says why: `delete`, `stray`, `fenced`.
-The line is written before the rename, so a start finishes a rename that a crash has cut off.
+that it was, its log start, its recovery point and its import epoch. The end of its name says why: `delete`,
+`stray`, `fenced`. The line is written before the rename, so a start finishes a rename that a crash has cut
+off.
 
 A change replaces the whole file, so it happens or does not. A directory that serves partitions always has the
 file. The log start is Kafka's too (`log-start-offset-checkpoint`), but for Kafka's tools: this file decides.
@@ -83,6 +84,8 @@ class PartitionEntry(NamedTuple):
     move_number: int = 0
     moving_to: str = ""
     """directory.id of the target of a move that may be done; empty where there is none."""
+    import_epoch: int | None = None
+    """Epoch under which an import took the partition over from a broker; None if none did. It stays."""
 
 
 class AsideEntry(NamedTuple):
@@ -92,6 +95,7 @@ class AsideEntry(NamedTuple):
     topic_id: UUID
     log_start_offset: int
     recovery_point: int
+    import_epoch: int | None = None
 
 
 class Manifest(NamedTuple):
@@ -131,14 +135,19 @@ def _partition_line(partition: TopicPartition, entry: PartitionEntry) -> str:
     return (
         f"partition {_quoted(str(partition))} {format_topic_id(entry.topic_id)} {entry.state.value}"
         f" {entry.log_start_offset} {entry.move_number} {_quoted(entry.moving_to) or _NONE}"
+        f" {_epoch_text(entry.import_epoch)}"
     )
 
 
 def _aside_line(name: str, entry: AsideEntry) -> str:
     return (
         f"aside {_quoted(name)} {_quoted(str(entry.partition))} {format_topic_id(entry.topic_id)}"
-        f" {entry.log_start_offset} {entry.recovery_point}"
+        f" {entry.log_start_offset} {entry.recovery_point} {_epoch_text(entry.import_epoch)}"
     )
+
+
+def _epoch_text(epoch: int | None) -> str:
+    return _NONE if epoch is None else str(epoch)
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -185,17 +194,22 @@ def _parsed(lines: Iterable[str]) -> Manifest:
                 cordoned = answer == "yes"
             case ["sibling", directory_id, path]:
                 siblings[_unquoted(directory_id)] = _unquoted(path)
-            case ["partition", name, topic_id, state, start, number, moving_to]:
+            case ["partition", name, topic_id, state, start, number, moving_to, epoch]:
                 partitions[_partition(name)] = PartitionEntry(
                     parse_topic_id(topic_id),
                     PartitionState(state),
                     _offset(start),
                     _offset(number),
                     "" if moving_to == _NONE else _unquoted(moving_to),
+                    _epoch(epoch),
                 )
-            case ["aside", name, partition, topic_id, start, recovery_point]:
+            case ["aside", name, partition, topic_id, start, recovery_point, epoch]:
                 aside[_unquoted(name)] = AsideEntry(
-                    _partition(partition), parse_topic_id(topic_id), _offset(start), _offset(recovery_point)
+                    _partition(partition),
+                    parse_topic_id(topic_id),
+                    _offset(start),
+                    _offset(recovery_point),
+                    _epoch(epoch),
                 )
             case _:
                 raise ValueError(f"unknown line {line}")
@@ -222,6 +236,10 @@ def _offset(text: str) -> int:
     if _OFFSET.fullmatch(text) is None:
         raise ValueError(f"not an offset: {text}")
     return int(text)
+
+
+def _epoch(text: str) -> int | None:
+    return None if text == _NONE else _offset(text)
 
 
 def _quoted(text: str) -> str:

@@ -64,7 +64,13 @@ class MoveTarget:
         return copy
 
     def _entry(self, state: PartitionState) -> PartitionEntry:
-        return PartitionEntry(self._log.topic_id, state, self._log.log_start_offset, self._move_number)
+        return PartitionEntry(
+            self._log.topic_id,
+            state,
+            self._log.log_start_offset,
+            self._move_number,
+            import_epoch=self.source.import_epoch(self._partition),
+        )
 
     def prepare(self, durable_end_offset: int) -> None:
         """The commit may follow: the target has the recovery point, and the source says where the partition

@@ -94,6 +94,7 @@ class PutAway:
             entry.topic_id,
             entry.log_start_offset,
             directory.checkpoints.recovery_point(partition),
+            entry.import_epoch,
         )
 
         def update() -> None:

@@ -32,7 +32,6 @@ from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import REBUILD, STRAY_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
 from stratalog.manager.directories.manifest import MANIFEST_FILE, PartitionState
-from stratalog.manager.partitions.import_mark import IMPORT_MARK_FILE
 from stratalog.manager.partitions.partition_metadata import format_topic_id
 from stratalog.manager.partitions.put_away import PutAway
 
@@ -142,7 +141,7 @@ class StrayPartitions:
             return None
         if self._claim_of(partition, directory.topic_id(partition)) is PartitionClaim.KNOWN:
             return _Doubt(PartitionClaim.KNOWN.value, "remove it if the topic was deleted")
-        if self._has(f"{directory.partition_path(partition)}/{IMPORT_MARK_FILE}"):
+        if directory.import_epoch(partition) is not None:
             return _Doubt("it is of an import that was cut off", "import it again")
         if self._is_moving(partition):
             return _Doubt("a move of it was cut off", "look for its other copy")

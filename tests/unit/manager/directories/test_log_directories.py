@@ -19,13 +19,13 @@ from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.partitions.import_mark import write_import_mark
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
 
 A, B, C = "/disk-a/logs", "/disk-b/logs", "/disk-c/logs"
@@ -280,7 +280,7 @@ def test_what_is_asked_of_all_logs_is_asked_of_all_directories() -> None:
     append(manager, P[0])
     manager.open_log(P[1], TOPIC_ID, CONFIG).append_as_leader(BATCH, 7)
     machine.stop()
-    write_import_mark(disk, f"{B}/orders-1", 5)
+    edit_manifest(disk, B, P[1], import_epoch=5)
     manager = machine.open()
     assert {tip.partition: epoch for tip, epoch in manager.found.epochs()} == {0: 1, 1: 7}
     assert manager.import_epoch(P[1]) == 5

@@ -45,17 +45,19 @@ EXAMPLE = Manifest(
     "66OiJamjSDoWdGb695vWvA",
     {"hT0dKZTUQYWRW1R1pmXqAA": "/disk b/logs"},
     {
-        PARTITION: PartitionEntry(UUID(int=7), PartitionState.LIVE, 105823, 2),
+        PARTITION: PartitionEntry(UUID(int=7), PartitionState.LIVE, 105823, 2, "", 12),
         THIRD: PartitionEntry(UUID(int=8), PartitionState.INCOMING, 0, 1, "hT0dKZTUQYWRW1R1pmXqAA"),
     },
-    {f"orders-1.{9:032x}-stray": AsideEntry(SECOND, UUID(int=9), 0, 17)},
+    {f"orders-1.{9:032x}-stray": AsideEntry(SECOND, UUID(int=9), 0, 17, 5)},
+    cordoned=False,
 )
 TEXT = f"""manifest 1
 directory 66OiJamjSDoWdGb695vWvA
+cordoned no
 sibling hT0dKZTUQYWRW1R1pmXqAA /disk%20b/logs
-partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 -
-partition a.b_c-d-2147483647 AAAAAAAAAAAAAAAAAAAACA incoming 0 1 hT0dKZTUQYWRW1R1pmXqAA
-aside orders-1.{9:032x}-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17
+partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - 12
+partition a.b_c-d-2147483647 AAAAAAAAAAAAAAAAAAAACA incoming 0 1 hT0dKZTUQYWRW1R1pmXqAA -
+aside orders-1.{9:032x}-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17 5
 """
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -74,9 +76,13 @@ manifests = st.builds(
             offsets,
             offsets,
             names.filter(lambda name: name != "-"),
+            st.none() | offsets,
         ),
     ),
-    st.dictionaries(names, st.builds(AsideEntry, topic_partitions, st.uuids(), offsets, offsets)),
+    st.dictionaries(
+        names, st.builds(AsideEntry, topic_partitions, st.uuids(), offsets, offsets, st.none() | offsets)
+    ),
+    st.none() | st.booleans(),
 )
 
 
@@ -131,7 +137,7 @@ def test_garbage_is_refused(data: bytes) -> None:
         ("105823", "-1"),
         ("105823", "0105823"),
         ("105823", "9" * 20),
-        (" 0 17\n", " 0\n"),
+        (" 0 17 5\n", " 0 17\n"),
     ],
 )
 def test_a_text_of_another_form_is_refused(found: str, other: str) -> None:

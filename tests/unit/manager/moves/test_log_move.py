@@ -26,6 +26,7 @@ from stratalog.testing.faulty_filesystem import ALL_SURVIVALS
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
+from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
@@ -81,6 +82,9 @@ def test_segments_keep_the_time_when_they_were_written() -> None:
 
 def test_a_log_moves_back_to_where_it_was() -> None:
     moving = MovingLog()
+    moving.machine.stop()
+    edit_manifest(moving.disk, DATA_DIR, PARTITION, import_epoch=5)
+    moving.log = moving.machine.start()
     for number in range(4):
         target = (OTHER_DIR, DATA_DIR)[number % 2]
         assert moving.begin(lambda _: moving.append(), target).run() is MoveState.DONE
@@ -90,7 +94,7 @@ def test_a_log_moves_back_to_where_it_was() -> None:
         moving.ledger.verify(moving.log, after_crash=False)
     assert [one.state for one in moving.manager.moves.progress()] == [MoveState.DONE]
     entry = read_manifest(moving.disk, DATA_DIR).partitions[PARTITION]
-    assert (entry.state, entry.move_number, entry.moving_to) == (PartitionState.LIVE, 4, "")
+    assert entry == PartitionEntry(TOPIC_ID, PartitionState.LIVE, 0, 4, "", 5)
     moving.manager.check()
     moving.restart()
     moving.ledger.verify(moving.log, after_crash=False)

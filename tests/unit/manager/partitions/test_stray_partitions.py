@@ -16,15 +16,11 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.manifest import (
-    MANIFEST_FILE,
     AsideEntry,
-    PartitionEntry,
     PartitionState,
-    format_manifest,
     read_manifest,
 )
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.partitions.import_mark import write_import_mark
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -32,6 +28,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.log_machine import LogMachine
 
 A, B = "/disk-a/logs", "/disk-b/logs"
@@ -285,6 +282,17 @@ def test_another_topic_of_the_name_does_not_get_it() -> None:
     assert len(strays_in(machine.disk)) == 1
 
 
+def test_its_import_epoch_comes_back_with_it() -> None:
+    machine = machine_with_ghost()
+    edit_manifest(machine.disk, A, GHOST, GHOST_ID, import_epoch=5)
+    manager = machine.open()
+    manager.open_log(GHOST, OTHER_ID, CONFIG)
+    assert manager.import_epoch(GHOST) is None
+    manager.delete_log(GHOST)
+    manager.open_log(GHOST, GHOST_ID, CONFIG)
+    assert manager.import_epoch(GHOST) == 5
+
+
 def test_one_that_was_just_created_does_not_get_it() -> None:
     machine = machine_with_ghost()
     manager = restarted(machine)
@@ -309,14 +317,9 @@ def test_of_two_that_were_set_aside_an_operator_chooses() -> None:
 
 def put_doubt(disk: MemoryFileSystem, doubt: str) -> None:
     if doubt == "known topic":
-        path = f"{A}/{MANIFEST_FILE}"
-        manifest = read_manifest(disk, A)
-        entry = manifest.partitions[GHOST]._replace(topic_id=OTHER_ID)
-        replace_file(
-            disk, path, format_manifest(manifest._replace(partitions={**manifest.partitions, GHOST: entry}))
-        )
+        edit_manifest(disk, A, GHOST, OTHER_ID)
     elif doubt == "import":
-        write_import_mark(disk, f"{A}/{GHOST}", 5)
+        edit_manifest(disk, A, GHOST, GHOST_ID, import_epoch=5)
     else:
         assert doubt == "new"
         text = disk.read_file(f"{A}/meta.properties")
@@ -391,11 +394,7 @@ def test_nothing_is_set_aside_while_a_directory_is_missing(caplog: pytest.LogCap
 
 def test_one_that_moves_is_left_to_its_move() -> None:
     machine = machine_with_ghost(None, A, B)
-    copy = PartitionEntry(GHOST_ID, PartitionState.INCOMING, 0, 1)
-    manifest = read_manifest(machine.disk, B)
-    replace_file(
-        machine.disk, f"{B}/{MANIFEST_FILE}", format_manifest(manifest._replace(partitions={GHOST: copy}))
-    )
+    edit_manifest(machine.disk, B, GHOST, GHOST_ID, state=PartitionState.INCOMING, move_number=1)
     manager = restarted(machine)
     assert manager.moves.is_wanted(GHOST)
     assert strays_in(machine.disk) == []
