@@ -8,6 +8,10 @@ is not new, one that was set aside while no topic had its id is taken back.
 A listed directory that is gone was lost, and the partition stays offline until it is back, or until an
 operator makes an empty directory in its place: then the log begins anew, above the records that were deleted.
 A directory that is there and not listed is not used, unless it is empty.
+
+Partitions that are created together cost one write of each manifest: their directories are made durable, then
+the manifest lists all of them. A crash leaves each of them listed and empty, or not listed; those of one log
+directory are listed together.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
@@ -47,14 +52,13 @@ from stratalog.segment.segment_resources import SegmentResources
 logger = logging.getLogger(__name__)
 
 
-class WantedLog(NamedTuple):
-    """A log to open, see `LogManager.open_log`."""
+class SoughtPartition(NamedTuple):
+    """A partition that gets a directory if it has none."""
 
     partition: TopicPartition
     topic_id: UUID
-    config: LogConfig
-    start_offset: int
     is_first_opening: bool
+    """See `LogManager.open_log`."""
 
 
 class RecoveryProgress:
@@ -119,29 +123,44 @@ class LogOpener:
         """Of the next log that is loaded."""
         self._checkpoint = checkpoint
         self.progress = RecoveryProgress()
+        # Partitions whose directories were made by this process and not loaded yet. Guarded by the guard of
+        # the directories.
+        self._new: set[TopicPartition] = set()
+
+    def create(self, sought: Sequence[SoughtPartition]) -> None:
+        """Give a directory to each partition that has none. Raises DataDirectoryError: what no manifest lists
+        then can be created again."""
+        self._place([one for one in sought if self._find(one) is None])
 
     def open(
-        self, wanted: WantedLog, also_report_to: Callable[[LoadProgress], None] | None = None
+        self,
+        sought: SoughtPartition,
+        config: LogConfig,
+        start_offset: int,
+        also_report_to: Callable[[LoadProgress], None] | None = None,
     ) -> UnifiedLog:
         """The log, as far as its files say it. Raises DataDirectoryError, CorruptRecordError."""
-        on_progress = self.progress.reporting_to(also_report_to)
-        found = self._find(wanted)
-        if found is not None:
-            self._require_present(found, wanted.partition)
-            return self._load_in(found, wanted, on_progress, is_new=False)
+        partition = sought.partition
+        directory = self._find(sought)
+        if directory is None:
+            directory = self._place([sought])[partition]
         with self._directories.guard:
-            directory = self._directories.emptiest()
-            directory.partitions.add(wanted.partition)
-        try:
-            return self._load_in(directory, wanted, on_progress, is_new=True)
-        except BaseException:
-            # Where the manifest does not list it yet the next try may use another directory.
-            with self._directories.guard:
-                if directory.topic_id(wanted.partition) is None:
-                    directory.note_gone(wanted.partition)
-            raise
+            is_new = partition in self._new
+            self._new.discard(partition)
+        with disk_errors(directory.partition_path(partition)):
+            if not is_new:
+                self._require_present(directory, partition)
+                self._prepare(directory, sought)
+            return self._load(
+                directory,
+                sought,
+                config,
+                start_offset,
+                self.progress.reporting_to(also_report_to),
+                is_new=is_new,
+            )
 
-    def _find(self, wanted: WantedLog) -> LogDirectory | None:
+    def _find(self, wanted: SoughtPartition) -> LogDirectory | None:
         """The directory that has the partition; others that list its name are set aside. Raises
         DataDirectoryError."""
         partition = wanted.partition
@@ -240,7 +259,7 @@ class LogOpener:
             paths = [f"{path}/{name}" for name in names if name.endswith(LOG_SUFFIX)]
             return not paths or (paths == [first_path] and not self._filesystem.file_size(first_path))
 
-    def _set_aside(self, directory: LogDirectory, wanted: WantedLog, reason: str) -> None:
+    def _set_aside(self, directory: LogDirectory, wanted: SoughtPartition, reason: str) -> None:
         with self._directories.guard:
             stray_path = self._away.put_away(directory, wanted.partition, STRAY_REASON)
         if stray_path is not None:
@@ -252,7 +271,7 @@ class LogOpener:
                 wanted.topic_id,
             )
 
-    def _take_back(self, wanted: WantedLog) -> LogDirectory | None:
+    def _take_back(self, wanted: SoughtPartition) -> LogDirectory | None:
         """Give the partition the directory that was set aside while no topic had its id. Raises
         DataDirectoryError where there are two."""
         found = [
@@ -297,18 +316,63 @@ class LogOpener:
             return directory
         return None
 
-    def _create(self, directory: LogDirectory, wanted: WantedLog) -> None:
-        """Give the new partition a directory, and list it. Raises OSError."""
-        partition, path = wanted.partition, directory.partition_path(wanted.partition)
-        directory.checkpoints.forget(partition)
-        self._cleaner.forget(partition)
-        self._filesystem.make_directories(path)
-        write_partition_metadata(self._filesystem, path, wanted.topic_id)
-        # What the manifest lists is there, also after a power loss.
-        self._filesystem.sync_directory(directory.path)
-        directory.manifest.update(partitions={partition: PartitionEntry(wanted.topic_id)})
+    def _place(self, sought: Sequence[SoughtPartition]) -> dict[TopicPartition, LogDirectory]:
+        """Create the directories of partitions that have none, and list them. Raises DataDirectoryError."""
+        placed: dict[LogDirectory, list[SoughtPartition]] = {}
+        try:
+            for one in sought:
+                with self._directories.guard:
+                    directory = self._directories.emptiest()
+                    directory.partitions.add(one.partition)
+                placed.setdefault(directory, []).append(one)
+            for directory, group in placed.items():
+                self._create_in(directory, group)
+        except BaseException:
+            # Where no manifest lists it the next try may use another directory.
+            with self._directories.guard:
+                for directory, group in placed.items():
+                    for one in group:
+                        if directory.topic_id(one.partition) is None:
+                            directory.note_gone(one.partition)
+            raise
+        return {one.partition: directory for directory, group in placed.items() for one in group}
 
-    def _prepare(self, directory: LogDirectory, wanted: WantedLog) -> None:
+    def _create_in(self, directory: LogDirectory, group: Sequence[SoughtPartition]) -> None:
+        """Raises DataDirectoryError."""
+        made = set[TopicPartition]()
+        try:
+            for one in group:
+                if not self._exists(directory.partition_path(one.partition)):
+                    made.add(one.partition)
+                self._make_directory(directory, one)
+            # What the manifest lists is there, also after a power loss.
+            with disk_errors(directory.path):
+                self._filesystem.sync_directory(directory.path)
+        except DataDirectoryError:
+            # No manifest can list them yet. What cannot be removed is empty, and used by a later creation.
+            for partition in made:
+                with suppress(OSError):
+                    self._filesystem.remove_tree(directory.partition_path(partition))
+            raise
+        with disk_errors(directory.path):
+            directory.manifest.update(
+                partitions={partition: PartitionEntry(topic_id) for partition, topic_id, _ in group}
+            )
+        with self._directories.guard:
+            self._new = (self._new - {one.partition for one in group}) | made
+
+    def _make_directory(self, directory: LogDirectory, sought: SoughtPartition) -> None:
+        """Raises DataDirectoryError."""
+        partition, topic_id, _ = sought
+        path = directory.partition_path(partition)
+        with disk_errors(path):
+            self._away.set_unlisted_aside(directory, partition, topic_id)
+            directory.checkpoints.forget(partition)
+            self._cleaner.forget(partition)
+            self._filesystem.make_directories(path)
+            write_partition_metadata(self._filesystem, path, topic_id)
+
+    def _prepare(self, directory: LogDirectory, wanted: SoughtPartition) -> None:
         """Compare the directory with its entry of the manifest, which decides. Raises DataDirectoryError,
         OSError."""
         path = directory.partition_path(wanted.partition)
@@ -331,45 +395,39 @@ class LogOpener:
             )
         directory.manifest.change(wanted.partition, state=PartitionState.LIVE)
 
-    def _load_in(
+    def _load(
         self,
         directory: LogDirectory,
-        wanted: WantedLog,
+        sought: SoughtPartition,
+        config: LogConfig,
+        start_offset: int,
         on_progress: Callable[[LoadProgress], None],
         *,
         is_new: bool,
     ) -> UnifiedLog:
-        partition = wanted.partition
-        path = directory.partition_path(partition)
+        """Raises DataDirectoryError, CorruptRecordError, OSError."""
+        partition = sought.partition
         checkpoints = directory.checkpoints
-        with disk_errors(path):
-            if is_new:
-                self._away.set_unlisted_aside(directory, partition, wanted.topic_id)
-            is_empty = is_new and not self._filesystem.exists(path)
-            if is_new:
-                self._create(directory, wanted)
-            else:
-                self._prepare(directory, wanted)
-            loader = LogLoader(
-                self._resources,
-                path,
-                wanted.config,
-                now_ms=self._clock.now_ms(),
-                recovery_point=checkpoints.recovery_point(partition),
-                cleaned_offset=self._cleaner.cleaned_offset(partition, directory.path),
-                producer_id_expiration_ms=self.producer_id_expiration_ms,
-                written_by_broker=self._written_by_broker,
-                on_progress=on_progress,
-            )
-            log_start_offset = checkpoints.log_start_offset(partition)
-            loaded = loader.load(
-                is_new=is_empty,
-                was_clean=directory.is_clean(partition),
-                first_offset=max(wanted.start_offset, log_start_offset),
-                log_start_offset=log_start_offset,
-            )
-            end_offset = loaded.local_log.segments.end_offset
-            self._settle(directory, partition, end_offset)
+        loader = LogLoader(
+            self._resources,
+            directory.partition_path(partition),
+            config,
+            now_ms=self._clock.now_ms(),
+            recovery_point=checkpoints.recovery_point(partition),
+            cleaned_offset=self._cleaner.cleaned_offset(partition, directory.path),
+            producer_id_expiration_ms=self.producer_id_expiration_ms,
+            written_by_broker=self._written_by_broker,
+            on_progress=on_progress,
+        )
+        log_start_offset = checkpoints.log_start_offset(partition)
+        loaded = loader.load(
+            is_new=is_new,
+            was_clean=directory.is_clean(partition),
+            first_offset=max(start_offset, log_start_offset),
+            log_start_offset=log_start_offset,
+        )
+        end_offset = loaded.local_log.segments.end_offset
+        self._settle(directory, partition, end_offset)
         log = UnifiedLog(
             self._clock,
             self._scheduler,
@@ -377,8 +435,8 @@ class LogOpener:
             loaded,
             self._checkpoint,
             partition,
-            wanted.topic_id,
-            wanted.config,
+            sought.topic_id,
+            config,
             directory.health,
         )
         if end_offset < log.log_start_offset:

@@ -27,7 +27,17 @@ class FoundPartitions:
 
     def of_topic(self, partition: TopicPartition, topic_id: UUID) -> list[LogDirectory]:
         """The directories that have the partition, as one of that topic."""
-        return [one for name, found_id, one in self._all() if (name, found_id) == (partition, topic_id)]
+        found: list[LogDirectory] = []
+        for directory in self._directories.online():
+            with suppress(DataDirectoryError):
+                entry = directory.manifest.entry(partition)
+                if (
+                    entry is not None
+                    and entry.topic_id == topic_id
+                    and entry.state is not PartitionState.INCOMING
+                ):
+                    found.append(directory)
+        return found
 
     def set_aside(self) -> dict[str, list[str]]:
         """By log directory, the paths for an operator to look at; see `LogDirectory.set_aside`. One that
