@@ -98,7 +98,8 @@ class FaultyFileSystem(WrappedFileSystem):
             self.trace.append(f"{name} {path}")
             fate = self._fates.get(len(self.trace))
             if fate is None and self._refused(self.trace[-1]):
-                return Fate(0.0, OSError(self._refusal, os.strerror(self._refusal)))
+                first_path = path.partition(" ")[0]
+                return Fate(0.0, OSError(self._refusal, os.strerror(self._refusal), first_path))
             if fate is not None and isinstance(fate.error, SimulatedCrash):
                 self._crash = fate.error
             return fate

@@ -150,35 +150,24 @@ def test_a_deleted_partition_is_removed_whatever_the_checkpoints_say(
     assert machine.paths("-delete") == []
 
 
-class Unremovable(FaultyFileSystem):
-    """Refuses to remove directories for a while."""
-
-    is_refusing = False
-
-    def remove_tree(self, path: str) -> None:
-        if self.is_refusing:
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
-        super().remove_tree(path)
-
-
 def test_a_deleted_partition_that_cannot_be_removed_is_tried_again() -> None:
-    disk = Unremovable()
+    disk = FaultyFileSystem()
     machine = Machine(disk)
     machine.manager.delete_log(PARTITION)
-    disk.is_refusing = True
+    disk.fail_where(lambda line: line.startswith("remove_tree "), number=errno.EPERM)
     machine.machine.clock.advance(DELETE_DELAY_MS)
     assert len(machine.paths("-delete")) == 1
-    disk.is_refusing = False
+    disk.mend()
     machine.machine.clock.advance(RETRY_MS)
     assert machine.paths("-delete") == []
 
 
 @pytest.mark.parametrize("free_bytes", [SHORT_BYTES - 1, SHORT_BYTES])
 def test_what_a_former_process_has_deleted_goes_at_once_where_space_is_short(free_bytes: int) -> None:
-    disk = Unremovable(MemoryFileSystem(free_bytes=free_bytes))
+    disk = FaultyFileSystem(MemoryFileSystem(free_bytes=free_bytes))
     machine = Machine(disk)
     machine.manager.delete_log(PARTITION)
-    disk = Unremovable(disk.killed().inner)
+    disk = FaultyFileSystem(disk.killed().inner)
     again = LogMachine(disk, ids=SequentialIds(100))
     again.open()
     left = [path for path in disk.inner.contents() if path.endswith("-delete")]
@@ -188,15 +177,15 @@ def test_what_a_former_process_has_deleted_goes_at_once_where_space_is_short(fre
 
 
 def test_what_cannot_be_removed_at_a_start_does_not_keep_it_and_is_tried_again() -> None:
-    disk = Unremovable(MemoryFileSystem(free_bytes=0))
+    disk = FaultyFileSystem(MemoryFileSystem(free_bytes=0))
     machine = Machine(disk)
     machine.manager.delete_log(PARTITION)
-    disk = Unremovable(disk.killed().inner)
-    disk.is_refusing = True
+    disk = FaultyFileSystem(disk.killed().inner)
+    disk.fail_where(lambda line: line.startswith("remove_tree "), number=errno.EPERM)
     again = LogMachine(disk, ids=SequentialIds(100))
     again.open()
     again.clock.advance(RETRY_MS)
-    disk.is_refusing = False
+    disk.mend()
     assert any("-delete" in path for path in disk.inner.contents())
     again.clock.advance(RETRY_MS)
     assert not any("-delete" in path for path in disk.inner.contents())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from uuid import UUID
 
@@ -33,9 +32,10 @@ from stratalog.manager.directories.meta_properties import META_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 UNTIERED = LogConfig(remote_storage_enable=False, retention_ms=-1)
@@ -180,29 +180,36 @@ def test_entries_are_changed_one_by_one_and_nothing_is_written_for_nothing() -> 
     assert file.now.aside == {}
 
 
+class ChangedFile:
+    """A manifest, one entry of which is changed."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.file = new_file(self.disk)
+        self.old = self.file.now
+
+    def change(self) -> None:
+        self.file.change(PARTITION, log_start_offset=9)
+
+
 def test_a_crash_or_a_refusal_within_a_change_leaves_what_was_or_what_is_to_be() -> None:
-    rehearsal = FaultyFileSystem()
-    file = new_file(rehearsal)
-    old, first = file.now, rehearsal.operation_count + 1
-    file.change(PARTITION, log_start_offset=9)
-    new = file.now
-    for operation in range(first, rehearsal.operation_count + 1):
-        for does_crash in (False, True):
-            disk = FaultyFileSystem()
-            file = new_file(disk)
-            if does_crash:
-                disk.crash_at(operation, part=0.5)
-            else:
-                disk.fail_at(operation, number=errno.ENOSPC, part=0.5)
-            with pytest.raises(SimulatedCrash if does_crash else OSError):
-                file.change(PARTITION, log_start_offset=9)
-            for survival in ALL_SURVIVALS:
-                assert read_manifest(disk.reopened(survival), DATA_DIR) in (old, new)
-            if not does_crash:
-                # What was refused is not there, and does not come back with a later change.
-                assert file.now == old
-                file.change(PARTITION, log_start_offset=0)
-                assert read_manifest(disk, DATA_DIR) == old
+    sweep = CrashSweep(ChangedFile, ChangedFile.change)
+    old, new = sweep.whole.old, sweep.whole.file.now
+
+    def verify(found: Death[ChangedFile] | Failure[ChangedFile]) -> None:
+        disk = found.subject.disk
+        for survival in ALL_SURVIVALS:
+            assert read_manifest(disk.reopened(survival), DATA_DIR) in (old, new)
+        if isinstance(found, Failure):
+            # What was refused is not there, and does not come back with a later change.
+            file = found.subject.file
+            assert isinstance(found.error, OSError)
+            assert file.now == old
+            file.change(PARTITION, log_start_offset=0)
+            assert read_manifest(disk, DATA_DIR) == old
+
+    sweep.at_deaths(verify)
+    sweep.at_failures(verify, expected=(OSError,))
 
 
 def filled(manager: LogManager, partition: TopicPartition, start_offset: int) -> None:
@@ -321,20 +328,6 @@ def test_properties_that_are_lost_are_no_start() -> None:
     with pytest.raises(DataDirectoryError) as failure:
         machine.open()
     assert failure.value.fields == {"path": DATA_DIR, "directory_id": status.directory_id}
-
-
-def test_a_crash_while_a_directory_is_new_leaves_one_that_is_new() -> None:
-    rehearsal = FaultyFileSystem()
-    LogMachine(rehearsal).open()
-    for operation in range(1, rehearsal.operation_count + 1):
-        disk = FaultyFileSystem()
-        disk.crash_at(operation, part=0.5)
-        with pytest.raises(SimulatedCrash):
-            LogMachine(disk).open()
-        for survival in ALL_SURVIVALS:
-            machine = LogMachine(disk.reopened(survival))
-            assert machine.start().log_end_offset == 0
-            machine.stop()
 
 
 def test_a_directory_of_the_name_that_is_not_listed_is_not_used_before_an_operator_says_so() -> None:

@@ -16,9 +16,10 @@ from stratalog.manager.directories.manifest import MANIFEST_FILE, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
 
 A, B, C = "/disk-a/logs", "/disk-b/logs", "/disk c/log=s,@1"
@@ -241,30 +242,27 @@ def test_one_that_cannot_be_read_is_offline_and_not_missing() -> None:
     assert missing(machine.open(A)) == [(machine.id_b, B)]
 
 
-@pytest.mark.parametrize("survival", [Survival(Kept.NONE, Kept.NONE), Survival(Kept.HALF, Kept.ALL)])
-def test_a_crash_while_the_lists_are_written_loses_nothing(survival: Survival) -> None:
+def test_a_crash_while_the_lists_are_written_loses_nothing() -> None:
     """Whatever a crash leaves of them, the next start writes them again before it opens a log."""
-    operation = 0
-    while True:
-        operation += 1
-        disk = FaultyFileSystem()
-        machine = Machine(disk)
-        manager = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(100)).open()
-        disk.crash_at(disk.operation_count + operation)
-        try:
-            manager.bind_store("store-1")
-        except SimulatedCrash:
-            pass
-        else:
-            break
-        machine.disk = disk.reopened(survival)
-        manager = machine.open(A, B, C)
-        assert missing(manager) == []
-        id_c = manager.directories()[2].directory_id
-        assert machine.siblings(A) == {machine.id_b: B, id_c: C}
-        assert machine.siblings(C) == {machine.id_a: A, machine.id_b: B}
-        assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
-    assert operation > 28, "one is tied to the store, and three lists are written"
+
+    class Binding(Machine):
+        def __init__(self) -> None:
+            super().__init__(disk := FaultyFileSystem())
+            self.disk: FaultyFileSystem = disk
+            self.manager = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(100)).open()
+
+    def verify(death: Death[Binding]) -> None:
+        for disk in death.disks():
+            machine = death.subject
+            machine.disk = disk
+            manager = machine.open(A, B, C)
+            assert missing(manager) == []
+            id_c = manager.directories()[2].directory_id
+            assert machine.siblings(A) == {machine.id_b: B, id_c: C}
+            assert machine.siblings(C) == {machine.id_a: A, machine.id_b: B}
+            assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+
+    CrashSweep(Binding, lambda one: one.manager.bind_store("store-1")).at_deaths(verify)
 
 
 def copy_tree(disk: FileSystem, source: str, target: str, *, names: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 
 import pytest
@@ -189,25 +188,15 @@ def test_an_older_copy_is_not_served_where_its_target_has_passed_it_on() -> None
     assert not disk.exists(PARTITION_DIR)
 
 
-class Unremovable(FaultyFileSystem):
-    """Refuses to remove directories for a while."""
-
-    is_refusing = True
-
-    def remove_tree(self, path: str) -> None:
-        if self.is_refusing:
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
-        super().remove_tree(path)
-
-
 def test_a_copy_that_cannot_be_removed_is_tried_again_and_is_no_wish() -> None:
-    disk = Unremovable()
+    disk = FaultyFileSystem()
+    disk.fail_where(lambda line: line.startswith("remove_tree "), number=errno.EPERM)
     moving = MovingLog(disk)
     disk.make_directories(f"{PARTITION_DIR}/notes")
     assert moving.begin().run() is MoveState.FAILED
     assert len([path for path in moving.left_over() if path.endswith("-delete")]) == 1
     moving.machine.clock.advance(RETRY_MS)
     assert moving.left_over() != []
-    disk.is_refusing = False
+    disk.mend()
     moving.machine.clock.advance(RETRY_MS)
     assert moving.left_over() == []

@@ -126,8 +126,7 @@ def move_to_and_fro(machine: LogMachine, beside: Beside, paths: tuple[str, str])
         assert beside.log.directory.startswith(paths[(number + 1) % 2])
 
 
-@pytest.mark.parametrize("is_on_disk", [False, True], ids=["memory", "disk"])
-@pytest.mark.parametrize("deletes", [False, True], ids=["all", "deleting"])
+@pytest.mark.parametrize(("is_on_disk", "deletes"), [(False, False), (True, True)], ids=["all", "deleting"])
 def test_a_partition_moves_beside_appends_and_reads(tmp_path: Path, is_on_disk: bool, deletes: bool) -> None:
     disk: FileSystem = PosixFileSystem() if is_on_disk else MemoryFileSystem()
     root = str(tmp_path) if is_on_disk else ""

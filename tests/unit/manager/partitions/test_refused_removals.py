@@ -20,11 +20,11 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.file_names import DELETED_SUFFIX
-from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.crash_moments import SURVIVALS, deaths
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 KEEP = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
@@ -83,23 +83,14 @@ def names(disk: FaultyFileSystem) -> list[str]:
     return disk.inner.list_directory(PARTITION_DIR)
 
 
-class Immutable(FaultyFileSystem):
-    """Refuses to rename and to unlink the files of some names, as where somebody has made them immutable."""
+def make_immutable(disk: FaultyFileSystem, *suffixes: str) -> None:
+    """Refuse to rename and to unlink files whose names end so, as if an operator had made them immutable."""
 
-    def __init__(self, inner: MemoryFileSystem | None = None) -> None:
-        super().__init__(inner)
-        self.names: tuple[str, ...] = ()
+    def is_refused(line: str) -> bool:
+        kind, path, *_ = line.split(" ")
+        return kind in ("rename", "unlink") and path.endswith(suffixes)
 
-    def next_fate(self, name: str, path: str) -> Fate | None:
-        fate = super().next_fate(name, path)
-        if fate is None and name in ("rename", "unlink") and path.partition(" ")[0].endswith(self.names):
-            return Fate(0, OSError(errno.EPERM, os.strerror(errno.EPERM), path))
-        return fate
-
-    def killed(self) -> Immutable:
-        found = Immutable(super().killed().inner)
-        found.names = self.names
-        return found
+    disk.fail_where(is_refused, number=errno.EPERM)
 
 
 @pytest.mark.parametrize("room_bytes", [0, 1, 3 * 4096])
@@ -159,11 +150,11 @@ def test_whatever_is_refused_while_segments_are_dropped_the_log_goes_on(number: 
 
 
 def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
-    disk = Immutable()
+    disk = FaultyFileSystem()
     _, log = started(disk)
     log.reconfigure(DROP)
     segments = log.local_segments
-    disk.names = (os.path.basename(segments[2].path),)
+    make_immutable(disk, os.path.basename(segments[2].path))
     assert log.delete_old_segments() == 2
     assert log.local_segments[0] is segments[2]
     assert log.log_start_offset == segments[2].base_offset
@@ -173,8 +164,10 @@ def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
     assert not log.is_offline
     require_whole(log)
     append(log, COUNT)
-    require_whole(started(disk.killed(), is_new=False)[1], COUNT + 1)
-    disk.names = ()
+    killed = disk.killed()
+    make_immutable(killed, os.path.basename(segments[2].path))
+    require_whole(started(killed, is_new=False)[1], COUNT + 1)
+    disk.mend()
     log.delete_old_segments()
     assert log.log_start_offset == log.log_end_offset == COUNT + 1
 
@@ -183,11 +176,11 @@ def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
 def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
     suffix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = Immutable()
+    disk = FaultyFileSystem()
     _, log = started(disk)
     log.reconfigure(DROP)
     left = os.path.basename(log.local_segments[1].path).replace(".log", suffix)
-    disk.names = (left,)
+    make_immutable(disk, left)
     log.delete_old_segments()
     assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
     assert (
@@ -199,20 +192,20 @@ def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
     log.flush()
     caplog.clear()
     disk = disk.killed()
+    make_immutable(disk, left)
     require_whole(started(disk, is_new=False)[1], COUNT + 1)
     assert left in names(disk)
     assert "a file of a deleted segment cannot be removed" in caplog.text
     disk = disk.killed()
-    disk.names = ()
     require_whole(started(disk, is_new=False)[1], COUNT + 1)
     assert left not in names(disk)
 
 
 def test_a_producer_snapshot_that_must_stay_keeps_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    disk = Immutable()
+    disk = FaultyFileSystem()
     _, log = started(disk)
     log.reconfigure(DROP)
-    disk.names = (".snapshot",)
+    make_immutable(disk, ".snapshot")
     log.delete_old_segments()
     assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
     assert ".snapshot" in caplog.text
@@ -319,18 +312,15 @@ def test_a_partition_is_deleted_where_there_is_no_room_for_its_other_name(can_re
     assert log.log_end_offset == 0
 
 
-class Nameless(FaultyFileSystem):
-    """Refuses every other name for a directory, whatever is removed."""
-
-    def next_fate(self, name: str, path: str) -> Fate | None:
-        fate = super().next_fate(name, path)
-        if fate is None and name == "rename" and path.startswith(f"{PARTITION_DIR} "):
-            return Fate(0, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path))
-        return fate
+def nameless(inner: MemoryFileSystem | None = None) -> FaultyFileSystem:
+    """A disk that refuses every other name for the partition's directory, whatever is removed."""
+    disk = FaultyFileSystem(inner)
+    disk.fail_where(lambda line: line.startswith(f"rename {PARTITION_DIR} "), number=errno.ENOSPC)
+    return disk
 
 
 def test_a_partition_that_gets_no_other_name_at_all_is_removed_where_it_is() -> None:
-    disk = Nameless()
+    disk = nameless()
     manager, log = started(disk)
     manager.delete_log(PARTITION)
     assert log.is_closed
@@ -341,30 +331,27 @@ def test_a_partition_that_gets_no_other_name_at_all_is_removed_where_it_is() -> 
 
 
 def test_a_crash_while_it_is_removed_in_place_leaves_none_of_it() -> None:
-    rehearsal = Nameless()
-    manager, _ = started(rehearsal)
-    first = rehearsal.operation_count + 1
-    manager.delete_log(PARTITION)
-    outcomes: set[bool] = set()
-    for operation, part in deaths(rehearsal.trace, first):
-        disk = Nameless()
-        manager, _ = started(disk)
-        disk.crash_at(operation, part=part)
-        with pytest.raises(SimulatedCrash):
-            manager.delete_log(PARTITION)
-        for survival in SURVIVALS:
-            found = Nameless(disk.reopened(survival).inner)
-            manager = LogMachine(found, ids=SequentialIds(100)).open()
-            is_listed = PARTITION in read_manifest(found, DATA_DIR).partitions
-            assert found.inner.exists(PARTITION_DIR) == is_listed
+    class Removing:
+        def __init__(self) -> None:
+            self.disk = nameless()
+            self.manager, _ = started(self.disk)
+
+    def verify(death: Death[Removing]) -> None:
+        for disk in death.disks():
+            manager = LogMachine(nameless(disk.inner), ids=SequentialIds(100)).open()
+            is_listed = PARTITION in read_manifest(disk, DATA_DIR).partitions
+            assert disk.inner.exists(PARTITION_DIR) == is_listed
             outcomes.add(is_listed)
             if is_listed:
                 require_whole(manager.open_log(PARTITION, TOPIC_ID, KEEP))
+
+    outcomes = set[bool]()
+    CrashSweep(Removing, lambda one: one.manager.delete_log(PARTITION)).at_deaths(verify)
     assert outcomes == {False, True}
 
 
 def test_what_is_set_aside_for_a_human_is_never_removed_for_room() -> None:
-    disk = Nameless()
+    disk = nameless()
     manager, _ = started(disk)
     with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
         manager.set_aside(PARTITION, "fenced")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 import pytest
@@ -24,10 +24,11 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_sweep import CrashSweep
 from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.log_machine import LogMachine
 
@@ -59,9 +60,9 @@ def fill(manager: LogManager, partition: TopicPartition, topic_id: UUID, count: 
     log.flush()
 
 
-def machine_with_ghost(disk: FileSystem | None = None, *dirs: str) -> LogMachine:
+def machine_with_ghost(disk: FileSystem | None = None, *dirs: str, ids: SequentialIds = IDS) -> LogMachine:
     """Was killed with a log of `kept` and one of `ghost`, both in A; of the latter record 0 was deleted."""
-    machine = LogMachine(disk, data_dirs=dirs or (A,), ids=IDS)
+    machine = LogMachine(disk, data_dirs=dirs or (A,), ids=ids)
     manager = machine.open()
     manager.bind_store("store")
     manager.alter_cordons(dirs[1:])
@@ -115,31 +116,32 @@ def test_one_of_an_unknown_topic_is_set_aside_once_and_spoils_no_marker(
     assert strays_in(machine.disk) == [stray]
 
 
-@pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
-def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there(survival: Survival) -> None:
-    outcomes: set[bool] = set()
-    operation = 0
-    while True:
-        operation += 1
-        disk = FaultyFileSystem()
-        machine = machine_with_ghost(disk.inner)
-        found = LogMachine(disk, data_dirs=(A,), ids=IDS)
-        manager = found.open()
-        manager.open_log(KEPT, KEPT_ID, CONFIG)
-        disk.crash_at(disk.operation_count + operation)
-        try:
-            manager.end_start(claim_of)
-        except SimulatedCrash:
-            machine = LogMachine(disk.reopened(survival), data_dirs=(A,), ids=IDS)
-        else:
-            break
-        is_aside = bool(strays_in(machine.disk))
+class GhostMachine:
+    """Another process of the machine with the ghost, which has opened the other log."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        machine_with_ghost(self.disk.inner, ids=SequentialIds())
+        self.manager = LogMachine(self.disk, data_dirs=(A,), ids=SequentialIds(1000)).open()
+        self.manager.open_log(KEPT, KEPT_ID, CONFIG)
+
+
+def require_here_or_there(disks: Iterable[FaultyFileSystem], outcomes: set[bool]) -> None:
+    """A process that knows the topic has its records, but for those that were deleted."""
+    for disk in disks:
+        is_aside = bool(strays_in(disk))
         outcomes.add(is_aside)
-        assert is_aside or machine.disk.exists(f"{A}/{GHOST}")
-        # Whoever knows the topic has its records, either way, but for those that were deleted.
-        log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
+        assert is_aside or disk.exists(f"{A}/{GHOST}")
+        log = (
+            LogMachine(disk, data_dirs=(A,), ids=SequentialIds(2000)).open().open_log(GHOST, GHOST_ID, CONFIG)
+        )
         assert (log.log_start_offset, log.log_end_offset) == (1, 3)
-    assert operation > 3
+
+
+def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there() -> None:
+    outcomes = set[bool]()
+    sweep = CrashSweep(GhostMachine, lambda ghost: ghost.manager.end_start(claim_of))
+    sweep.at_deaths(lambda death: require_here_or_there(death.disks(), outcomes))
     assert outcomes == {False, True}
 
 
@@ -216,29 +218,15 @@ def test_what_a_recovery_has_to_look_at_is_kept_with_it() -> None:
         restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
 
 
-@pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
-def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there(survival: Survival) -> None:
-    inner = MemoryFileSystem()
-    machine = machine_with_ghost(inner)
-    by_another_topic_of_the_name(machine)
-    machine.stop()
-    outcomes: set[bool] = set()
-    operation = 0
-    while True:
-        operation += 1
-        disk = FaultyFileSystem(inner.after_crash(Survival(Kept.ALL, Kept.ALL)))
-        manager = LogMachine(disk, data_dirs=(A,), ids=IDS).open()
-        disk.crash_at(disk.operation_count + operation)
-        try:
-            manager.open_log(GHOST, GHOST_ID, CONFIG)
-        except SimulatedCrash:
-            machine = LogMachine(disk.reopened(survival), data_dirs=(A,), ids=IDS)
-        else:
-            break
-        outcomes.add(bool(strays_in(machine.disk)))
-        log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
-        assert (log.log_start_offset, log.log_end_offset) == (1, 3)
-    assert operation > 20
+def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there() -> None:
+    class AsideMachine(GhostMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.manager.end_start(claim_of)
+
+    outcomes = set[bool]()
+    sweep = CrashSweep(AsideMachine, lambda ghost: ghost.manager.open_log(GHOST, GHOST_ID, CONFIG))
+    sweep.at_deaths(lambda death: require_here_or_there(death.disks(), outcomes))
     assert outcomes == {False, True}
 
 
