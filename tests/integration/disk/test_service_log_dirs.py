@@ -117,18 +117,6 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
             assert refusal.value.fields["log_dirs"] == f"{tmp_path}/data, {other}"
 
 
-async def test_a_directory_that_is_left_out_keeps_its_cordon(tmp_path: Path) -> None:
-    other = f"{tmp_path}/other"
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        await bench.client.admin.alter_configs({"cordoned.log.dirs": other})
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
-        await bench.client.admin.create_topic("t")
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        states = [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
-        assert states == ["live", "cordoned"]
-
-
 async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,26 +138,6 @@ async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
         with pytest.raises(InvalidRequestError):
             await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
         await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
-
-
-async def test_the_last_uncordon_leaves_nothing_behind_but_against_the_start(tmp_path: Path) -> None:
-    other = f"{tmp_path}/other"
-    given = {"cordoned.log.dirs": other}
-
-    async def states(bench: ServiceBench) -> list[str]:
-        return [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
-
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        await bench.client.admin.cordon_log_dir(other)
-        assert dict(bench.server.engine.runtime.layers.dynamic) == given
-        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-        assert not bench.server.engine.runtime.layers.dynamic
-    async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
-        assert await states(bench) == ["live", "cordoned"], "nothing beats what this start was given"
-        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-        assert await states(bench) == ["live", "live"]
-    async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
-        assert await states(bench) == ["live", "live"], "let in for good"
 
 
 async def test_the_cordon_of_an_offline_directory_cannot_be_altered(tmp_path: Path) -> None:
@@ -311,27 +279,6 @@ async def test_what_was_deleted_is_removed_after_the_delay_of_now(tmp_path: Path
         await bench.client.admin.delete_topic("t")
         while any(Path(tmp_path, "data").glob("t-0*")):
             await asyncio.sleep(0.01)
-
-
-async def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path) -> None:
-    disk, other = FailingDisk(), f"{tmp_path}/other"
-    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
-        await bench.client.admin.create_topic("t", 2, {"segment.bytes": "1024"})
-        numbers = {path_of(bench, number): number for number in range(2)}
-        for number in range(2):
-            await bench.append("t", [b"x" * 900], number)
-        disk.broken = (other,)
-        for message in ("the local disk failed", "offline"):
-            with pytest.raises(DataDirectoryError, match=message):
-                await bench.append("t", [b"x" * 900], numbers[other])
-        assert await bench.append("t", [b"x" * 900], numbers[f"{tmp_path}/data"]) == 1
-        dirs = (await bench.client.admin.describe_log_dirs()).log_dirs
-        assert [(one.state, "input/output error" in one.reason) for one in dirs] == [
-            ("live", False),
-            ("offline", True),
-        ]
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
-        assert f"{other} is offline: " in shown.output
 
 
 def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(

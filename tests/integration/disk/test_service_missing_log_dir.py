@@ -119,30 +119,6 @@ async def test_a_directory_that_is_forgotten_is_not_waited_for(tmp_path: Path) -
         assert [len(records) for records in await bench.read_all("t")] == [1, 1]
 
 
-async def test_a_copy_of_the_plain_files_alone_begins_nothing_anew(tmp_path: Path) -> None:
-    """As `cp` makes it without `-r`, at a place of which no other directory knows."""
-    async with service_bench(tmp_path) as bench:
-        await fill(bench)
-    data, whole = tmp_path / "data", tmp_path / "whole"
-    data.rename(whole)
-    data.mkdir()
-    for path in whole.iterdir():
-        if path.is_file():
-            shutil.copy(path, data)
-    for number in range(2):
-        async with service_bench(tmp_path) as bench:
-            with pytest.raises(DataDirectoryError, match="is gone from its log directory") as failure:
-                await bench.append("t", [b"y"], number)
-            assert failure.value.fields["path"] == f"{data}/t-{number}"
-            # What is new is created as ever.
-            await bench.client.admin.create_topic(f"new-{number}", 1, LOCAL)
-            assert await bench.append(f"new-{number}", [b"y"]) == 0
-    for number in range(2):
-        shutil.copytree(whole / f"t-{number}", data / f"t-{number}")
-    async with service_bench(tmp_path) as bench:
-        assert [len(records) for records in await bench.read_all("t")] == [1, 1]
-
-
 async def test_a_topic_whose_directories_are_gone_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await fill(bench)

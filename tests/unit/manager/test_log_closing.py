@@ -19,18 +19,6 @@ CONFIG = LogConfig()
 SECOND = TopicPartition("orders", 1)
 
 
-def test_a_log_that_cannot_be_closed_leaves_no_marker() -> None:
-    disk = FaultyFileSystem()
-    machine = LogMachine(disk)
-    log = machine.start()
-    log.append_as_leader(BATCH, 1)
-    disk.fail_at(disk.operation_count + 1)
-    with pytest.raises(DataDirectoryError, match="offline"):
-        machine.stop()
-    found = LogMachine(disk.killed())
-    assert not found.open().was_clean
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
 def test_a_log_that_cannot_be_closed_leaves_no_marker_on_a_disk_that_works(number: int) -> None:
     """Neither is a failed disk, so the directory stays in use, and the other log is closed."""

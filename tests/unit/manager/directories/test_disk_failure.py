@@ -103,27 +103,6 @@ def test_an_append_that_the_disk_refuses_takes_the_directory_away(number: int) -
     disks.require_only_a_failed()
 
 
-def test_a_flush_a_read_and_a_checkpoint_do_so_too() -> None:
-    disks = TwoDisks()
-    disks.log(0).append_as_leader(BATCH, 1)
-    disks.fail_next()
-    with pytest.raises(DataDirectoryError):
-        disks.log(0).flush()
-    disks.require_only_a_failed()
-
-    disks = TwoDisks()
-    disks.fail_next()
-    with pytest.raises(DataDirectoryError, match="offline"):
-        disks.log(4).read(0, 100)
-    disks.require_only_a_failed()
-
-    disks = TwoDisks()
-    disks.fail_next()
-    with pytest.raises(DataDirectoryError):
-        disks.manager.checkpoint()
-    disks.require_only_a_failed()
-
-
 def test_new_partitions_go_to_the_disks_that_are_left() -> None:
     disks = TwoDisks()
     disks.fail_next()
@@ -189,21 +168,6 @@ def test_the_last_directory_ends_it_once() -> None:
     disks.manager.close()
 
 
-def test_what_works_is_closed_in_order_and_marked() -> None:
-    disks = TwoDisks()
-    disks.fail_next()
-    with pytest.raises(DataDirectoryError):
-        disks.log(0).append_as_leader(BATCH, 1)
-    # What was offline before is no news.
-    disks.machine.stop()
-    found = disks.disk.killed()
-    assert found.exists(f"{B}/.kafka_cleanshutdown")
-    assert not found.exists(f"{A}/.kafka_cleanshutdown")
-    machine = LogMachine(found, data_dirs=(A, B), ids=SequentialIds(1))
-    manager = machine.open()
-    assert [manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset for partition in P] == [5] * 6
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("part", [0.0, 0.5])
 def test_a_full_disk_refuses_the_append_and_nothing_else(number: int, part: float) -> None:
@@ -220,37 +184,6 @@ def test_a_full_disk_refuses_the_append_and_nothing_else(number: int, part: floa
     log.append_as_leader(BATCH, 1)
     log.flush()
     assert log.log_end_offset == 6
-
-
-def test_a_full_disk_does_not_keep_records_from_being_deleted() -> None:
-    """That is how somebody makes room: refused at worst, and tried again."""
-    disks = TwoDisks()
-    log = disks.log(0)
-    disks.fail_next(errno.ENOSPC)
-    with pytest.raises(DataDirectoryError, match="full"):
-        log.increment_log_start_offset(3)
-    assert (log.log_start_offset, log.is_offline) == (0, False)
-    log.increment_log_start_offset(3)
-    assert log.log_start_offset == 3
-
-
-def test_a_full_disk_does_not_stop_checkpoints_for_good() -> None:
-    disks = TwoDisks()
-    disks.fail_next(errno.ENOSPC)
-    with pytest.raises(DataDirectoryError):
-        disks.manager.checkpoint()
-    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
-    disks.manager.checkpoint()
-
-
-def test_a_new_partition_that_finds_the_disk_full_goes_elsewhere_or_is_tried_again() -> None:
-    disks = TwoDisks()
-    partition = TopicPartition("new", 0)
-    disks.disk.fail_at(disks.disk.operation_count + 6, number=errno.ENOSPC)
-    with pytest.raises(DataDirectoryError, match="No space"):
-        disks.manager.open_log(partition, TOPIC_ID, CONFIG)
-    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
-    assert disks.manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset == 0
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOMEM])

@@ -128,14 +128,6 @@ def test_a_stop_without_any_room_says_what_to_do() -> None:
         machine.machine.stop()
 
 
-def test_the_space_of_a_process_that_was_killed_is_for_the_recovery() -> None:
-    disk = FullFileSystem()
-    Machine(disk)
-    disk.fill(DATA_DIR)
-    machine = Machine(disk.killed(), is_new=False)
-    assert (machine.first.log_end_offset, machine.second.log_end_offset) == (20, 20)
-
-
 def test_a_deleted_partition_is_removed_whatever_the_checkpoints_say(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -189,21 +181,6 @@ def test_what_cannot_be_removed_at_a_start_does_not_keep_it_and_is_tried_again()
     assert any("-delete" in path for path in disk.inner.contents())
     again.clock.advance(RETRY_MS)
     assert not any("-delete" in path for path in disk.inner.contents())
-
-
-def test_retention_frees_what_it_can_where_no_new_segment_can_begin() -> None:
-    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
-    machine = Machine(disk)
-    count = len(machine.first.segments())
-    machine.first.increment_log_start_offset(20)
-    disk.fill(DATA_DIR)
-    assert machine.first.delete_old_segments() == count - 1
-    assert (machine.first.log_start_offset, machine.first.log_end_offset) == (20, 20)
-    machine.first.check()
-    with pytest.raises(DataDirectoryError, match="free space"):
-        machine.first.delete_old_segments()
-    disk.fill(None)
-    assert machine.first.delete_old_segments() == 1
 
 
 @pytest.mark.parametrize(
@@ -272,13 +249,3 @@ def test_a_new_directory_on_a_full_disk_is_no_directory_of_other_rights() -> Non
     disk.fill(DATA_DIR)
     with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
         LogMachine(disk).open()
-
-
-def test_a_read_without_a_free_descriptor_says_so() -> None:
-    disk = FaultyFileSystem()
-    machine = Machine(disk)
-    disk.fail_at(disk.operation_count + 1, number=errno.EMFILE)
-    with pytest.raises(DataDirectoryError, match="correct what the reason says") as failure:
-        machine.first.read(0, 100)
-    assert "Too many open files" in str(failure.value.fields["reason"])
-    assert machine.first.read(0, 100).next_offset == 1

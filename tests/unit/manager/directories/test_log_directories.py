@@ -114,19 +114,6 @@ def test_each_directory_has_its_own_checkpoints_and_marker() -> None:
     assert not manager.open_log(P[1], TOPIC_ID, CONFIG).recovery_report.was_clean
 
 
-def test_a_directory_with_a_log_that_nobody_recovered_gets_no_marker() -> None:
-    disk = MemoryFileSystem()
-    machine = machine_of(disk)
-    manager = machine.open()
-    for partition in P[:2]:
-        append(manager, partition)
-    machine.kill()
-    machine.open().open_log(P[0], TOPIC_ID, CONFIG)
-    machine.stop()
-    assert disk.exists(f"{A}/.kafka_cleanshutdown")
-    assert not disk.exists(f"{B}/.kafka_cleanshutdown")
-
-
 def test_two_names_of_one_directory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "logs")

@@ -95,15 +95,6 @@ def test_one_that_is_left_out_is_missed() -> None:
     assert manager.open_log(P[4], TOPIC_ID, CONFIG).log_end_offset == 0
 
 
-def test_the_first_one_is_missed_as_well() -> None:
-    machine = Machine()
-    manager = machine.open(C, B)
-    assert missing(manager) == [(machine.id_a, A)]
-    with pytest.raises(DataDirectoryError, match="missing"):
-        manager.open_log(P[0], TOPIC_ID, CONFIG)
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
-
-
 def test_an_empty_directory_in_its_place_does_not_hide_it(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine()
     machine.disk.rename("/disk-b", "/unmounted")

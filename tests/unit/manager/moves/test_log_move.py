@@ -100,14 +100,6 @@ def test_a_log_moves_back_to_where_it_was() -> None:
     moving.ledger.verify(moving.log, after_crash=False)
 
 
-def test_what_waits_for_a_sync_is_durable_in_the_new_place() -> None:
-    moving = MovingLog()
-    end_offset = moving.log.log_end_offset
-    assert moving.log.recovery_point < end_offset
-    assert moving.begin().run() is MoveState.DONE
-    assert moving.log.recovery_point == end_offset == moving.log.flush()
-
-
 def test_checkpoints_and_log_start_come_along() -> None:
     moving = MovingLog()
     moving.log.increment_log_start_offset(moving.log.segments()[1].base_offset + 2)
@@ -138,21 +130,6 @@ def test_checkpoints_and_log_start_come_along() -> None:
     machine = moving.new_machine(moving.disk.killed(), 1)
     moving.ledger.durable_end_offset = moving.log.recovery_point
     moving.ledger.verify(machine.start(), after_crash=True)
-
-
-def test_records_that_are_deleted_at_the_last_moment_stay_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    moving = MovingLog()
-    relocate = UnifiedLog.relocate
-
-    def delete_before(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
-        log.increment_log_start_offset(30)
-        return relocate(log, copy, commit)
-
-    monkeypatch.setattr(UnifiedLog, "relocate", delete_before)
-    assert moving.begin().run() is MoveState.DONE
-    machine = moving.new_machine(moving.disk.killed(), 1)
-    log = machine.start()
-    assert (log.directory, log.log_start_offset) == (OTHER_PARTITION_DIR, 30)
 
 
 def test_what_comes_at_the_last_moment_is_durable_in_the_new_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -19,12 +17,12 @@ from stratalog.manager.directories.spare_space import SPARE_DELETION_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.segment.file_names import DELETED_SUFFIX
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.crash_sweep import CrashSweep, Death
+from tests.support.logs.crash_moments import NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 KEEP = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
@@ -70,15 +68,6 @@ def require_whole(log: UnifiedLog, end_offset: int = COUNT) -> None:
             log.read(log.log_start_offset - 1, 1)
 
 
-def refusal_of(work: Callable[[], object]) -> DataDirectoryError | None:
-    """What it raises."""
-    try:
-        work()
-    except DataDirectoryError as refusal:
-        return refusal
-    return None
-
-
 def names(disk: FaultyFileSystem) -> list[str]:
     return disk.inner.list_directory(PARTITION_DIR)
 
@@ -114,38 +103,46 @@ def test_retention_frees_a_disk_that_has_no_room_for_names(room_bytes: int) -> N
     require_whole(log, COUNT + 1)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EMFILE])
-def test_whatever_is_refused_while_segments_are_dropped_the_log_goes_on(number: int) -> None:
-    """Each operation of the pass is refused once. What a sync that failed has left nobody knows; all else
-    leaves the log online, whole, and without what could be dropped."""
+class StartedLog:
+    """A log of twelve records, as `started` makes it."""
+
+    def __init__(self, config: LogConfig = KEEP) -> None:
+        self.disk = FaultyFileSystem()
+        _, self.log = started(self.disk)
+        self.log.reconfigure(config)
+        self.segments = self.log.local_segments
+
+    def drop(self) -> None:
+        self.log.delete_old_segments()
+
+    def delete(self) -> None:
+        self.log.increment_log_start_offset(5)
+
+
+def test_whatever_is_refused_while_segments_are_dropped_the_log_goes_on() -> None:
+    """What a sync that failed has left nobody knows; all else leaves the log online, whole, and without what
+    could be dropped."""
     refused: set[str] = set()
-    ordinal = 0
-    while True:
-        ordinal += 1
-        disk = FaultyFileSystem()
-        _, log = started(disk)
-        log.reconfigure(DROP)
-        segments = log.local_segments
-        first_operation = disk.operation_count + 1
-        disk.fail_at(first_operation + ordinal - 1, number=number)
-        refusal_of(log.delete_old_segments)
-        if disk.operation_count < first_operation + ordinal - 1:
-            break
-        operation = disk.trace[first_operation + ordinal - 2].split(" ")[0]
+
+    def verify(failure: Failure[StartedLog]) -> None:
+        disk, log = failure.subject.disk, failure.subject.log
+        operation = disk.trace[failure.operation - 1].split(" ")[0]
         refused.add(operation)
-        assert log.log_start_offset in {segment.base_offset for segment in (*segments, *log.local_segments)}
-        for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
+        segments = (*failure.subject.segments, *log.local_segments)
+        assert log.log_start_offset in {segment.base_offset for segment in segments}
+        for found in (disk.killed(), disk.reopened(NOTHING_KEPT)):
             require_whole(started(found, is_new=False)[1])
         if log.is_offline:
             assert operation in ("open_append", "sync", "close", "sync_directory"), operation
-            assert number != errno.EMFILE
-            continue
+            return
         require_whole(log)
         log.delete_old_segments()
         assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
         append(log, COUNT)
         require_whole(log, COUNT + 1)
-        log.flush()
+
+    sweep = CrashSweep(lambda: StartedLog(DROP), StartedLog.drop)
+    sweep.at_failures(verify, errors=(errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EMFILE))
     assert {"rename", "sync_directory"} <= refused
 
 
@@ -201,69 +198,52 @@ def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
     assert left not in names(disk)
 
 
-def test_a_producer_snapshot_that_must_stay_keeps_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    disk = FaultyFileSystem()
-    _, log = started(disk)
-    log.reconfigure(DROP)
-    make_immutable(disk, ".snapshot")
-    log.delete_old_segments()
-    assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
-    assert ".snapshot" in caplog.text
-    require_whole(log)
-
-
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EACCES])
-def test_without_a_descriptor_records_are_not_deleted_and_the_log_goes_on(number: int) -> None:
-    ordinal = 0
-    while True:
-        ordinal += 1
-        disk = FaultyFileSystem()
-        _, log = started(disk)
-        last_operation = disk.operation_count + ordinal
-        disk.fail_at(last_operation, number=number)
-        refusal = refusal_of(partial(log.increment_log_start_offset, 5))
-        if disk.operation_count < last_operation:
-            break
-        if refusal is not None:
-            assert "nothing was changed; correct what the reason says" in refusal.message
+def test_without_a_descriptor_records_are_not_deleted_and_the_log_goes_on() -> None:
+    def verify(failure: Failure[StartedLog]) -> None:
+        log = failure.subject.log
+        if failure.error is not None:
             assert log.log_start_offset == 0
         assert not log.is_offline
         require_whole(log)
         log.increment_log_start_offset(5)
         require_whole(log)
-    assert ordinal > 5
+
+    sweep = CrashSweep(StartedLog, StartedLog.delete)
+    sweep.at_failures(verify, errors=(errno.EMFILE, errno.ENFILE, errno.EACCES))
+
+
+class UnflushedLog:
+    """A log of twelve records that are not flushed."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        manager = LogMachine(self.disk, ids=SequentialIds()).open()
+        self.log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
+        for offset in range(COUNT):
+            append(self.log, offset)
+
+    def flush(self) -> None:
+        self.log.flush()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOSPC])
 def test_a_flush_that_opens_no_file_is_made_up_for_by_the_next_one(number: int) -> None:
     """One that failed at a sync is not: it takes the log offline."""
-    ordinal, refusal_count = 0, 0
-    while True:
-        ordinal += 1
-        disk = FaultyFileSystem()
-        manager = LogMachine(disk, ids=SequentialIds()).open()
-        log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
-        for offset in range(COUNT):
-            append(log, offset)
-        first_operation = disk.operation_count + 1
-        disk.fail_at(first_operation + ordinal - 1, number=number)
-        refusal = refusal_of(log.flush)
-        if refusal is not None:
-            refusal_count += 1
-            assert log.is_offline == (number == errno.ENOSPC)
-            assert ("correct what" in refusal.message) == (number != errno.ENOSPC)
-        if disk.operation_count < first_operation + ordinal - 1:
-            break
+
+    def verify(failure: Failure[UnflushedLog]) -> None:
+        disk, log = failure.subject.disk, failure.subject.log
+        assert log.is_offline == (failure.error is not None and number == errno.ENOSPC)
         if log.is_offline:
-            continue
+            return
         assert log.flush() == COUNT
-        durable = disk.reopened(Survival(Kept.NONE, Kept.NONE))
+        durable = disk.reopened(NOTHING_KEPT)
         for name in names(disk):
             if name.endswith(".snapshot"):
                 path = f"{PARTITION_DIR}/{name}"
                 assert durable.inner.read_file(path) == disk.inner.read_file(path)
         require_whole(started(durable, is_new=False)[1])
-    assert refusal_count > 5
+
+    CrashSweep(UnflushedLog, UnflushedLog.flush).at_failures(verify, errors=(number,))
 
 
 def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> None:
@@ -281,9 +261,9 @@ def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> No
     assert log.delete_old_segments() == count
     assert not log.is_offline
     require_whole(log)
-    assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) != names(disk)
+    assert names(disk.reopened(NOTHING_KEPT)) != names(disk)
     log.flush()
-    assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) == names(disk)
+    assert names(disk.reopened(NOTHING_KEPT)) == names(disk)
 
 
 @pytest.mark.parametrize("can_reserve", [True, False])
@@ -356,18 +336,3 @@ def test_what_is_set_aside_for_a_human_is_never_removed_for_room() -> None:
     with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
         manager.set_aside(PARTITION, "fenced")
     require_whole(started(disk.killed(), is_new=False)[1])
-
-
-def test_no_deleted_file_is_left_of_what_was_unlinked_at_once() -> None:
-    disk = FullFileSystem()
-    machine = LogMachine(disk, KEEP)
-    log = machine.start()
-    for offset in range(COUNT):
-        append(log, offset)
-    log.reconfigure(DROP)
-    disk.fill(DATA_DIR)
-    disk.names_are_full = True
-    log.delete_old_segments()
-    machine.clock.advance(KEEP.file_delete_delay_ms)
-    assert not [name for name in names(disk) if name.endswith(DELETED_SUFFIX)]
-    require_whole(log)
