@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from uuid import UUID
 
 import pytest
@@ -19,6 +20,7 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.partitions.partition_metadata import format_topic_id, write_partition_metadata
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
@@ -295,3 +297,28 @@ def test_the_marker_does_not_come_back() -> None:
     assert LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).open().was_clean
     machine.open()
     assert not LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).open().was_clean
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
+def test_a_log_that_cannot_be_closed_leaves_no_marker(number: int) -> None:
+    """The disk has not failed, so the directory stays in use, and the other log is closed."""
+
+    def with_two_logs() -> tuple[FaultyFileSystem, LogMachine]:
+        disk = FaultyFileSystem()
+        machine = LogMachine(disk)
+        manager = machine.open()
+        for partition in (PARTITION, SECOND):
+            append(manager, partition)
+        return disk, machine
+
+    disk, machine = with_two_logs()
+    first = disk.operation_count + 1
+    machine.stop()
+    at = disk.trace.index(f"sync {PARTITION_DIR}/{0:020d}.log", first - 1) + 1
+    disk, machine = with_two_logs()
+    disk.fail_at(at, number=number)
+    with pytest.raises(DataDirectoryError):
+        machine.stop()
+    manager = LogMachine(disk.killed()).open()
+    assert not manager.was_clean
+    assert not manager.open_log(PARTITION, TOPIC_ID, CONFIG).recovery_report.was_clean

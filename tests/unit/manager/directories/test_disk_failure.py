@@ -208,56 +208,39 @@ def test_cleaning_ends_where_the_disk_failed() -> None:
 class TestWatchedFileSystem:
     """Every operation is looked at, and none is asked for once the directory is offline."""
 
-    def test_every_operation_of_the_seam_is_watched(self) -> None:
-        operations = [name for name in vars(FileSystem) if not name.startswith("_")]
-        assert len(operations) > 15
-        for name in operations:
-            disk = FaultyFileSystem()
-            disk.make_directories(A)
-            disk.open_append(f"{A}/file").close()
-            health = DirectoryHealth(A)
-            watched = WatchedFileSystem(disk, [health])
-            special: dict[str, list[Any]] = {
-                "rename": [f"{A}/file", f"{A}/other"],
-                "link": [f"{A}/file", f"{A}/other"],
-                "copy_file": [f"{A}/file", f"{A}/other"],
-                "set_modified_ms": [f"{A}/file", 5],
-            }
-            arguments = special.get(name, [f"{A}/file"])
-            disk.fail_at(disk.operation_count + 1)
-            with pytest.raises(OSError, match="Input/output"):
-                getattr(watched, name)(*arguments)
-            assert health.reason is not None, name
-            count = disk.operation_count
-            with pytest.raises(OSError, match="is offline"):
-                getattr(watched, name)(*arguments)
-            assert disk.operation_count == count, name
-
-    @pytest.mark.parametrize(
-        "name", ["append", "read_at", "read_into", "size", "truncate", "reserve", "sync"]
-    )
-    def test_so_are_open_files(self, name: str) -> None:
-        disk = FaultyFileSystem()
-        disk.make_directories(A)
-        health = DirectoryHealth(A)
-        file = WatchedFileSystem(disk, [health]).open_append(f"{A}/file")
+    def test_every_operation_of_the_seam_and_of_open_files_is_watched(self) -> None:
+        path, other = f"{A}/file", f"{A}/other"
         special: dict[str, list[Any]] = {
+            **{name: [path, other] for name in ("rename", "link", "copy_file")},
+            "set_modified_ms": [path, 5],
+        }
+        of_files: dict[str, list[Any]] = {
             "append": [[b"x"]],
             "read_at": [0, 1],
             "read_into": [0, bytearray(1)],
             "truncate": [0],
             "reserve": [10],
+            "size": [],
+            "sync": [],
         }
-        arguments = special.get(name, [])
-        disk.fail_at(disk.operation_count + 1)
-        with pytest.raises(OSError, match="Input/output"):
-            getattr(file, name)(*arguments)
-        assert health.reason is not None
-        count = disk.operation_count
-        with pytest.raises(OSError, match="is offline"):
-            getattr(file, name)(*arguments)
-        assert disk.operation_count == count
-        file.close()
+        seam = {name: special.get(name, [path]) for name in vars(FileSystem) if not name.startswith("_")}
+        assert len(seam) > 15
+        for name, arguments in (*seam.items(), *of_files.items()):
+            disk = FaultyFileSystem()
+            disk.make_directories(A)
+            health = DirectoryHealth(A)
+            watched = WatchedFileSystem(disk, [health])
+            file = watched.open_append(path)
+            operation = getattr(file if name in of_files else watched, name)
+            disk.fail_at(disk.operation_count + 1)
+            with pytest.raises(OSError, match="Input/output"):
+                operation(*arguments)
+            assert health.reason is not None, name
+            count = disk.operation_count
+            with pytest.raises(OSError, match="is offline"):
+                operation(*arguments)
+            assert disk.operation_count == count, name
+            file.close()
 
     def test_other_paths_pass_through(self) -> None:
         disk = MemoryFileSystem()

@@ -9,7 +9,6 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
-from stratalog.log.disk_error import disk_error
 from stratalog.log.log_config import LogConfig
 from stratalog.log.retention.late_removal import RETRY_MS
 from stratalog.log.unified_log import UnifiedLog
@@ -181,23 +180,6 @@ def test_what_cannot_be_removed_at_a_start_does_not_keep_it_and_is_tried_again()
     assert any("-delete" in path for path in disk.inner.contents())
     again.clock.advance(RETRY_MS)
     assert not any("-delete" in path for path in disk.inner.contents())
-
-
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOSPC, "free space"),
-        (errno.EDQUOT, "free space"),
-        (errno.EIO, "repair it and restart the server"),
-        (errno.EROFS, "repair it and restart the server"),
-        (errno.EACCES, "correct what the reason says"),
-        (errno.EMFILE, "correct what the reason says"),
-    ],
-)
-def test_the_error_says_what_to_do(number: int, advice: str) -> None:
-    failure = disk_error(OSError(number, os.strerror(number)), "/data")
-    assert advice in failure.message
-    assert failure.fields["reason"] == f"[Errno {number}] {os.strerror(number)}"
 
 
 def test_little_is_kept_of_little_and_more_when_there_is_more() -> None:

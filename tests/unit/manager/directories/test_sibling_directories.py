@@ -60,21 +60,6 @@ def missing(manager: LogManager) -> Sequence[tuple[str, str]]:
     return [(one.directory_id, one.path) for one in manager.missing_directories()]
 
 
-def test_directories_name_each_other() -> None:
-    machine = Machine()
-    assert machine.siblings(A) == {machine.id_b: B}
-    assert machine.siblings(B) == {machine.id_a: A}
-    manager = machine.open(C, B, A)
-    id_c = manager.directories()[0].directory_id
-    assert missing(manager) == []
-    machine.stop()
-    assert machine.siblings(A) == {machine.id_b: B, id_c: C}
-    assert machine.siblings(C) == {machine.id_a: A, machine.id_b: B}
-    text = machine.disk.read_file(f"{B}/{MANIFEST_FILE}").decode()
-    assert text.isascii()
-    assert "/disk%20c/log%3Ds%2C%401" in text
-
-
 def test_one_that_is_left_out_is_missed() -> None:
     machine = Machine()
     manager = machine.open(A)
@@ -280,17 +265,6 @@ def test_a_copy_without_the_manifest_is_offline_and_its_original_counts_no_crash
     manager = machine.open(B)
     assert manager.was_clean
     assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
-
-
-def test_a_copy_that_lacks_a_partition_serves_the_others() -> None:
-    machine = Machine()
-    names = ["meta.properties", MANIFEST_FILE, "recovery-point-offset-checkpoint", "orders-1"]
-    copy_tree(machine.disk, B, C, names=names)
-    manager = machine.open(A, C)
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
-    with pytest.raises(DataDirectoryError) as failure:
-        manager.open_log(P[3], TOPIC_ID, CONFIG)
-    assert failure.value.fields == {"path": f"{C}/orders-3"}
 
 
 def test_a_whole_copy_takes_the_place_of_its_original_and_needs_it_no_more() -> None:

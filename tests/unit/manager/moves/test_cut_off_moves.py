@@ -88,14 +88,6 @@ def test_the_copy_with_the_highest_number_is_the_partition(numbers: str, expecte
     assert disks.machine().open().was_clean
 
 
-def test_copies_of_one_number_are_for_an_operator() -> None:
-    disks = Disks("ab")
-    with pytest.raises(DataDirectoryError) as failure:
-        disks.start()
-    assert failure.value.fields == {"path": f"/a/{PARTITION}", "other_path": f"/b/{PARTITION}"}
-    assert disks.holders == "ab"
-
-
 def test_numbers_say_nothing_of_another_topic() -> None:
     """The topic was deleted and made again while the disk with the copy was away."""
     disks = Disks("ab")

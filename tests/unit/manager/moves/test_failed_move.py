@@ -17,24 +17,6 @@ from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, flip_o
 from tests.support.logs.moving_machine import OTHER_DIR
 
 
-def test_damage_is_not_copied() -> None:
-    moving = MovingLog()
-    segment = moving.log.segments()[2]
-    path = f"{PARTITION_DIR}/{segment.base_offset:020d}.log"
-    data = bytearray(moving.disk.read_file(path))
-    data[len(data) // 2] ^= 4
-    file = moving.disk.open_append(path)
-    file.truncate(0)
-    file.append([bytes(data)])
-    move = moving.begin()
-    assert move.run() is MoveState.FAILED
-    assert path in move.progress.reason
-    assert moving.left_over() == []
-    assert moving.log.directory == PARTITION_DIR
-    assert not moving.log.is_offline
-    moving.append()
-
-
 def test_a_directory_in_the_partitions_directory_is_for_a_human(caplog: pytest.LogCaptureFixture) -> None:
     moving = MovingLog()
     moving.disk.make_directories(f"{PARTITION_DIR}/notes")
@@ -97,23 +79,6 @@ def test_where_the_outcome_is_unknown_the_log_is_offline(number: int) -> None:
     log = machine.start()
     assert log.directory == OTHER_PARTITION_DIR
     moving.ledger.verify(log, after_crash=True)
-
-
-def test_a_source_that_fails_takes_the_log_and_the_move_along() -> None:
-    moving = MovingLog()
-
-    def fail(step: int) -> None:
-        if step == 2:
-            moving.disk.fail_at(moving.disk.operation_count + 1)
-            with pytest.raises(LogStoreError):
-                moving.log.flush()
-
-    move = moving.begin(fail)
-    assert move.run() is MoveState.FAILED
-    assert moving.log.is_offline
-    assert moving.log.directory == PARTITION_DIR
-    machine = moving.new_machine(moving.disk.killed(), 1)
-    assert machine.start().directory == PARTITION_DIR
 
 
 def settle_of(trace: Sequence[str], flip: int) -> int:

@@ -14,15 +14,12 @@ from stratalog.cleaner.clean.clean_result import CleanLimits
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
-from stratalog.log.exchange.log_copy import Commit, LogCopy
 from stratalog.log.log_config import LogConfig
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.manifest import PartitionEntry, PartitionState, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveProgress, MoveState
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
@@ -30,7 +27,7 @@ from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
-from tests.support.logs.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
+from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
 
 
 def test_everything_comes_along_byte_for_byte() -> None:
@@ -132,28 +129,6 @@ def test_checkpoints_and_log_start_come_along() -> None:
     moving.ledger.verify(machine.start(), after_crash=True)
 
 
-def test_what_comes_at_the_last_moment_is_durable_in_the_new_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest that is copied under the log's locks."""
-    moving = MovingLog()
-    relocate = UnifiedLog.relocate
-
-    def append_before(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
-        moving.ledger.leader_epoch += 1
-        moving.end_transaction(committed=False)
-        moving.ledger.append(log, [moving.ledger.batch(1)])
-        assert relocate(log, copy, commit)
-        return True
-
-    monkeypatch.setattr(UnifiedLog, "relocate", append_before)
-    assert moving.begin().run() is MoveState.DONE
-    moving.ledger.durable_end_offset = moving.log.log_end_offset
-    for survival in ALL_SURVIVALS:
-        machine = moving.new_machine(moving.disk.reopened(survival), 1)
-        log = machine.start()
-        assert log.directory == OTHER_PARTITION_DIR
-        moving.ledger.copy().verify(log, after_crash=True)
-
-
 class Compacted:
     """A compacted log on a machine with two directories, and a cleaner. Used by one thread."""
 
@@ -234,37 +209,6 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
     machine.stop()
     compacted.log = machine.start()
     compacted.verify()
-
-
-def test_what_is_sealed_ends_where_it_ended_also_behind_a_hole() -> None:
-    """A broker's log may have one at the end of a segment."""
-    machine = moving_machine(MemoryFileSystem(), LogConfig(remote_storage_enable=False, retention_ms=-1))
-    log = machine.start()
-    for offset in (0, 1, 50, 51, 90):
-        if offset in (50, 90):
-            log.roll()
-        batch = encode_batch([Record(0, 1000, b"k", b"v")], base_offset=offset, leader_epoch=1)
-        log.append_as_follower(batch)
-    machine.stop()
-    # What another software may make of it: nothing is in a segment's files below the first batch.
-    for named, base_offset in ((2, 50), (52, 90)):
-        for name in machine.disk.list_directory(PARTITION_DIR):
-            if name.startswith(f"{named:020d}") and not name.endswith(".log"):
-                machine.disk.unlink(f"{PARTITION_DIR}/{name}")
-        machine.disk.rename(f"{PARTITION_DIR}/{named:020d}.log", f"{PARTITION_DIR}/{base_offset:020d}.log")
-    importing = LogMachine(
-        machine.disk, machine.config, data_dirs=DATA_DIRS, ids=SequentialIds(1), written_by_broker=True
-    )
-    importing.start()
-    importing.stop()
-    log = machine.start()
-    before = [(info.base_offset, info.end_offset) for info in log.segments()]
-    assert before == [(0, 50), (50, 90), (90, 91)]
-    assert machine.manager is not None
-    assert machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
-    assert [(info.base_offset, info.end_offset) for info in log.segments()] == before
-    assert [record.offset for record in read_local(log)] == [0, 1, 50, 51, 90]
-    log.check()
 
 
 def cleaner_offset(machine: LogMachine, directory: str, what: str = "offset") -> int | None:
@@ -359,21 +303,6 @@ def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
     if kind in ("cancel", "truncate", "start anew"):
         assert {"truncate": 20, "start anew": 500}.get(kind, log.log_end_offset) >= log.log_end_offset
         moving.log.check()
-
-
-def test_a_log_that_is_truncated_under_the_move_is_not_moved() -> None:
-    moving = MovingLog()
-
-    def truncate(step: int) -> None:
-        if step == 3:
-            moving.ledger.truncate_to(moving.log, 20)
-
-    move = moving.begin(truncate)
-    assert move.run() is MoveState.FAILED
-    assert "truncated" in move.progress.reason
-    assert moving.left_over() == []
-    moving.append()
-    moving.ledger.verify(moving.log, after_crash=False)
 
 
 def test_a_move_that_the_process_did_not_finish_is_begun_again() -> None:

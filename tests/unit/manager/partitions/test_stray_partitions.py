@@ -230,20 +230,6 @@ def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there() -> None:
     assert outcomes == {False, True}
 
 
-def test_one_that_is_taken_back_was_closed_by_nobody() -> None:
-    """What was appended last is behind its recovery point, which is damage of a log that was closed."""
-    machine = machine_with_ghost()
-    manager = machine.open()
-    manager.open_log(KEPT, KEPT_ID, CONFIG)
-    fill(manager, GHOST, GHOST_ID, count=2)
-    machine.kill()
-    restarted(machine)
-    machine.stop()
-    assert machine.disk.exists(f"{A}/{MARKER}")
-    log = restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
-    assert (log.log_start_offset, log.log_end_offset) == (1, 5)
-
-
 def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
     disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
     machine_with_ghost(disk.inner)
@@ -260,14 +246,6 @@ def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.L
     disk.fill(None)
     log = manager.open_log(GHOST, GHOST_ID, CONFIG)
     assert (log.log_start_offset, log.log_end_offset) == (1, 3)
-
-
-def test_another_topic_of_the_name_does_not_get_it() -> None:
-    machine = machine_with_ghost()
-    manager = restarted(machine)
-    log = manager.open_log(GHOST, OTHER_ID, CONFIG)
-    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
-    assert len(strays_in(machine.disk)) == 1
 
 
 def test_its_import_epoch_comes_back_with_it() -> None:
@@ -415,24 +393,10 @@ def test_what_is_no_topics_does_not_count_where_new_partitions_go() -> None:
 
 
 def test_one_that_cannot_be_set_aside_stays_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    disk = FaultyFileSystem()
-    machine_with_ghost(disk.inner)
-    machine = LogMachine(disk, data_dirs=(A,), ids=IDS)
-    manager = machine.open()
-    manager.open_log(KEPT, KEPT_ID, CONFIG)
-    before = len(disk.trace)
-    manager.end_start(claim_of)
-    [at] = [
-        number for number, one in enumerate(disk.trace[before:], 1) if one.startswith(f"rename {A}/{GHOST} ")
-    ]
     for number in (errno.EACCES, errno.EIO):
-        disk = FaultyFileSystem()
-        machine_with_ghost(disk.inner)
-        machine = LogMachine(disk, data_dirs=(A,), ids=IDS)
-        manager = machine.open()
-        manager.open_log(KEPT, KEPT_ID, CONFIG)
-        disk.fail_at(disk.operation_count + at, number=number)
-        manager.end_start(claim_of)
-        assert disk.inner.exists(f"{A}/{GHOST}")
+        ghost = GhostMachine()
+        ghost.disk.fail_where(lambda line: line.startswith(f"rename {A}/{GHOST} "), number=number)
+        ghost.manager.end_start(claim_of)
+        assert ghost.disk.inner.exists(f"{A}/{GHOST}")
     assert "it could not be set aside" in caplog.text
     assert "strays could not be looked at" in caplog.text
