@@ -1,4 +1,4 @@
-"""What a log manager can be told."""
+"""Settings of a log manager."""
 
 from __future__ import annotations
 

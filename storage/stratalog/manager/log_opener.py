@@ -1,13 +1,13 @@
 """Opens the log of a partition: finds its directory, or gives it one, and loads or creates the log in it.
 
-The manifests say where the partition is. One of the same name with another topic id is an older topic's and
-is set aside. Of two directories that list the partition the one with the higher move number has it; at equal
-numbers an empty one gives way, and otherwise an operator must choose. Where none lists it, and the partition
-is not new, one that was set aside while no topic had its id is taken back.
+The manifests say where the partition is. A directory of the same name with another topic id belongs to an
+older topic and is set aside. If two directories list the partition, the one with the higher move number has
+it; at equal numbers an empty one gives way, and otherwise an operator must choose. If none lists it, and the
+partition is not new, a directory that was set aside while no topic had its id is taken back.
 
-A listed directory that is gone was lost, and the partition stays offline until it is back, or until an
-operator makes an empty directory in its place: then the log begins anew, above the records that were deleted.
-A directory that is there and not listed is not used, unless it is empty.
+If a listed directory is gone, the partition is lost and stays offline until the directory is back, or until
+an operator makes an empty one in its place: then the log begins anew, above the records that were deleted. A
+directory that is not listed is not used, unless it is empty.
 
 Partitions that are created together cost one write of each manifest: their directories are made durable, then
 the manifest lists all of them. A crash leaves each of them listed and empty, or not listed; those of one log
@@ -120,7 +120,7 @@ class LogOpener:
         self._cleaner = cleaner
         self._written_by_broker = settings.written_by_broker
         self.producer_id_expiration_ms = settings.producer_id_expiration_ms
-        """Of the next log that is loaded."""
+        """The expiration for logs that are loaded from now on."""
         self._checkpoint = checkpoint
         self.progress = RecoveryProgress()
         # Partitions whose directories were made by this process and not loaded yet. Guarded by the guard of
@@ -161,7 +161,7 @@ class LogOpener:
             )
 
     def _find(self, wanted: SoughtPartition) -> LogDirectory | None:
-        """The directory that has the partition; others that list its name are set aside. Raises
+        """The directory that has the partition, or None. Sets aside others that list its name. Raises
         DataDirectoryError."""
         partition = wanted.partition
         with self._directories.guard:
@@ -191,7 +191,7 @@ class LogOpener:
         return chosen
 
     def _chosen(self, partition: TopicPartition, ours: Sequence[LogDirectory]) -> LogDirectory | None:
-        """The directory that has the newest copy. Raises DataDirectoryError where two may have it."""
+        """The directory that has the newest copy. Raises DataDirectoryError if two may have it."""
         if not ours:
             return None
         number = max(directory.move_number(partition) for directory in ours)
@@ -210,7 +210,7 @@ class LogOpener:
         return newest[0]
 
     def _require_present(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError where the partition's directory, which the manifest lists, is gone."""
+        """Raises DataDirectoryError if the partition's directory, which the manifest lists, is gone."""
         path = directory.partition_path(partition)
         if not self._exists(path):
             raise DataDirectoryError(
@@ -221,7 +221,7 @@ class LogOpener:
             )
 
     def _require_not_elsewhere(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError where a newer copy may be in a directory that could not be read."""
+        """Raises DataDirectoryError if a newer copy may be in a directory that could not be read."""
         entry = directory.manifest.entry(partition)
         if entry is not None and entry.moving_to:
             raise DataDirectoryError(
@@ -233,7 +233,7 @@ class LogOpener:
             )
 
     def _require_not_unlisted(self, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError where a log directory has the partition's records, as it seems, and its
+        """Raises DataDirectoryError if a log directory seems to have the partition's records, and its
         manifest does not list them."""
         for directory in self._directories.online():
             path = directory.partition_path(partition)
@@ -250,7 +250,7 @@ class LogOpener:
             return self._filesystem.exists(path)
 
     def _is_blank(self, path: str) -> bool:
-        """There is no directory, or one that has no record and never had one."""
+        """Whether there is no directory, or one that has no record and never had one."""
         first_path = segment_path(path, 0, LOG_SUFFIX)
         with disk_errors(path):
             if not self._filesystem.exists(path):
@@ -272,8 +272,8 @@ class LogOpener:
             )
 
     def _take_back(self, wanted: SoughtPartition) -> LogDirectory | None:
-        """Give the partition the directory that was set aside while no topic had its id. Raises
-        DataDirectoryError where there are two."""
+        """Give the partition the directory that was set aside while no topic had its id; None if there is
+        none. Raises DataDirectoryError if there are two."""
         found = [
             (directory, name, aside)
             for directory in self._directories.online()
@@ -301,7 +301,7 @@ class LogOpener:
                     self._filesystem.remove_tree(path)
                 directory.checkpoints.put_recovery_point(wanted.partition, aside.recovery_point)
                 with self._directories.guard:
-                    # A crash in between leaves a directory without its name, to which a start gives it again.
+                    # After a crash in between, a start sets the directory aside again.
                     directory.files.rename(former_path, path)
                     directory.manifest.update(partitions={wanted.partition: entry}, aside={name: None})
                     directory.note_opened(wanted.partition)
@@ -328,7 +328,7 @@ class LogOpener:
             for directory, group in placed.items():
                 self._create_in(directory, group)
         except BaseException:
-            # Where no manifest lists it the next try may use another directory.
+            # The next try may use another directory if no manifest lists the partition.
             with self._directories.guard:
                 for directory, group in placed.items():
                     for one in group:
@@ -447,10 +447,10 @@ class LogOpener:
         return log
 
     def _settle(self, directory: LogDirectory, partition: TopicPartition, end_offset: int) -> None:
-        """The loaded log ends there, perhaps below what the checkpoints say. Raises OSError."""
+        """Lower checkpoints that are above the end of the loaded log. Raises OSError."""
         checkpoints = directory.checkpoints
         checkpoints.lower_recovery_point(partition, end_offset)
         if self._cleaner.cleaned_offset(partition, directory.path) > end_offset:
-            # The cleaner's checkpoint is dropped; without it only this one explains holes of a clean.
+            # The cleaner's checkpoint is dropped; then only this one explains the holes of a clean.
             checkpoints.put_recovery_point(partition, end_offset)
         self._cleaner.opened(partition, directory.path, end_offset)

@@ -68,7 +68,7 @@ Entry = TypeVar("Entry")
 
 
 class PartitionState(enum.Enum):
-    """See the module's description."""
+    """The states of the module's description."""
 
     LIVE = "live"
     INCOMING = "incoming"
@@ -99,7 +99,7 @@ class AsideEntry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a manifest says. Immutable, hence thread-safe."""
+    """The contents of a manifest. Immutable, hence thread-safe."""
 
     directory_id: str
     siblings: Mapping[str, str] = {}
@@ -197,11 +197,11 @@ def _parsed(lines: Iterable[str]) -> Manifest:
             case ["partition", name, topic_id, state, start, number, moving_to, epoch]:
                 partitions[_partition(name)] = PartitionEntry(
                     parse_topic_id(topic_id),
-                    PartitionState(state),
-                    _offset(start),
-                    _offset(number),
-                    "" if moving_to == _NONE else _unquoted(moving_to),
-                    _epoch(epoch),
+                    state=PartitionState(state),
+                    log_start_offset=_offset(start),
+                    move_number=_offset(number),
+                    moving_to="" if moving_to == _NONE else _unquoted(moving_to),
+                    import_epoch=_epoch(epoch),
                 )
             case ["aside", name, partition, topic_id, start, recovery_point, epoch]:
                 aside[_unquoted(name)] = AsideEntry(
@@ -257,13 +257,13 @@ class ManifestFile:
     """The manifest of one log directory. Thread-safe. Lock order: a log's locks before this class's."""
 
     def __init__(self, filesystem: FileSystem, directory: str, manifest: Manifest) -> None:
-        """`manifest`: the file's contents, or what the first `update` writes."""
+        """`manifest`: the file's contents, or those that `create` extends and writes."""
         self._filesystem = filesystem
         self._path = f"{directory}/{MANIFEST_FILE}"
         self.lock = threading.RLock()
-        """Held for each change; for whoever changes entries by what they are."""
+        """Held for each change. A caller that derives an entry from the former one takes it first."""
         self._manifest = manifest
-        # A line is made again only where its entry has changed: there may be many thousands.
+        # A line is formatted only when its entry changes: there may be many thousands.
         self._lines = {key: _partition_line(key, entry) for key, entry in manifest.partitions.items()}
         # An update has failed after it began to rename, so the file may have other contents than `now`.
         self._is_unsure = False
@@ -288,8 +288,8 @@ class ManifestFile:
         partitions: Mapping[TopicPartition, PartitionEntry | None] | None = None,
         aside: Mapping[str, AsideEntry | None] | None = None,
     ) -> None:
-        """Change these entries, all or none of them; None removes one. Durable when it returns; nothing is
-        written where nothing changes. Raises OSError: `now` stays as it was, and the next update writes the
+        """Change these entries, all or none of them; None removes one. Durable when it returns. Nothing is
+        written if nothing changes. Raises OSError: `now` stays as it was, and the next update writes the
         file again."""
         with self.lock:
             now = self._manifest
@@ -328,7 +328,7 @@ class ManifestFile:
                 self.update(partitions={partition: entry._replace(**fields)})  # type: ignore[arg-type]  # the fields are those of the entry
 
     def forget_aside(self, name: str) -> None:
-        """That directory is gone, or its name says all: the next update leaves its entry out."""
+        """Drop the entry, which the next update leaves out: the directory is gone, or has its final name."""
         with self.lock:
             aside = {key: entry for key, entry in self._manifest.aside.items() if key != name}
             self._manifest = self._manifest._replace(aside=aside)
