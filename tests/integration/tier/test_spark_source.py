@@ -217,7 +217,7 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> str:
         log = logs.logs[TopicPartition(name, 0)]
         for path in sorted((GOLDEN / "data" / f"g1-{name}-0").glob("*.log")):
             log.roll()
-            log.append_as_follower(path.read_bytes())
+            log.appender.append_as_follower(path.read_bytes())
     logs.seal()
     assert not logs.upload().failed
     return store.url

@@ -174,6 +174,7 @@ class LogLoader:
         return LocalLog(
             self._resources,
             self._directory,
+            self._config,
             [segment],
             unsynced=unsynced,
             may_be_reserved=self._config.preallocate,
@@ -190,7 +191,12 @@ class LogLoader:
             if self._written_by_broker:
                 require_order(self._resources.files, segments)
             local_log = LocalLog(
-                self._resources, self._directory, segments, unsynced=(), may_be_reserved=False
+                self._resources,
+                self._directory,
+                self._config,
+                segments,
+                unsynced=(),
+                may_be_reserved=False,
             )
             require_known_epochs(segments, state.epochs)
             if not state.epochs.entries:

@@ -49,7 +49,7 @@ def filled() -> tuple[MemoryFileSystem, list[Record], list[int]]:
     ledger = LogLedger()
     for _ in range(30):
         ledger.append(log, [ledger.batch(3)])
-    bases = [info.base_offset for info in log.segments()]
+    bases = [info.base_offset for info in log.reader.segments()]
     machine.stop()
     assert len(bases) >= 5
     return disk, list(ledger.acknowledged.values()), bases
@@ -97,7 +97,7 @@ def test_a_swap_that_dies_at_any_operation_leaves_all_records_in_old_segments_or
                 found = disk.reopened(survival)
                 log = LogMachine(found, CONFIG).start()
                 assert read_local(log) == records
-                seen.add(tuple(info.base_offset for info in log.segments()))
+                seen.add(tuple(info.base_offset for info in log.reader.segments()))
                 assert not [n for n in found.list_directory(PARTITION_DIR) if n.endswith(("swap", "cleaned"))]
                 log.check()
     assert seen == {tuple(bases), tuple(base for base in bases if base != bases[2])}
@@ -150,7 +150,7 @@ def test_no_old_segment_comes_back_beside_the_one_that_has_its_records() -> None
         fill_disk(found, contents)
         log = LogMachine(found, CONFIG).start()
         assert read_local(log) == records
-        assert [info.base_offset for info in log.segments()] == [b for b in bases if b != bases[2]]
+        assert [info.base_offset for info in log.reader.segments()] == [b for b in bases if b != bases[2]]
         log.check()
 
 
@@ -176,7 +176,7 @@ def test_a_damaged_swap_file_gets_its_name_where_nothing_is_there(is_torn: bool)
         disk.unlink(f"{DATA_DIR}/{name}")
     log = LogMachine(disk, CONFIG).start()
     assert read_local(log) == records[:-3]
-    assert [info.base_offset for info in log.segments()] == bases
+    assert [info.base_offset for info in log.reader.segments()] == bases
     log.check()
 
 
@@ -188,7 +188,7 @@ def test_swap_files_at_or_above_the_lowest_cleaned_one_are_removed() -> None:
         write(disk, path + suffix, disk.read_file(path))
     log = LogMachine(disk, CONFIG).start()
     assert read_local(log) == records
-    assert [info.base_offset for info in log.segments()] == bases
+    assert [info.base_offset for info in log.reader.segments()] == bases
     names = disk.list_directory(PARTITION_DIR)
     assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
 
@@ -201,7 +201,9 @@ def test_a_swap_file_below_the_lowest_cleaned_one_replaces_what_begins_in_its_ra
     write(disk, paths[3] + CLEANED_SUFFIX, disk.read_file(paths[3])[:50])
     log = LogMachine(disk, CONFIG).start()
     assert read_local(log) == records
-    assert [info.base_offset for info in log.segments()] == [base for base in bases if base != bases[2]]
+    assert [info.base_offset for info in log.reader.segments()] == [
+        base for base in bases if base != bases[2]
+    ]
     log.check()
 
 
@@ -237,8 +239,12 @@ def far_disk(*, is_sealed: bool, index_bytes: bytes = b"") -> MemoryFileSystem:
     machine = LogMachine(disk, LogConfig())
     log = machine.start()
     if is_sealed:
-        log.append_as_follower(encode_batch([Record(0, 1, None, b"x")], base_offset=3, leader_epoch=1))
-        log.append_as_follower(encode_batch([Record(0, 1, None, b"y")], base_offset=9 * FAR, leader_epoch=1))
+        log.appender.append_as_follower(
+            encode_batch([Record(0, 1, None, b"x")], base_offset=3, leader_epoch=1)
+        )
+        log.appender.append_as_follower(
+            encode_batch([Record(0, 1, None, b"y")], base_offset=9 * FAR, leader_epoch=1)
+        )
     machine.stop()
     path = segment_path(PARTITION_DIR, 0, ".log")
     write(disk, path, b"".join(far_batches()))
@@ -259,8 +265,10 @@ def verify_far(log: UnifiedLog, *, is_sealed: bool) -> None:
     log.check()
     offsets = [record.offset for record in read_local(log)]
     assert offsets == [7, FAR - 10, FAR + 100, FAR + 101, 2 * FAR - 20, 5 * FAR] + [9 * FAR] * is_sealed
-    assert [info.base_offset for info in log.segments()] == [0, FAR - 9, 5 * FAR] + [9 * FAR] * is_sealed
-    [aborted] = log.read(FAR - 10, 1, Isolation.TXN_COMMITTED).aborted_transactions
+    assert [info.base_offset for info in log.reader.segments()] == [0, FAR - 9, 5 * FAR] + [
+        9 * FAR
+    ] * is_sealed
+    [aborted] = log.reader.read(FAR - 10, 1, Isolation.TXN_COMMITTED).aborted_transactions
     assert (aborted.first_offset, aborted.last_offset) == (FAR - 10, FAR + 101)
 
 
@@ -290,8 +298,8 @@ def test_the_parts_of_a_split_segment_are_walked(damaged: int | None) -> None:
     if damaged is None:
         log = of_broker(disk).start()
         assert not log.recovery_report.was_clean
-        assert log.recovery_report.recovered_bytes == log.size_bytes
-        assert [info.base_offset for info in log.segments()] == [0, FAR + 100, 9 * FAR]
+        assert log.recovery_report.recovered_bytes == log.local_log.segments.size_bytes
+        assert [info.base_offset for info in log.reader.segments()] == [0, FAR + 100, 9 * FAR]
         assert [record.offset for record in read_local(log)] == [*offsets, 9 * FAR]
         log.check()
     else:
