@@ -54,7 +54,6 @@ from stratalog.segment.file_names import (
     parse_segment_name,
     segment_path,
 )
-from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.transaction_index import TransactionIndex
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
@@ -290,7 +289,7 @@ class LogLoader:
                 index = self._filesystem.read_file(path)
             except FileNotFoundError:
                 return False
-            if IndexSeal.of(index, TransactionIndex.page_bytes) != seal.transaction_index:
+            if TransactionIndex.seal_of(index) != seal.transaction_index:
                 return False
         # The last one ends where its batches do.
         return segment.end_offset == segment.base_offset or seal.end_offset <= segment.end_offset
