@@ -18,6 +18,7 @@ from stratalog.record.record import Record
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX, segment_path
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_files import rename_segment
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -57,9 +58,7 @@ def segment(disk: MemoryFileSystem | FaultyFileSystem, base_offset: int) -> LogS
     return LogSegment(
         SegmentResources.over(disk),
         PARTITION_DIR,
-        base_offset,
-        end_offset=base_offset,
-        size_bytes=disk.file_size(path),
+        SegmentExtent(base_offset, base_offset, disk.file_size(path)),
         created_ms=0,
         index_interval_bytes=100,
         indexes=None,
