@@ -84,9 +84,9 @@ class Life:
                 ledger.flush(log)
         log.increment_log_start_offset(21)
         ledger.note_starts(log)
-        log.delete_old_segments()
+        log.retention.delete_old_segments()
         ledger.note_starts(log)
-        ledger.truncate_to(log, log.log_end_offset - 5)
+        ledger.truncate_to(log, log.offsets.log_end_offset - 5)
         self.append(log, 6)
 
     def move(self, manager: LogManager) -> None:
@@ -95,7 +95,7 @@ class Life:
         manager.moves.throttler = SteppedThrottler(self.machine.clock, lambda _: self.append(log, 2))
         assert manager.begin_move(MOVED, B).run() is MoveState.DONE
         # What the log had is durable in the new place.
-        self.ledger(log).durable_end_offset = log.recovery_point
+        self.ledger(log).durable_end_offset = log.offsets.recovery_point
         self.append(log, 3)
         self.ledger(log).flush(log)
 
@@ -135,9 +135,11 @@ def verify_found(disk: FaultyFileSystem, life: Life, seed: int) -> str:
         ledger.verify(log, after_crash=True)
         copies = [f"{path}/{partition}" for path in (A, B) if disk.exists(f"{path}/{partition}")]
         wanted = [f"{one.target_path}/{one.partition}" for one in manager.moves.wanted]
-        assert sorted([log.directory, *(path for path in wanted if path in copies)]) == sorted(copies)
+        assert sorted([log.local_log.directory, *(path for path in wanted if path in copies)]) == sorted(
+            copies
+        )
         if partition == MOVED:
-            place = log.directory.rpartition("/")[0]
+            place = log.local_log.directory.rpartition("/")[0]
         for one in manager.moves.wanted:
             if one.partition == partition:
                 assert manager.begin_move(partition, one.target_path).run() is MoveState.DONE

@@ -44,7 +44,7 @@ class LogTasks:
         failures: list[DataDirectoryError] = []
         for log in self._logs():
             try:
-                log.flush_if_old()
+                log.flusher.flush_if_old()
             except DataDirectoryError as failure:
                 failures.append(failure)
         _raise_first(failures)
@@ -99,11 +99,11 @@ class LogTasks:
         while a move keeps it away. Raises CorruptRecordError, DataDirectoryError.
         """
         # If a move ends right after this look, the pause waits for a clean that has begun.
-        if is_cleaned_here(log.config) and not self._is_moving(log.topic_partition):
+        if is_cleaned_here(log.local_log.config) and not self._is_moving(log.topic_partition):
             return 0
         with self._cleaner.paused(log.topic_partition):
             # The policy may have changed since. The pause keeps the cleaner away either way.
-            return log.delete_old_segments()
+            return log.retention.delete_old_segments()
 
     def remove_expired_producers(self) -> None:
         """Forget producers that have been idle for too long."""

@@ -48,7 +48,7 @@ def verify_whole_or_absent(machine: CreatingMachine, *, is_done: bool = False) -
     for path, partitions in zip((A, B), listed, strict=True):
         assert all(machine.disk.exists(f"{path}/{partition}") for partition in partitions)
     for partition in PARTITIONS:
-        assert machine.manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset == 0
+        assert machine.manager.open_log(partition, TOPIC_ID, CONFIG).offsets.log_end_offset == 0
     assert set.union(*machine.listed()) == set(PARTITIONS)
 
 

@@ -34,7 +34,7 @@ METADATA = f"{PARTITION_DIR}/partition.metadata"
 def append(manager: LogManager, partition: TopicPartition, count: int = 1, topic_id: UUID = TOPIC_ID) -> None:
     log = manager.open_log(partition, topic_id, CONFIG)
     for _ in range(count):
-        log.append_as_leader(BATCH, 1)
+        log.appender.append_as_leader(BATCH, 1)
 
 
 @pytest.mark.parametrize("contents", [b"", b"version=9\ndirectory.id=x\n", b"version=1\n", b"\xff\xff"])
@@ -61,7 +61,7 @@ def test_checkpoints_are_kafkas_and_carry_over_what_was_not_opened() -> None:
     machine.stop()
     manager = machine.open()
     append(manager, SECOND, 1)
-    manager.log(SECOND).flush()
+    manager.log(SECOND).flusher.flush()
     manager.checkpoint()
     text = machine.disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
     assert text == "0\n2\norders 0 2\norders 1 4\n"
@@ -80,7 +80,7 @@ def test_a_damaged_checkpoint_counts_as_empty_and_is_told(
     replace_file(machine.disk, path, contents)
     manager = machine.open()
     assert [path in record.getMessage() for record in caplog.records] == [True]
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     machine.stop()
     assert parse_checkpoint(machine.disk.read_file(path).decode()) == {PARTITION: 2}
 
@@ -99,27 +99,27 @@ def test_a_log_that_was_changed_before_it_was_let_go_is_not_clean(changes: str) 
     manager = machine.open()
     log = manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
     if changes == "append":
-        log.append_as_leader(BATCH, 1)
+        log.appender.append_as_leader(BATCH, 1)
     elif changes == "truncate":
-        log.truncate_to(7)
+        log.truncation.truncate_to(7)
     elif changes == "roll":
-        log.append_as_leader(BATCH, 1)
+        log.appender.append_as_leader(BATCH, 1)
         log.roll()
     else:
         log.increment_log_start_offset(5)
-        assert log.delete_old_segments() == 1
-    end_offset = log.log_end_offset
+        assert log.retention.delete_old_segments() == 1
+    end_offset = log.offsets.log_end_offset
     manager.let_go(PARTITION)
     # Neither for this process, nor for the next.
     log = manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
     assert not log.recovery_report.was_clean
-    assert log.log_end_offset == end_offset
-    log.append_as_leader(BATCH, 1)
+    assert log.offsets.log_end_offset == end_offset
+    log.appender.append_as_leader(BATCH, 1)
     manager.let_go(PARTITION)
     machine.stop()
     manager = machine.open()
     assert not manager.was_clean
-    assert manager.open_log(PARTITION, TOPIC_ID, UNTIERED).log_end_offset == end_offset + 1
+    assert manager.open_log(PARTITION, TOPIC_ID, UNTIERED).offsets.log_end_offset == end_offset + 1
 
 
 def test_the_marker_is_there_only_if_every_log_is_clean() -> None:
@@ -157,7 +157,7 @@ def test_metadata_that_are_lost_or_damaged_are_written_again(contents: bytes | N
         replace_file(disk, METADATA, contents)
     manager = machine.open()
     assert manager.found.with_topics() == ((PARTITION, TOPIC_ID),)
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 5
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 5
     assert disk.read_file(METADATA) == whole
 
 
@@ -177,7 +177,7 @@ def test_metadata_of_another_topic_than_the_manifest_says_are_a_matter_for_an_op
     machine.stop()
     assert disk.exists(PARTITION_DIR)
     disk.unlink(METADATA)
-    assert machine.start().log_end_offset == 5
+    assert machine.start().offsets.log_end_offset == 5
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -196,12 +196,12 @@ def test_a_log_that_is_let_go_is_left_to_the_next_process(is_clean: bool) -> Non
     log = manager.log(PARTITION)
     manager.let_go(PARTITION)
     manager.let_go(PARTITION)
-    assert log.is_closed
+    assert log.availability.is_closed
     assert [str(one.topic_partition) for one in manager.logs()] == ["orders-1"]
     machine.stop()
     manager = machine.open()
     assert manager.was_clean == is_clean
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 3
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 3
 
 
 def test_a_deleted_log_is_gone_at_once_and_its_bytes_later() -> None:
@@ -213,13 +213,13 @@ def test_a_deleted_log_is_gone_at_once_and_its_bytes_later() -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         manager.log(PARTITION)
     with pytest.raises(UnknownTopicOrPartitionError, match="closed"):
-        old.read(0, 100)
+        old.reader.read(0, 100)
     append(manager, PARTITION, 1, UUID(int=9))
-    assert manager.log(PARTITION).log_end_offset == 1
+    assert manager.log(PARTITION).offsets.log_end_offset == 1
     assert any(name.endswith("-delete") for name in machine.disk.list_directory(DATA_DIR))
     machine.clock.advance(1000)
     assert not any(name.endswith("-delete") for name in machine.disk.list_directory(DATA_DIR))
-    assert manager.log(PARTITION).log_end_offset == 1
+    assert manager.log(PARTITION).offsets.log_end_offset == 1
     manager.delete_log(TopicPartition("nothing", 0))
 
 
@@ -233,7 +233,7 @@ def test_setting_aside_keeps_everything() -> None:
     assert path.endswith("-fenced")
     assert machine.disk.file_size(f"{path}/{0:020d}.log") == 5 * len(BATCH)
     assert manager.set_aside(PARTITION, "fenced") is None
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG, start_offset=40).log_end_offset == 40
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG, start_offset=40).offsets.log_end_offset == 40
     machine.stop()
     machine.clock.advance(10**9)
     assert machine.disk.exists(path)
@@ -277,7 +277,7 @@ def test_a_checkpoint_that_overtakes_a_deletion_says_nothing_about_the_next_log(
     machine = LogMachine()
     manager = machine.open()
     append(manager, PARTITION, 9)
-    manager.log(PARTITION).flush()
+    manager.log(PARTITION).flusher.flush()
     seen = manager.logs()
     manager.delete_log(PARTITION)
     append(manager, PARTITION, 1, UUID(int=9))

@@ -68,7 +68,7 @@ class MoveTarget:
         return PartitionEntry(
             self._log.topic_id,
             state,
-            self._log.log_start_offset,
+            self._log.offsets.log_start_offset,
             self._move_number,
             import_epoch=self.source.import_epoch(self._partition),
         )
@@ -99,8 +99,8 @@ class MoveTarget:
         """
         # A recovery takes a hole between segments above the recovery point for lost data, and cuts off the
         # rest.
-        if self._noted_end_offset < self._log.active_base_offset:
-            self._note_end(self._log.log_end_offset)
+        if self._noted_end_offset < self._log.local_log.segments.active.base_offset:
+            self._note_end(self._log.offsets.log_end_offset)
         manifest = self._target.manifest
         self._is_undecided = True
         try:

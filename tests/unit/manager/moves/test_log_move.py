@@ -37,11 +37,11 @@ def test_everything_comes_along_byte_for_byte() -> None:
     file.append([b"for a human"])
     moving.ledger.flush(moving.log)
     moving.restart()
-    before, sealed_count = moving.files(PARTITION_DIR), len(moving.log.segments()) - 1
+    before, sealed_count = moving.files(PARTITION_DIR), len(moving.log.reader.segments()) - 1
     assert sealed_count > 3
     assert moving.begin().run() is MoveState.DONE
     after = moving.files(OTHER_PARTITION_DIR)
-    active = f"{moving.log.active_base_offset:020d}"
+    active = f"{moving.log.local_log.segments.active.base_offset:020d}"
     kept = {name: data for name, data in before.items() if not name.startswith(active) or "log" in name}
     assert {name: after.get(name) for name in kept} == kept
     # What the active segment's indexes hold is in memory.
@@ -55,7 +55,7 @@ def test_everything_comes_along_byte_for_byte() -> None:
     moving.machine.clock.advance(60_000)
     assert moving.left_over() == []
     moving.restart()
-    assert moving.log.directory == OTHER_PARTITION_DIR
+    assert moving.log.local_log.directory == OTHER_PARTITION_DIR
     assert moving.log.recovery_report.was_clean
     moving.ledger.verify(moving.log, after_crash=False)
 
@@ -85,7 +85,7 @@ def test_a_log_moves_back_to_where_it_was() -> None:
     for number in range(4):
         target = (OTHER_DIR, DATA_DIR)[number % 2]
         assert moving.begin(lambda _: moving.append(), target).run() is MoveState.DONE
-        assert moving.log.directory == f"{target}/{PARTITION}"
+        assert moving.log.local_log.directory == f"{target}/{PARTITION}"
         moving.end_transaction(committed=number % 2 == 0)
         moving.append()
         moving.ledger.verify(moving.log, after_crash=False)
@@ -99,17 +99,17 @@ def test_a_log_moves_back_to_where_it_was() -> None:
 
 def test_checkpoints_and_log_start_come_along() -> None:
     moving = MovingLog()
-    moving.log.increment_log_start_offset(moving.log.segments()[1].base_offset + 2)
+    moving.log.increment_log_start_offset(moving.log.reader.segments()[1].base_offset + 2)
     moving.ledger.note_starts(moving.log)
 
     def delete_more(step: int) -> None:
         if step == 3:
-            moving.log.increment_log_start_offset(moving.log.segments()[2].base_offset + 1)
-            moving.log.delete_old_segments()
+            moving.log.increment_log_start_offset(moving.log.reader.segments()[2].base_offset + 1)
+            moving.log.retention.delete_old_segments()
             moving.ledger.note_starts(moving.log)
 
     assert moving.begin(delete_more).run() is MoveState.DONE
-    for path, start_offset in ((DATA_DIR, None), (OTHER_DIR, moving.log.log_start_offset)):
+    for path, start_offset in ((DATA_DIR, None), (OTHER_DIR, moving.log.offsets.log_start_offset)):
         entry = read_manifest(moving.disk, path).partitions.get(PARTITION)
         assert (None if entry is None else entry.log_start_offset) == start_offset
 
@@ -122,10 +122,10 @@ def test_checkpoints_and_log_start_come_along() -> None:
     source_point, recovery_point = offsets(RECOVERY_POINT_FILE)
     assert source_point is None
     assert recovery_point is not None
-    assert moving.log.segments()[-1].base_offset <= recovery_point <= moving.log.recovery_point
+    assert moving.log.reader.segments()[-1].base_offset <= recovery_point <= moving.log.offsets.recovery_point
     moving.ledger.verify(moving.log, after_crash=False)
     machine = moving.new_machine(moving.disk.killed(), 1)
-    moving.ledger.durable_end_offset = moving.log.recovery_point
+    moving.ledger.durable_end_offset = moving.log.offsets.recovery_point
     moving.ledger.verify(machine.start(), after_crash=True)
 
 
@@ -152,8 +152,8 @@ class Compacted:
         for number in range(60):
             # Every third key comes once, so that something stays of each segment.
             key = b"k%d" % number if number % 3 == 0 else b"often%d" % (number % 5)
-            self.newest[key] = b"v%d" % self.log.log_end_offset
-            self.log.append_as_leader(encode_batch([Record(0, 1000, key, self.newest[key])]), 1)
+            self.newest[key] = b"v%d" % self.log.offsets.log_end_offset
+            self.log.appender.append_as_leader(encode_batch([Record(0, 1000, key, self.newest[key])]), 1)
         self.log.roll()
 
     def clean(self) -> bool:
@@ -195,7 +195,7 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
         machine.clock, lambda _: tries.append(compacted.clean())
     )
     expected = read_local(compacted.log)
-    assert len(expected) < compacted.log.log_end_offset
+    assert len(expected) < compacted.log.offsets.log_end_offset
     assert compacted.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
     assert tries
     assert not any(tries)
@@ -219,7 +219,7 @@ def test_progress_says_how_far_it_is() -> None:
     moving = MovingLog()
     seen: list[MoveProgress] = []
     move = moving.begin(lambda _: seen.append(move.progress))
-    size_bytes = moving.log.size_bytes
+    size_bytes = moving.log.local_log.segments.size_bytes
     assert move.progress == MoveProgress(PARTITION, DATA_DIR, OTHER_DIR, MoveState.WAITING, 0, size_bytes, "")
     assert move.run() is MoveState.DONE
     assert all(one.state is MoveState.COPYING for one in seen)
@@ -245,7 +245,7 @@ def test_a_move_waits_for_its_throttle() -> None:
         assert running.result() is MoveState.DONE
     # All but the last bit, which is copied under the log's locks, and what is paid at once.
     assert throttler.max_bytes_per_s == 1000
-    assert moved_s[0] > (moving.log.size_bytes - 3 * 1024) / 1000 - 1
+    assert moved_s[0] > (moving.log.local_log.segments.size_bytes - 3 * 1024) / 1000 - 1
 
 
 def test_a_move_is_cancelled_before_it_begins() -> None:
@@ -294,14 +294,16 @@ def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
         interrupting = Interrupting(pool, moving, works[kind])
         move = moving.begin(interrupting)
         assert move.run() is MoveState.CANCELLED
-    assert log.directory == PARTITION_DIR
+    assert log.local_log.directory == PARTITION_DIR
     # A process that stops leaves the wish to the next one.
     entry = read_manifest(moving.disk, OTHER_DIR).partitions.get(PARTITION)
     is_wish = kind == "close"
     assert entry == (PartitionEntry(TOPIC_ID, PartitionState.INCOMING, 0, 1) if is_wish else None)
     assert moving.disk.exists(OTHER_PARTITION_DIR) == is_wish
     if kind in ("cancel", "truncate", "start anew"):
-        assert {"truncate": 20, "start anew": 500}.get(kind, log.log_end_offset) >= log.log_end_offset
+        assert {"truncate": 20, "start anew": 500}.get(
+            kind, log.offsets.log_end_offset
+        ) >= log.offsets.log_end_offset
         moving.log.check()
 
 
@@ -374,11 +376,11 @@ def test_what_other_moves_still_take_is_not_free() -> None:
             moving.manager.alter_cordons([elsewhere])
             log = moving.manager.open_log(partition, TOPIC_ID, moving.config)
             moving.manager.alter_cordons([])
-            log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
+            log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
         return moving
 
     rehearsal = with_second(1 << 40)
-    sizes = [rehearsal.manager.log(one).size_bytes for one in (PARTITION, second)]
+    sizes = [rehearsal.manager.log(one).local_log.segments.size_bytes for one in (PARTITION, second)]
     moving = with_second(sum(sizes) - 1)
     first = moving.begin()
     with pytest.raises(DataDirectoryError, match="less free space") as failure:

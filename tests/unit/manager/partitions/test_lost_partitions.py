@@ -64,8 +64,8 @@ class Machine:
 
 def fill(log: UnifiedLog, count: int) -> None:
     for _ in range(count):
-        log.append_as_leader(BATCH, 1)
-    log.flush()
+        log.appender.append_as_leader(BATCH, 1)
+    log.flusher.flush()
 
 
 def wanted(_partition: TopicPartition, _topic_id: UUID | None) -> PartitionClaim:
@@ -96,12 +96,12 @@ def test_it_stays_offline_until_it_is_back(tiered_end_offset: int, is_killed: bo
     machine.process.stop()
     machine.disk.rename("/lost", f"{A}/{P}")
     log = Machine(machine.disk, is_new=False).open_log(tiered_end_offset)
-    assert (log.log_start_offset, log.log_end_offset) == (0, END)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, END)
 
 
 def test_one_that_comes_back_after_a_kill_is_recovered() -> None:
     machine = Machine()
-    machine.manager.log(P).append_as_leader(BATCH, 1)
+    machine.manager.log(P).appender.append_as_leader(BATCH, 1)
     disk = machine.disk.killed()
     disk.rename(f"{A}/{P}", "/lost")
     # This start and this stop say nothing of it.
@@ -109,7 +109,7 @@ def test_one_that_comes_back_after_a_kill_is_recovered() -> None:
     disk.rename("/lost", f"{A}/{P}")
     log = Machine(disk, is_new=False).open_log()
     assert not log.recovery_report.was_clean
-    assert log.log_end_offset == END + 1
+    assert log.offsets.log_end_offset == END + 1
 
 
 def test_an_empty_directory_lets_it_begin_anew_above_its_start_and_at_no_old_recovery_point() -> None:
@@ -121,20 +121,20 @@ def test_an_empty_directory_lets_it_begin_anew_above_its_start_and_at_no_old_rec
     machine = machine.restarted()
     log = machine.open_log()
     # Deleted records stay deleted.
-    assert (log.log_start_offset, log.log_end_offset, log.topic_id) == (2, 2, TOPIC_ID)
-    log.append_as_leader(BATCH, 1)
-    log.append_as_leader(BATCH, 1)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset, log.topic_id) == (2, 2, TOPIC_ID)
+    log.appender.append_as_leader(BATCH, 1)
+    log.appender.append_as_leader(BATCH, 1)
     for survival in SURVIVALS:
         found = Machine(machine.disk.reopened(survival), is_new=False).open_log()
-        assert 2 <= found.log_end_offset <= 4, survival
+        assert 2 <= found.offsets.log_end_offset <= 4, survival
         fill(found, 1)
-        assert found.log_start_offset == 2
+        assert found.offsets.log_start_offset == 2
 
 
 def test_one_of_another_topic_takes_its_name() -> None:
     machine = Machine().lose()
     fill(machine.manager.open_log(P, NEW_ID, CONFIG, is_first_opening=True), 1)
-    assert machine.restarted().open_log(topic_id=NEW_ID).log_end_offset == 1
+    assert machine.restarted().open_log(topic_id=NEW_ID).offsets.log_end_offset == 1
 
 
 def test_a_deleted_topic_is_taken_out_of_the_manifest() -> None:
@@ -143,7 +143,7 @@ def test_a_deleted_topic_is_taken_out_of_the_manifest() -> None:
         machine.open_log()
     assert machine.manager.forget_lost(P)
     assert not listed(machine.disk)
-    assert machine.restarted().open_log(topic_id=NEW_ID).log_end_offset == 0
+    assert machine.restarted().open_log(topic_id=NEW_ID).offsets.log_end_offset == 0
 
 
 def test_one_that_is_there_or_may_be_elsewhere_is_not_lost() -> None:
@@ -173,7 +173,7 @@ def test_a_deleted_partition_is_not_lost(is_full: bool) -> None:
     machine = machine.restarted(is_killed=True)
     assert isinstance(machine.disk, FullFileSystem)
     machine.disk.fill(None)
-    assert machine.open_log(topic_id=NEW_ID).log_end_offset == 0
+    assert machine.open_log(topic_id=NEW_ID).offsets.log_end_offset == 0
 
 
 @pytest.mark.parametrize("reason", ["delete", "fenced", "stray"])
@@ -191,7 +191,7 @@ def test_a_crash_while_one_is_put_away_leaves_all_of_it_or_nothing(reason: str) 
         for disk in death.disks():
             log = Machine(disk, is_new=False).open_log(start_offset=1)
             # A stray that was not yet put away, or that is taken back, is whole.
-            outcomes.add(log.log_end_offset)
+            outcomes.add(log.offsets.log_end_offset)
 
     outcomes: set[int] = set()
     CrashSweep(Machine, put_away).at_deaths(verify, always=lambda line: line.startswith("rename"))

@@ -36,7 +36,7 @@ def value_of(offset: int) -> bytes:
 
 
 def append(log: UnifiedLog, offset: int) -> None:
-    info = log.append_as_leader(encode_batch([Record(0, 1000, b"key", value_of(offset))]), 1)
+    info = log.appender.append_as_leader(encode_batch([Record(0, 1000, b"key", value_of(offset))]), 1)
     assert info.base_offset == offset
 
 
@@ -47,25 +47,27 @@ def started(disk: FaultyFileSystem, *, is_new: bool = True) -> tuple[LogManager,
     if is_new:
         for offset in range(COUNT):
             append(log, offset)
-        log.flush()
-        assert len(log.local_segments) > 4
+        log.flusher.flush()
+        assert len(log.local_log.segments) > 4
     return manager, log
 
 
 def require_whole(log: UnifiedLog, end_offset: int = COUNT) -> None:
     """Every record from the log's start to its end is read as it was written."""
     log.check()
-    assert log.log_end_offset == end_offset
-    assert log.local_log_start_offset == max(log.log_start_offset, log.local_segments.start_offset)
-    offset = log.log_start_offset
+    assert log.offsets.log_end_offset == end_offset
+    assert log.offsets.local_log_start_offset == max(
+        log.offsets.log_start_offset, log.local_log.segments.start_offset
+    )
+    offset = log.offsets.log_start_offset
     while offset < end_offset:
-        found = log.read(offset, 1, Isolation.LOG_END)
+        found = log.reader.read(offset, 1, Isolation.LOG_END)
         assert value_of(offset) in found.batches
         assert found.next_offset == offset + 1
         offset = found.next_offset
-    if log.log_start_offset:
+    if log.offsets.log_start_offset:
         with pytest.raises(OffsetOutOfRangeError):
-            log.read(log.log_start_offset - 1, 1)
+            log.reader.read(log.offsets.log_start_offset - 1, 1)
 
 
 def names(disk: FaultyFileSystem) -> list[str]:
@@ -90,12 +92,12 @@ def test_retention_frees_a_disk_that_has_no_room_for_names(room_bytes: int) -> N
     log.reconfigure(DROP)
     disk.fill(DATA_DIR)
     disk.names_are_full, disk.room_bytes = True, room_bytes
-    count = len(log.local_segments) - 1
-    assert log.delete_old_segments() >= count
-    assert not log.is_offline
+    count = len(log.local_log.segments) - 1
+    assert log.retention.delete_old_segments() >= count
+    assert not log.availability.is_offline
     assert disk.room_bytes > 0
     live = [name for name in names(disk) if name.endswith(".log")]
-    assert len(live) == len(log.local_segments)
+    assert len(live) == len(log.local_log.segments)
     require_whole(log)
     require_whole(started(disk.killed(), is_new=False)[1])
     disk.fill(None)
@@ -110,10 +112,10 @@ class StartedLog:
         self.disk = FaultyFileSystem()
         _, self.log = started(self.disk)
         self.log.reconfigure(config)
-        self.segments = self.log.local_segments
+        self.segments = self.log.local_log.segments
 
     def drop(self) -> None:
-        self.log.delete_old_segments()
+        self.log.retention.delete_old_segments()
 
     def delete(self) -> None:
         self.log.increment_log_start_offset(5)
@@ -128,16 +130,16 @@ def test_whatever_is_refused_while_segments_are_dropped_the_log_goes_on() -> Non
         disk, log = failure.subject.disk, failure.subject.log
         operation = disk.trace[failure.operation - 1].split(" ")[0]
         refused.add(operation)
-        segments = (*failure.subject.segments, *log.local_segments)
-        assert log.log_start_offset in {segment.base_offset for segment in segments}
+        segments = (*failure.subject.segments, *log.local_log.segments)
+        assert log.offsets.log_start_offset in {segment.base_offset for segment in segments}
         for found in (disk.killed(), disk.reopened(NOTHING_KEPT)):
             require_whole(started(found, is_new=False)[1])
-        if log.is_offline:
+        if log.availability.is_offline:
             assert operation in ("open_append", "sync", "close", "sync_directory"), operation
             return
         require_whole(log)
-        log.delete_old_segments()
-        assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
+        log.retention.delete_old_segments()
+        assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
         append(log, COUNT)
         require_whole(log, COUNT + 1)
 
@@ -150,23 +152,23 @@ def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
     disk = FaultyFileSystem()
     _, log = started(disk)
     log.reconfigure(DROP)
-    segments = log.local_segments
+    segments = log.local_log.segments
     make_immutable(disk, os.path.basename(segments[2].path))
-    assert log.delete_old_segments() == 2
-    assert log.local_segments[0] is segments[2]
-    assert log.log_start_offset == segments[2].base_offset
+    assert log.retention.delete_old_segments() == 2
+    assert log.local_log.segments[0] is segments[2]
+    assert log.offsets.log_start_offset == segments[2].base_offset
     require_whole(log)
     with pytest.raises(DataDirectoryError, match="nothing was changed; correct what the reason says"):
-        log.delete_old_segments()
-    assert not log.is_offline
+        log.retention.delete_old_segments()
+    assert not log.availability.is_offline
     require_whole(log)
     append(log, COUNT)
     killed = disk.killed()
     make_immutable(killed, os.path.basename(segments[2].path))
     require_whole(started(killed, is_new=False)[1], COUNT + 1)
     disk.mend()
-    log.delete_old_segments()
-    assert log.log_start_offset == log.log_end_offset == COUNT + 1
+    log.retention.delete_old_segments()
+    assert log.offsets.log_start_offset == log.offsets.log_end_offset == COUNT + 1
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -176,17 +178,17 @@ def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
     disk = FaultyFileSystem()
     _, log = started(disk)
     log.reconfigure(DROP)
-    left = os.path.basename(log.local_segments[1].path).replace(".log", suffix)
+    left = os.path.basename(log.local_log.segments[1].path).replace(".log", suffix)
     make_immutable(disk, left)
-    log.delete_old_segments()
-    assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
+    log.retention.delete_old_segments()
+    assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
     assert (
         "a file of a deleted segment of orders-0 cannot be removed, and stays until the next" in caplog.text
     )
     assert [name for name in names(disk) if name.endswith(suffix)] == [left]
     append(log, COUNT)
     require_whole(log, COUNT + 1)
-    log.flush()
+    log.flusher.flush()
     caplog.clear()
     disk = disk.killed()
     make_immutable(disk, left)
@@ -202,8 +204,8 @@ def test_without_a_descriptor_records_are_not_deleted_and_the_log_goes_on() -> N
     def verify(failure: Failure[StartedLog]) -> None:
         log = failure.subject.log
         if failure.error is not None:
-            assert log.log_start_offset == 0
-        assert not log.is_offline
+            assert log.offsets.log_start_offset == 0
+        assert not log.availability.is_offline
         require_whole(log)
         log.increment_log_start_offset(5)
         require_whole(log)
@@ -223,7 +225,7 @@ class UnflushedLog:
             append(self.log, offset)
 
     def flush(self) -> None:
-        self.log.flush()
+        self.log.flusher.flush()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOSPC])
@@ -232,10 +234,10 @@ def test_a_flush_that_opens_no_file_is_made_up_for_by_the_next_one(number: int) 
 
     def verify(failure: Failure[UnflushedLog]) -> None:
         disk, log = failure.subject.disk, failure.subject.log
-        assert log.is_offline == (failure.error is not None and number == errno.ENOSPC)
-        if log.is_offline:
+        assert log.availability.is_offline == (failure.error is not None and number == errno.ENOSPC)
+        if log.availability.is_offline:
             return
-        assert log.flush() == COUNT
+        assert log.flusher.flush() == COUNT
         durable = disk.reopened(NOTHING_KEPT)
         for name in names(disk):
             if name.endswith(".snapshot"):
@@ -251,18 +253,18 @@ def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> No
     _, log = started(disk)
     log.increment_log_start_offset(5)
     first_operation = disk.operation_count
-    count = log.delete_old_segments()
+    count = log.retention.delete_old_segments()
     assert count == 2
     [sync] = [at for at, found in enumerate(disk.trace) if at > first_operation and "sync_directory" in found]
     disk = FaultyFileSystem()
     _, log = started(disk)
     log.increment_log_start_offset(5)
     disk.fail_at(sync + 1, number=errno.EMFILE)
-    assert log.delete_old_segments() == count
-    assert not log.is_offline
+    assert log.retention.delete_old_segments() == count
+    assert not log.availability.is_offline
     require_whole(log)
     assert names(disk.reopened(NOTHING_KEPT)) != names(disk)
-    log.flush()
+    log.flusher.flush()
     assert names(disk.reopened(NOTHING_KEPT)) == names(disk)
 
 
@@ -289,7 +291,7 @@ def test_a_partition_is_deleted_where_there_is_no_room_for_its_other_name(can_re
     assert not [path for path in disk.inner.list_directory(DATA_DIR) if path.startswith("orders")]
     disk.fill(None)
     log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
-    assert log.log_end_offset == 0
+    assert log.offsets.log_end_offset == 0
 
 
 def nameless(inner: MemoryFileSystem | None = None) -> FaultyFileSystem:
@@ -303,7 +305,7 @@ def test_a_partition_that_gets_no_other_name_at_all_is_removed_where_it_is() -> 
     disk = nameless()
     manager, log = started(disk)
     manager.delete_log(PARTITION)
-    assert log.is_closed
+    assert log.availability.is_closed
     assert not [name for name in disk.inner.list_directory(DATA_DIR) if name.startswith("orders")]
     log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
     append(log, 0)

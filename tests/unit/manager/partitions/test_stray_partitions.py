@@ -56,8 +56,8 @@ def claim_all(_partition: TopicPartition, _topic_id: UUID | None) -> PartitionCl
 def fill(manager: LogManager, partition: TopicPartition, topic_id: UUID, count: int = 3) -> None:
     log = manager.open_log(partition, topic_id, CONFIG)
     for _ in range(count):
-        log.append_as_leader(BATCH, 1)
-    log.flush()
+        log.appender.append_as_leader(BATCH, 1)
+    log.flusher.flush()
 
 
 def machine_with_ghost(disk: FileSystem | None = None, *dirs: str, ids: SequentialIds = IDS) -> LogMachine:
@@ -135,7 +135,7 @@ def require_here_or_there(disks: Iterable[FaultyFileSystem], outcomes: set[bool]
         log = (
             LogMachine(disk, data_dirs=(A,), ids=SequentialIds(2000)).open().open_log(GHOST, GHOST_ID, CONFIG)
         )
-        assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+        assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
 
 
 def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there() -> None:
@@ -153,7 +153,7 @@ def test_a_topic_that_is_known_again_has_its_log_again_with_all_that_is_known_of
     machine.stop()
     manager = restarted(machine)
     log = manager.open_log(GHOST, GHOST_ID, CONFIG)
-    assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
     assert not log.recovery_report.was_clean, "it was never closed"
     assert "is taken back" in caplog.text
     assert (strays_in(machine.disk), manager.directories()[0].set_aside_count) == ([], 0)
@@ -193,7 +193,7 @@ def test_where_it_starts_is_kept_with_it_whoever_has_the_name_meanwhile(
     for start_offset in (1, 2):
         manager = machine.open()
         log = manager.open_log(GHOST, GHOST_ID, CONFIG)
-        assert (log.log_start_offset, log.log_end_offset) == (start_offset, 3)
+        assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (start_offset, 3)
         assert read_manifest(machine.disk, A).aside == {}
         # What is deleted since then is known the next time.
         log.increment_log_start_offset(2)
@@ -245,7 +245,7 @@ def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.L
     assert strays_in(disk) == []
     disk.fill(None)
     log = manager.open_log(GHOST, GHOST_ID, CONFIG)
-    assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
 
 
 def test_its_import_epoch_comes_back_with_it() -> None:
@@ -262,7 +262,7 @@ def test_its_import_epoch_comes_back_with_it() -> None:
 def test_one_that_was_just_created_does_not_get_it() -> None:
     machine = machine_with_ghost()
     manager = restarted(machine)
-    assert manager.open_log(GHOST, GHOST_ID, CONFIG, is_first_opening=True).log_end_offset == 0
+    assert manager.open_log(GHOST, GHOST_ID, CONFIG, is_first_opening=True).offsets.log_end_offset == 0
     assert len(strays_in(machine.disk)) == 1
 
 
