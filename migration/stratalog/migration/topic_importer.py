@@ -42,7 +42,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.locked_directory import LockedDirectory, sibling_paths
-from stratalog.manager.directories.manifest import parse_partition_name, read_manifest
+from stratalog.manager.directories.manifest import PartitionEntry, parse_partition_name, read_manifest
 from stratalog.manager.partitions.partition_metadata import read_partition_metadata
 from stratalog.migration.import_plan import ImportPlan, ImportTarget, PresentPartition, plan_import
 from stratalog.migration.import_staging import ImportStaging, StagedLog
@@ -334,6 +334,7 @@ class TopicImporter:
 
     def _present_in(self, path: str) -> list[PresentPartition]:
         found: list[PresentPartition] = []
+        listed: Mapping[TopicPartition, PartitionEntry]
         try:
             listed = read_manifest(self._filesystem, path).partitions
         except FileNotFoundError:

@@ -31,8 +31,8 @@ P = [TopicPartition("orders", number) for number in range(6)]
 class Machine:
     """One disk after the other, with partitions 0, 2, ... in A and 1, 3, ... in B, two records each."""
 
-    def __init__(self, disk: FileSystem | None = None) -> None:
-        self.disk: FileSystem = disk or MemoryFileSystem()
+    def __init__(self, disk: FaultyFileSystem | None = None) -> None:
+        self.disk = disk or FaultyFileSystem()
         self._ids = SequentialIds()
         with_both = self.open(A, B)
         for partition in P[:4]:
@@ -198,7 +198,7 @@ def test_a_full_disk_does_not_keep_the_server_from_starting(caplog: pytest.LogCa
 
 def test_one_that_cannot_be_read_is_offline_and_not_missing() -> None:
     inner = MemoryFileSystem()
-    machine = Machine(inner)
+    machine = Machine(FaultyFileSystem(inner))
     disk = FaultyFileSystem(inner)
     LogMachine(disk, data_dirs=(A, B)).open()
     operation = disk.trace.index(f"try_lock {B}/.lock") + 1
@@ -223,9 +223,8 @@ def test_a_crash_while_the_lists_are_written_loses_nothing() -> None:
 
     class Binding(Machine):
         def __init__(self) -> None:
-            super().__init__(disk := FaultyFileSystem())
-            self.disk: FaultyFileSystem = disk
-            self.manager = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(100)).open()
+            super().__init__(FaultyFileSystem())
+            self.manager = LogMachine(self.disk, data_dirs=(A, B, C), ids=SequentialIds(100)).open()
 
     def verify(death: Death[Binding]) -> None:
         for disk in death.disks():
