@@ -239,19 +239,6 @@ def test_setting_aside_keeps_everything() -> None:
     assert machine.disk.exists(path)
 
 
-def test_a_stale_recovery_point_is_not_believed_of_a_new_log() -> None:
-    """Otherwise what a new log wrote below it would not be looked at after a crash."""
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk)
-    append(machine.open(), PARTITION, 9)
-    machine.stop()
-    disk.rename(PARTITION_DIR, "/elsewhere")
-    replace_file(disk, f"{DATA_DIR}/manifest", b"rebuild")
-    machine.open().open_log(PARTITION, TOPIC_ID, machine.config, is_first_opening=True)
-    text = disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
-    assert PARTITION not in parse_checkpoint(text)
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

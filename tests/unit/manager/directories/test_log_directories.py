@@ -119,7 +119,7 @@ def test_two_names_of_one_directory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "logs")
     paths = (str(tmp_path / "logs"), str(tmp_path / "link"))
     machine = machine_of(PosixFileSystem(), *paths)
-    with pytest.raises(DataDirectoryError, match="one and the same") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         machine.open()
     assert failure.value.fields["other_path"] == paths[0]
     assert not list((tmp_path / "logs").iterdir())
@@ -139,7 +139,7 @@ def test_a_copy_of_a_directory_is_refused() -> None:
     replace_file(disk, f"{B}/meta.properties", disk.read_file(f"{A}/meta.properties"))
     for _ in range(2):
         # The lock is given back: the same error again.
-        with pytest.raises(DataDirectoryError, match=r"same directory\.id") as failure:
+        with pytest.raises(DataDirectoryError) as failure:
             machine_of(disk, A, B).open()
         assert (failure.value.fields["path"], failure.value.fields["other_path"]) == (B, A)
 
@@ -180,7 +180,7 @@ def test_all_directories_belong_to_one_store() -> None:
     other = machine_of(disk, C)
     other.open().bind_store("store-2")
     other.stop()
-    with pytest.raises(DataDirectoryError, match="different object stores") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         machine_of(disk, A, B, C).open()
     assert {failure.value.fields["store_id"], failure.value.fields["other_store_id"]} == {
         "store-1",
@@ -206,7 +206,7 @@ def test_a_cordoned_directory_serves_what_it_has_and_takes_nothing_new() -> None
     manager.alter_cordons([A])
     append(manager, P[6])
     assert manager.directory_of(P[6]) == B
-    with pytest.raises(DataDirectoryError, match="no log directory of this path") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         manager.alter_cordons([C])
     assert failure.value.fields["log_dirs"] == f"{A}, {B}"
     machine.stop()
@@ -224,7 +224,7 @@ def test_a_partition_in_two_directories_is_a_matter_for_a_human() -> None:
         machine.stop()
     before = disk.contents()
     manager = machine_of(disk).open()
-    with pytest.raises(DataDirectoryError, match="two log directories hold this partition") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         manager.open_log(P[0], TOPIC_ID, CONFIG)
     assert failure.value.fields == {"path": f"{A}/orders-0", "other_path": f"{B}/orders-0"}
     after = disk.contents()
@@ -309,7 +309,7 @@ class TestOfflineFromTheStart:
     def test_a_partition_that_may_be_there_is_not_begun_anew(self) -> None:
         disk, machine = self.broken()
         manager = machine.open()
-        with pytest.raises(DataDirectoryError, match="may be in a log directory that is offline") as failure:
+        with pytest.raises(DataDirectoryError) as failure:
             manager.open_log(P[1], TOPIC_ID, CONFIG)
         assert failure.value.fields["path"] == f"{B}/orders-1"
         assert not disk.exists(f"{A}/orders-1")
@@ -326,7 +326,7 @@ class TestOfflineFromTheStart:
         for operation in range(1, 40):
             disk.fail_at(operation, number=errno.EROFS)
         machine = machine_of(disk)
-        with pytest.raises(DataDirectoryError, match="cannot be used") as failure:
+        with pytest.raises(DataDirectoryError) as failure:
             machine.open()
         assert failure.value.fields["path"] == A
         assert machine.all_failed_count == 0, "whoever opens it is told"

@@ -68,7 +68,7 @@ def test_one_that_is_left_out_is_missed() -> None:
     # What is here goes on, and so does what nobody has ever had.
     assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     manager.open_log(P[4], TOPIC_ID, CONFIG, is_first_opening=True)
-    with pytest.raises(DataDirectoryError, match="may be in a log directory that is missing") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         manager.open_log(P[1], TOPIC_ID, CONFIG)
     assert failure.value.fields["path"] == f"{B}/orders-1"
     assert failure.value.fields["directory_id"] == machine.id_b
@@ -139,7 +139,7 @@ def test_who_is_forgotten_is_not_waited_for() -> None:
     manager = machine.open(A, C)
     id_c = manager.directories()[1].directory_id
     for wrong in (id_c, machine.id_a, "nobody"):
-        with pytest.raises(InvalidRequestError, match="only one that is missing") as refusal:
+        with pytest.raises(InvalidRequestError) as refusal:
             manager.forget_directory(wrong)
         assert refusal.value.fields["missing_ids"] == machine.id_b
     assert manager.forget_directory(machine.id_b) == B
@@ -210,7 +210,7 @@ def test_one_that_cannot_be_read_is_offline_and_not_missing() -> None:
     manager.bind_store("store-1")
     assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.OFFLINE]
     assert missing(manager) == []
-    with pytest.raises(DataDirectoryError, match="that is offline") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         manager.open_log(P[1], TOPIC_ID, CONFIG)
     assert "log-dirs forget" in failure.value.message
     process.stop()

@@ -49,10 +49,6 @@ def claim_of(partition: TopicPartition, topic_id: UUID | None) -> PartitionClaim
     return PartitionClaim.KNOWN if topic_id == OTHER_ID else PartitionClaim.NONE
 
 
-def claim_all(_partition: TopicPartition, _topic_id: UUID | None) -> PartitionClaim:
-    return PartitionClaim.WANTED
-
-
 def fill(manager: LogManager, partition: TopicPartition, topic_id: UUID, count: int = 3) -> None:
     log = manager.open_log(partition, topic_id, CONFIG)
     for _ in range(count):
@@ -339,14 +335,6 @@ def test_one_that_stays_is_never_taken_for_closed() -> None:
     assert not report.was_clean
     assert manager.open_log(KEPT, KEPT_ID, CONFIG).recovery_report.was_clean
     assert read_manifest(machine.disk, A).partitions[GHOST].state is PartitionState.LIVE
-
-
-def test_a_log_that_a_topic_has_and_nobody_closed_still_keeps_the_marker_away() -> None:
-    machine = machine_with_ghost()
-    machine.open().end_start(claim_all)
-    assert machine.disk.exists(f"{A}/{GHOST}")
-    machine.stop()
-    assert not machine.disk.exists(f"{A}/{MARKER}")
 
 
 def test_nothing_is_set_aside_while_a_directory_is_missing(caplog: pytest.LogCaptureFixture) -> None:
