@@ -48,7 +48,7 @@ class _Slot(NamedTuple):
 
 
 class CleanerPool:
-    """Thread-safe: `_changed` guards settings, workers and borrowed shares."""
+    """Workers that clean logs. Thread-safe: `_changed` guards settings, workers and borrowed shares."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class CleanerPool:
             except Exception as failure:  # One log must not keep the others from shrinking.
                 is_expected = isinstance(failure, LogStoreError)
                 logger.warning(
-                    "the retention of %s failed and is tried again, reason=`%s`",
+                    "retention of %s failed and will be tried again, reason=`%s`",
                     log.topic_partition,
                     reason_of(failure),
                     exc_info=None if is_expected else failure,
@@ -281,7 +281,7 @@ class CleanerPool:
         )
 
     def check(self) -> None:
-        """Prove that the shares fit, and what the manager proves."""
+        """Check the shares and the manager."""
         with self._changed:
             assert all(slot.number == number for number, slot in self._slots.items())
         self._manager.check()
