@@ -221,6 +221,6 @@ def _copied(
     )
     if first_offset_delta == 0 and copied.count != records_count:
         raise CorruptRecordError(
-            "a record lies beyond the last offset of its batch", base_offset=header.base_offset
+            "a record lies behind the last offset of its batch", base_offset=header.base_offset
         )
     return copied
