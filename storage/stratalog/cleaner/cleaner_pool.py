@@ -1,14 +1,13 @@
 """The pool of workers that clean logs: each cleans the filthiest log, then the next one, until none is due.
 
-A worker is a task that the scheduler repeats every `log.cleaner.backoff.ms`. So a worker that an error has
-ended begins anew, and an operator's reset only schedules a round at once. The number of cleans at a time
-never exceeds the number of workers, and their key maps never exceed their common memory: a clean borrows its
-share at its begin and returns it at its end. So both numbers can change while cleans run, which keep their
-shares.
+A worker is a task that the scheduler repeats every `log.cleaner.backoff.ms`. So a worker begins anew after an
+error, and an operator's reset only schedules a round at once. The number of cleans at a time never exceeds
+the number of workers, and their key maps never exceed their common memory: a clean borrows its share at its
+beginning and returns it at its end. So both numbers can change while cleans run, which keep their shares.
 
 This class also applies the retention of compacted logs, because retention, like a clean, needs the log for
-itself. It does so while cleaning is switched off, and for logs whose cleaning fails. While such a log moves
-between directories, the retention pass of the other logs does it.
+itself. It does so even while cleaning is switched off, and for logs whose cleaning fails. While such a log
+moves between directories, the retention pass of the other logs does it.
 
 Locks: `_changed` is held for single steps, and nothing is called under it.
 """

@@ -53,14 +53,14 @@ class CleaningState(NamedTuple):
         return self._replace(is_running=True)
 
     def end(self) -> CleaningState:
-        assert self.is_running, "only what has begun ends"
+        assert self.is_running, "only a running clean ends"
         return self._replace(is_running=False)
 
     def pause(self) -> CleaningState:
         return self._replace(pause_count=self.pause_count + 1)
 
     def resume(self) -> CleaningState:
-        assert self.pause_count > 0, "only what is paused is resumed"
+        assert self.pause_count > 0, "only a paused partition is resumed"
         return self._replace(pause_count=self.pause_count - 1)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
 from stratalog.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header
-from stratalog.segment.batch_walk import whole_batches
+from stratalog.segment.batch_walk import RESTORE_FILE, whole_batches
 
 _BASE_OFFSET = struct.Struct(">q")
 # base_offset, batch_length
@@ -93,7 +93,7 @@ def read_batches(
         limit_offset = min(bounds.limit_offset, span.end_offset)
         if header.last_offset >= limit_offset or header.size_in_bytes > available_bytes:
             raise CorruptRecordError(
-                "a stored batch ends beyond its log or its leader epoch",
+                f"a stored batch ends beyond its log or its leader epoch; {RESTORE_FILE}",
                 path=file.path,
                 position=position,
                 base_offset=header.base_offset,
@@ -119,7 +119,7 @@ def read_batches(
 
 def _begins_below(file: AppendFile, position: int, expected_offset: int) -> CorruptRecordError:
     return CorruptRecordError(
-        "a stored batch begins below the end of the one before it",
+        f"a stored batch begins below the end of the one before it; {RESTORE_FILE}",
         path=file.path,
         position=position,
         expected_offset=expected_offset,

@@ -42,6 +42,8 @@ _BODY_CHUNK_BYTES = 1024 * 1024
 # needs.
 _FETCH_FIELDS = struct.Struct(">qiibIhi")
 assert _FETCH_FIELDS.size <= HEADER_SIZE
+RESTORE_FILE = "restore the file from a copy and restart the server"
+"""The end of an error about a damaged batch in a log."""
 
 
 class LocatedBatch(NamedTuple):
@@ -97,7 +99,7 @@ def _contradiction(
     file: AppendFile, position: int, header: BatchHeader, expected_offset: int, limit_offset: int
 ) -> CorruptRecordError:
     return CorruptRecordError(
-        "a stored batch contradicts the one before it, or lies outside of its segment",
+        "a stored batch contradicts the one before it, or lies outside its segment",
         path=file.path,
         position=position,
         base_offset=header.base_offset,
@@ -175,8 +177,7 @@ def _require_sound_before(file: AppendFile, begin_position: int, end_position: i
 def damaged_batch(path: str, position: int) -> CorruptRecordError:
     """The error for a damaged batch that decides the result of a look-up."""
     return CorruptRecordError(
-        "a stored batch that a look-up needs does not match its checksum; restore the file from a copy and"
-        " restart the server",
+        f"a stored batch that a look-up needs does not match its checksum; {RESTORE_FILE}",
         path=path,
         position=position,
     )
@@ -266,20 +267,24 @@ def whole_batches(
     base_offset, batch_length, epoch, magic, crc, _, last_offset_delta = _FETCH_FIELDS.unpack_from(data)
     size_bytes, next_offset = LOG_OVERHEAD + batch_length, base_offset + last_offset_delta + 1
     if magic != MAGIC or batch_length < HEADER_SIZE - LOG_OVERHEAD:
-        raise CorruptRecordError("a stored batch has no valid header", base_offset=base_offset)
+        raise CorruptRecordError(
+            f"a stored batch has no valid header; {RESTORE_FILE}", base_offset=base_offset
+        )
     if base_offset < first_offset:
         raise CorruptRecordError(
-            "a stored batch begins below the end of the one before it",
+            f"a stored batch begins below the end of the one before it; {RESTORE_FILE}",
             base_offset=base_offset,
             expected_offset=first_offset,
         )
     if size_bytes > len(data) or next_offset > end_offset:
         return 0, -1
     if crc32c(memoryview(data)[ATTRIBUTES_POSITION:size_bytes]) != crc:
-        raise CorruptRecordError("a stored batch does not match its checksum", base_offset=base_offset)
+        raise CorruptRecordError(
+            f"a stored batch does not match its checksum; {RESTORE_FILE}", base_offset=base_offset
+        )
     if leader_epoch not in (NO_LEADER_EPOCH, epoch):
         raise CorruptRecordError(
-            "a stored batch has another leader epoch than the log at this offset",
+            f"a stored batch has another leader epoch than the log at this offset; {RESTORE_FILE}",
             base_offset=base_offset,
             leader_epoch=epoch,
             expected_epoch=leader_epoch,

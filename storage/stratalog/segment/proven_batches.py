@@ -13,7 +13,7 @@ from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOff
 
 
 class ProvenBatches(NamedTuple):
-    """Batches in the order of their offsets."""
+    """All batches of a segment, in the order of their offsets."""
 
     last_offsets: Mapping[int, int]
     """Last offset of each batch, by its position."""

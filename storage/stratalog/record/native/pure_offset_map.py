@@ -68,7 +68,7 @@ class OffsetMap:
     def check(self) -> None:
         """Prove the invariants."""
         assert len(self._offsets) <= self._max_entries, "no more keys than it takes"
-        assert max(self._offsets.values(), default=-1) <= self._latest_offset, "what was put was looked at"
+        assert max(self._offsets.values(), default=-1) <= self._latest_offset, "offsets of the map are seen"
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -114,7 +114,7 @@ class OffsetMap:
 
     def skip_to(self, offset: int) -> None:
         """Mark everything up to `offset`, inclusive, as seen."""
-        assert not self._is_full, "what comes behind a key that was refused is not looked at"
+        assert not self._is_full, "no record after a refused key is seen"
         self._latest_offset = max(self._latest_offset, offset)
 
     def _digest(self, key: Buffer) -> bytes:
