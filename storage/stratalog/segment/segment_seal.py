@@ -17,8 +17,8 @@ the log, writes the sizes and checksums of all that it has written::
 A page of an index has as many whole entries as fit into 4096 bytes. Checksums by page let a look-up prove the
 page that it reads, whenever it reads it, without reading the rest of the file.
 
-A log only grows. So the size of the log in the seal shows that a seal is older than the data, or that a seal
-and an index of another time were put back.
+Each append changes the size of the log. So the size in the seal shows a seal that is older than the data, or
+that was put back together with an index of another time.
 
 Crash: the seal is written after the indexes, and synced with them. Recovery walks a segment without a sound
 seal and makes its indexes again. Only a segment that has aborted transactions needs its seal before the next
@@ -36,7 +36,7 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.file_names import SEAL_SUFFIX, segment_path
-from stratalog.segment.indexes.index_file import IndexSeal
+from stratalog.segment.indexes.index_file import CRC_SIZE, IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import TransactionIndex
@@ -116,17 +116,18 @@ class SegmentSeal(NamedTuple):
             raise CorruptRecordError("a segment's seal has an unknown version", version=version)
         if crc32c(body) != crc:
             raise CorruptRecordError("a segment's seal does not match its checksum", crc=crc)
-        seal = cls._make((*_FIELDS.unpack_from(body), body[_FIELDS.size :]))
-        crcs_bytes = (
-            OffsetIndex.crcs_bytes(seal.offset_index_bytes)
-            + TimeIndex.crcs_bytes(seal.time_index_bytes)
-            + TransactionIndex.crcs_bytes(seal.aborted_bytes)
+        log_size_bytes, end_offset, offset_bytes, time_bytes, aborted_bytes = _FIELDS.unpack_from(body)
+        page_count = (
+            -(-offset_bytes // OffsetIndex.page_bytes)
+            - (-time_bytes // TimeIndex.page_bytes)
+            - (-aborted_bytes // TransactionIndex.page_bytes)
         )
-        if len(seal.page_crcs) != crcs_bytes:
+        page_crcs = body[_FIELDS.size :]
+        if len(page_crcs) != page_count * CRC_SIZE:
             raise CorruptRecordError(
                 "a segment's seal does not have the size that its fields give", size_bytes=len(data)
             )
-        return seal
+        return cls(log_size_bytes, end_offset, offset_bytes, time_bytes, aborted_bytes, page_crcs=page_crcs)
 
     @classmethod
     def read(cls, filesystem: FileSystem, directory: str, base_offset: int) -> Self | None:
