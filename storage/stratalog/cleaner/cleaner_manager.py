@@ -1,5 +1,6 @@
-"""Chooses the log to clean next, and keeps the cleaner away from a log while other code changes it: Kafka's
-`LogCleanerManager`.
+"""Chooses the log to clean next, and pauses cleaning while other code changes a log.
+
+It has the task of Kafka's `LogCleanerManager`.
 
 Truncation, deletion, a move and a change of configuration pause the partition. A running clean ends first;
 each of its groups of segments is then old or new. `CleaningState` has the rules.

@@ -1,5 +1,4 @@
-"""Finds the cleanable part of a log, and how much a clean would gain: functions over a log and its
-checkpoint.
+"""Finds the cleanable part of a log, and how much a clean would gain.
 
 ::
 

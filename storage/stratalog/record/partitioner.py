@@ -1,5 +1,4 @@
-"""The partition of a keyed record by the rule of Kafka's clients, so that both send a key to the same
-partition."""
+"""The partition of a keyed record, by the rule of Kafka's clients."""
 
 from __future__ import annotations
 

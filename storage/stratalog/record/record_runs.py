@@ -1,5 +1,4 @@
-"""Yields the records of batches in runs of bounded size, so that a reader's memory does not grow with the
-data.
+"""Yields the records of batches in runs of bounded size, so that a reader's memory stays bounded.
 
 A batch of a few kilobytes may hold a gigabyte, and a record of seven bytes takes hundreds as an object. So
 one batch at a time is decompressed, and a large one becomes objects piece by piece. Small batches share a

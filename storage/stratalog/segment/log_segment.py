@@ -6,8 +6,8 @@ a seal mean nothing, and after a crash recovery makes them again from the data f
 fsynced.
 
 Every look-up compares the index entry with the data. If a sealed segment's index is wrong, its indexes are
-made again. The indexes of an active segment are changing, so a search walks the segment from its beginning
-until it is sealed.
+made again. The indexes of an active segment are changing; if one is wrong, searches walk the segment from its
+beginning until it is sealed.
 
 Readers see the data up to `size_bytes` and `end_offset`, which move after the bytes are in the file: a read
 beside an append sees whole batches only. A dropped segment is renamed at once and unlinked later; on a full

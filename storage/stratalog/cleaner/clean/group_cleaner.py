@@ -1,5 +1,4 @@
-"""The second pass of a clean: writes the kept batches of a group of segments into the segments that replace
-it.
+"""The second pass of a clean: writes the kept batches of a group of segments into new segments.
 
 A kernel cleans the batches of a window with one call, as far as they are plain; `BatchCleaner` cleans the
 others one by one. Batches at or above the end of the map are copied unchanged.

@@ -1,5 +1,4 @@
-"""The offset map in plain Python: twin of the compiled one, except for rows of batches. See
-``offset_map``."""
+"""The offset map of ``offset_map`` in plain Python: twin of the compiled one, except for rows of batches."""
 
 from __future__ import annotations
 
