@@ -18,9 +18,9 @@ TEMPORARY_SUFFIX = ".tmp"
 def replace_file(
     filesystem: FileSystem, path: str, data: bytes, *, before_rename: Callable[[], None] = lambda: None
 ) -> None:
-    """Give the file `path` the contents `data`; durable when it returns. One caller at a time for one path.
+    """Give the file `path` the contents `data`; durable when this returns. One caller at a time for one path.
 
-    Raises OSError; the file has the old contents or the new ones then. If it failed before it called
+    Raises OSError; the file then has the old contents or the new ones. If it failed before it called
     `before_rename`, the file has the old ones.
     """
     temporary_path = path + TEMPORARY_SUFFIX
