@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.append.append_info import AppendInfo
-from stratalog.log.append.append_request import AppendRequest
 from stratalog.log.append.append_run import AppendRun
 from stratalog.log.append.log_flusher import LogFlusher
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.append.roll_rule import RollRule
+from stratalog.log.append.validated_append import ValidatedAppend
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_parts import LogParts
 from stratalog.log.producers.producer_append import AppendOrigin
+from stratalog.record.batch import batches
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 
@@ -66,7 +67,7 @@ class LogAppender:
         config = self._local.config
         validated = [self._validated(request, config) for request in requests]
         with self._lock:
-            outcomes = self._write(validated, leader_epoch, config)
+            outcomes = self._write(validated, leader_epoch)
         return self._flushed(outcomes)
 
     def append_end_transaction_marker(
@@ -84,9 +85,10 @@ class LogAppender:
         """
         control_type = ControlType.COMMIT if committed else ControlType.ABORT
         marker = EndTransactionMarker(control_type, coordinator_epoch)
-        request = AppendRequest.end_of_transaction(producer_id, producer_epoch, marker, self._clock.now_ms())
+        data = marker.to_batch(producer_id, producer_epoch, self._clock.now_ms())
+        request = ValidatedAppend.of(data, tuple(batches(data)), AppendOrigin.COORDINATOR)
         with self._lock:
-            outcomes = self._write([request], leader_epoch, self._local.config)
+            outcomes = self._write([request], leader_epoch)
         return only(self._flushed(outcomes))
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
@@ -100,15 +102,13 @@ class LogAppender:
         # The flush lock is taken first: a wide hole is written down, which takes a flush.
         with self._flush_lock:
             with self._lock:
-                config = self._local.config
                 validated = validate_replica(batches, self._offsets.log_end_offset)
                 # One by one: what follows a part that was refused would lie behind a hole that is none.
                 for part in validated.by_segment():
                     if part.headers[-1].last_offset - self._offsets.log_end_offset > MAX_RELATIVE_OFFSET:
                         self._begin_behind(part.headers[0].base_offset)
-                    request = AppendRequest.of(part, AppendOrigin.REPLICATION)
-                    written.append(only(self._write([request], None, config)))
-            info = AppendInfo(written[0].base_offset, written[-1].last_offset, validated.size_bytes)
+                    written.append(only(self._write([part], None)))
+            info = written[-1]._replace(base_offset=written[0].base_offset, size_bytes=validated.size_bytes)
             return only(self._flushed([info]))
 
     def must_roll_idle(self) -> bool:
@@ -117,21 +117,20 @@ class LogAppender:
             self._local.segments.active, self._local.config, self._clock.now_ms()
         )
 
-    def _validated(self, request: Buffer, config: LogConfig) -> AppendRequest | LogStoreError:
+    def _validated(self, request: Buffer, config: LogConfig) -> ValidatedAppend | LogStoreError:
         try:
-            validated = validate_append(request, config, self._clock.now_ms())
-            return AppendRequest.of(validated, AppendOrigin.CLIENT)
+            return validate_append(request, config, self._clock.now_ms())
         except LogStoreError as failure:
             return failure
 
     def _write(
-        self, requests: Sequence[AppendRequest | LogStoreError], leader_epoch: int | None, config: LogConfig
+        self, requests: Sequence[ValidatedAppend | LogStoreError], leader_epoch: int | None
     ) -> list[AppendInfo | LogStoreError]:
         run = AppendRun(
             self._local,
             self._state,
+            self._offsets,
             self._roll_rule,
-            config,
             self._clock.now_ms(),
             leader_epoch,
             self._availability.refusal(),

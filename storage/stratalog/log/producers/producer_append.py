@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from stratalog.base.errors import (
     CoordinatorFencedError,
@@ -26,6 +25,7 @@ from stratalog.base.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
+from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.producers.completed_transaction import CompletedTransaction
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
@@ -40,15 +40,6 @@ class AppendOrigin(enum.Enum):
     REPLICATION = "replication"
 
 
-class DuplicateAppend(NamedTuple):
-    """The offsets that a request got when it came first, both inclusive, and the timestamp of its last
-    batch."""
-
-    base_offset: int
-    last_offset: int
-    timestamp_ms: int
-
-
 class ProducerAppend:
     """Guarded by UnifiedLog.lock, from its making to the last `commit` or `discard`."""
 
@@ -57,7 +48,7 @@ class ProducerAppend:
         self._staged: list[ProducerBatch] = []
         self._entries: dict[int, ProducerStateEntry] = {}
 
-    def duplicate_of(self, batches: Sequence[ProducerBatch]) -> DuplicateAppend | None:
+    def duplicate_of(self, batches: Sequence[ProducerBatch]) -> AppendInfo | None:
         """The answer to a client's request whose batches are all stored, or staged, already; else None.
 
         One that is staged only (its offsets are not below the log's end) shares the fate of what is staged.
@@ -66,7 +57,7 @@ class ProducerAppend:
         known = [item for item in found if item is not None]
         if not known or len(known) < len(found):
             return None
-        return DuplicateAppend(known[0].first_offset, known[-1].last_offset, known[-1].timestamp_ms)
+        return AppendInfo(known[0].first_offset, known[-1].last_offset, 0, is_duplicate=True)
 
     def stage(self, batches: Sequence[ProducerBatch], origin: AppendOrigin) -> None:
         """Check the batches of one request, which have their offsets, and take all of them or none.
