@@ -360,6 +360,6 @@ def unthrottled(size_bytes: int) -> None:
     assert size_bytes > 0
 
 
-AbortedLookupsMachine.TestCase.settings = settings(stateful_step_count=20, max_examples=examples_of(2))
+AbortedLookupsMachine.TestCase.settings = settings(stateful_step_count=20, max_examples=examples_of(4))
 # With thousands of examples this takes longer than a test should.
 TestAbortedLookups = pytest.mark.timeout(1800)(AbortedLookupsMachine.TestCase)

@@ -56,6 +56,7 @@ from stratalog.segment.file_names import (
 )
 from stratalog.segment.indexes.transaction_index import TransactionIndex
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_seal import SegmentSeal
 
@@ -324,12 +325,11 @@ class LogLoader:
         return segments
 
     def _segment(self, base_offset: int) -> LogSegment:
+        size_bytes = self._filesystem.file_size(segment_path(self._directory, base_offset, LOG_SUFFIX))
         return LogSegment(
             self._resources,
             self._directory,
-            base_offset,
-            end_offset=base_offset,
-            size_bytes=self._filesystem.file_size(segment_path(self._directory, base_offset, LOG_SUFFIX)),
+            SegmentExtent(base_offset, base_offset, size_bytes),
             created_ms=self._now_ms,
             index_interval_bytes=self._config.index_interval_bytes,
             seal=SegmentSeal.read(self._filesystem, self._directory, base_offset),
