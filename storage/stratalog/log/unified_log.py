@@ -17,14 +17,11 @@ are unknown: the log goes offline until a restart has recovered it.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.scheduler import Scheduler
 from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.base.types import TopicPartition
 from stratalog.log.append.log_appender import LogAppender
@@ -37,6 +34,7 @@ from stratalog.log.exchange.state_transfer import StateTransfer
 from stratalog.log.leader_epoch_cache import EpochEnd
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_environment import LogEnvironment
 from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_parts import LogParts
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
@@ -53,9 +51,7 @@ class UnifiedLog:
 
     def __init__(
         self,
-        clock: Clock,
-        scheduler: Scheduler,
-        random_source: random.Random,
+        environment: LogEnvironment,
         loaded: LoadedLog,
         checkpoint: Callable[[UnifiedLog, int], None],
         topic_partition: TopicPartition,
@@ -69,8 +65,8 @@ class UnifiedLog:
         self.recovery_report = loaded.report
         self.lock = threading.RLock()
         self._flush_lock = threading.RLock()
-        self._clock = clock
-        self._scheduler = scheduler
+        self._clock = environment.clock
+        self._scheduler = environment.scheduler
         self._checkpoint = checkpoint
         self.local_log = loaded.local_log
         self.state = loaded.state
@@ -83,7 +79,13 @@ class UnifiedLog:
         self.state.publish(self.offsets.high_watermark)
         self.availability = LogAvailability(self.lock, topic_partition, loaded.local_log, health)
         self._parts = LogParts(
-            self._flush_lock, self.lock, clock, self.local_log, self.state, self.offsets, self.availability
+            flush_lock=self._flush_lock,
+            lock=self.lock,
+            clock=environment.clock,
+            local_log=self.local_log,
+            state=self.state,
+            offsets=self.offsets,
+            availability=self.availability,
         )
         self.reader = LogReader(self._parts)
         self.flusher = LogFlusher(self._parts)
@@ -99,7 +101,7 @@ class UnifiedLog:
             unlink_later=self._unlink_later,
         )
         self.appender = LogAppender(
-            self._parts, self.flusher, random_source, begin_behind=self.truncation.begin_behind
+            self._parts, self.flusher, environment.random_source, begin_behind=self.truncation.begin_behind
         )
         self.segment_exchange = SegmentExchange(
             self._parts, self.flusher, checkpoint=self._checkpoint_now, unlink_later=self._unlink_later

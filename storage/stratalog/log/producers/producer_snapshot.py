@@ -130,12 +130,12 @@ def _unpack(fields: tuple[int, ...], end_offset: int) -> ProducerStateEntry:
         raise CorruptRecordError("an entry of a producer snapshot is out of range", entry=fields)
     last = BatchMetadata(last_sequence, last_offset, offset_delta, timestamp_ms)
     return ProducerStateEntry(
-        producer_id,
-        epoch,
-        coordinator_epoch,
-        timestamp_ms,
-        None if txn_first_offset == _NONE else txn_first_offset,
-        () if last_offset == _NONE else (last,),
+        producer_id=producer_id,
+        epoch=epoch,
+        coordinator_epoch=coordinator_epoch,
+        last_timestamp_ms=timestamp_ms,
+        current_txn_first_offset=None if txn_first_offset == _NONE else txn_first_offset,
+        batches=() if last_offset == _NONE else (last,),
     )
 
 

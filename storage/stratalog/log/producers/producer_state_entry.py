@@ -88,12 +88,12 @@ class ProducerStateEntry(NamedTuple):
             if batch.marker is None:
                 return self
             return ProducerStateEntry(
-                self.producer_id,
-                header.producer_epoch,
-                batch.marker.coordinator_epoch,
-                header.max_timestamp,
-                None,
-                kept,
+                producer_id=self.producer_id,
+                epoch=header.producer_epoch,
+                coordinator_epoch=batch.marker.coordinator_epoch,
+                last_timestamp_ms=header.max_timestamp,
+                current_txn_first_offset=None,
+                batches=kept,
             )
         newest = BatchMetadata(
             batch.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp
@@ -102,10 +102,10 @@ class ProducerStateEntry(NamedTuple):
         if first_offset is None and header.is_transactional:
             first_offset = header.base_offset
         return ProducerStateEntry(
-            self.producer_id,
-            header.producer_epoch,
-            self.coordinator_epoch,
-            header.max_timestamp,
-            first_offset,
-            (*kept[-(RETAINED_BATCH_COUNT - 1) :], newest),
+            producer_id=self.producer_id,
+            epoch=header.producer_epoch,
+            coordinator_epoch=self.coordinator_epoch,
+            last_timestamp_ms=header.max_timestamp,
+            current_txn_first_offset=first_offset,
+            batches=(*kept[-(RETAINED_BATCH_COUNT - 1) :], newest),
         )

@@ -47,12 +47,12 @@ def describe_segment(segment: LogSegment, *, is_proven: bool) -> SegmentInfo:
     except CorruptRecordError as found:
         damage = found
     return SegmentInfo(
-        segment.base_offset,
-        segment.end_offset,
-        segment.size_bytes,
-        max_timestamp_ms,
-        segment.is_active,
-        damage,
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        max_timestamp_ms=max_timestamp_ms,
+        is_active=segment.is_active,
+        damage=damage,
     )
 
 

@@ -33,7 +33,13 @@ from stratalog.log.log_state import LogState
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
 from stratalog.log.recovery.cut_remains import keep_remains
-from stratalog.log.recovery.log_recovery import LoadProgress, LogRecovery, RecoveredLog, RecoveryReport
+from stratalog.log.recovery.log_recovery import (
+    LoadProgress,
+    LogCheckpoints,
+    LogRecovery,
+    RecoveredLog,
+    RecoveryReport,
+)
 from stratalog.log.recovery.raised_epochs import EpochRaise
 from stratalog.log.recovery.recovered_lineage import (
     known_or_learnt,
@@ -61,6 +67,15 @@ from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_seal import SegmentSeal
 
 
+class LoadSettings(NamedTuple):
+    """How a process loads logs."""
+
+    producer_id_expiration_ms: int
+    """A producer that is idle for so long is forgotten."""
+    written_by_broker: bool = False
+    """See LogManagerSettings."""
+
+
 class LoadedLog(NamedTuple):
     """The segments and their state, all of it durable, and what is known to have been deleted."""
 
@@ -78,27 +93,22 @@ class LogLoader:
         resources: SegmentResources,
         directory: str,
         config: LogConfig,
+        checkpoints: LogCheckpoints,
+        settings: LoadSettings,
         *,
         now_ms: int,
-        recovery_point: int,
-        cleaned_offset: int = 0,
-        producer_id_expiration_ms: int,
-        written_by_broker: bool = False,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
-        """`recovery_point`: everything below is known to have been fsynced. `cleaned_offset`: everything
-        below went through a clean. `producer_id_expiration_ms`: idle producers are forgotten after it.
-        `written_by_broker`: see LogManagerSettings. `on_progress` is told before each segment that has to be
-        walked."""
+        """`on_progress` is called before each segment that has to be walked."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
         self._config = config
+        self._checkpoints = checkpoints
+        self._was_clean = checkpoints.was_clean
+        self._producer_id_expiration_ms = settings.producer_id_expiration_ms
+        self._written_by_broker = settings.written_by_broker
         self._now_ms = now_ms
-        self._recovery_point = recovery_point
-        self._cleaned_offset = cleaned_offset
-        self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._written_by_broker = written_by_broker
         self._on_progress = on_progress
         # Files of dropped segments, and index files without a log whose names another segment may get.
         self._leftovers: list[str] = []
@@ -107,17 +117,19 @@ class LogLoader:
         self._with_aborted: set[int] = set()
         self._adoption: SegmentAdoption | None = None
 
-    def load(self, *, is_new: bool, was_clean: bool, first_offset: int, log_start_offset: int) -> LoadedLog:
-        """`is_new`: the directory was just made. `was_clean`: the former process closed the log.
-        `first_offset`: where a log begins that has no segment. `log_start_offset`: what is below was deleted.
+    def load(self, *, is_new: bool, first_offset: int) -> LoadedLog:
+        """Load the log. `is_new`: the directory was just made. `first_offset`: a log without a segment begins
+        there.
 
         Raises DataDirectoryError where fsynced bytes are damaged, CorruptRecordError, OSError.
         """
+        log_start_offset = self._checkpoints.log_start_offset
         trusted_end_offset, epochs_raised_from = MAX_OFFSET, None
         while True:
             segments = self._find_segments()
             if self._written_by_broker:
-                raised_from = EpochRaise(self._resources, self._directory, was_clean=was_clean).run(segments)
+                epoch_raise = EpochRaise(self._resources, self._directory, was_clean=self._was_clean)
+                raised_from = epoch_raise.run(segments)
                 epochs_raised_from = epochs_raised_from if raised_from is None else raised_from
             state = self._new_state()
             state.producers.snapshot_files.hold()
@@ -129,7 +141,7 @@ class LogLoader:
                 local_log, report = self._begin(state, first_offset), RecoveryReport(was_clean=True)
                 break
             state.producers.snapshot_files.remove_stray({segment.base_offset for segment in segments})
-            loaded = self._load(state, segments, trusted_end_offset, was_clean=was_clean)
+            loaded = self._load(state, segments, trusted_end_offset)
             if not isinstance(loaded, LogSegment):
                 local_log, report = loaded
                 break
@@ -181,12 +193,12 @@ class LogLoader:
         )
 
     def _load(
-        self, state: LogState, segments: list[LogSegment], trusted_end_offset: int, *, was_clean: bool
+        self, state: LogState, segments: list[LogSegment], trusted_end_offset: int
     ) -> RecoveredLog | LogSegment:
         """The log; or a segment that has to be split first."""
-        trusted_count = self._trusted_count(segments, state.epochs, was_clean=was_clean)
+        trusted_count = self._trusted_count(segments, state.epochs)
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
-        if was_clean and trusted_count == len(segments) and self._activate(segments):
+        if self._was_clean and trusted_count == len(segments) and self._activate(segments):
             self._require_closed_end(segments[-1].end_offset)
             if self._written_by_broker:
                 require_order(self._resources.files, segments)
@@ -209,25 +221,23 @@ class LogLoader:
             self._directory,
             self._config,
             state,
-            recovery_point=self._recovery_point,
-            cleaned_offset=self._cleaned_offset,
+            self._checkpoints,
             written_by_broker=self._written_by_broker,
-            was_clean=was_clean,
             on_progress=self._on_progress,
         )
         known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
         found = recovery.walk(segments, trusted_count, self._now_ms)
         if isinstance(found, LogSegment):
             end_offset = require_no_shift(self._resources.files, found)
-            if was_clean:
+            if self._was_clean:
                 self._require_closed_end(end_offset)
             return found
-        if was_clean:
+        if self._was_clean:
             self._require_closed_end(found.walked[-1].end_offset)
         if self._written_by_broker:
             require_order(self._resources.files, [*found.durable, found.walked[0].segment])
             require_no_lower_epoch(self._resources.files, found.walked[-1], state.latest_epoch)
-            if not was_clean:
+            if not self._was_clean:
                 known.replace(known_or_learnt(known, state.epochs))
         require_known_epochs(found.durable, known)
         require_lineage(self._resources.files, found, known, state.epochs)
@@ -251,7 +261,8 @@ class LogLoader:
 
     def _require_closed_end(self, end_offset: int) -> None:
         """Whoever closed the log wrote down where it ends; a checkpoint that is gone says nothing."""
-        if 0 < self._recovery_point < end_offset:
+        recovery_point = self._checkpoints.recovery_point
+        if 0 < recovery_point < end_offset:
             raise DataDirectoryError(
                 "a log that was closed ends above its recovery point: its last batch is damaged, or the"
                 " checkpoint is; restore them from a copy, or set the partition's offset in the checkpoint"
@@ -259,21 +270,23 @@ class LogLoader:
                 path=self._directory,
                 checkpoint=RECOVERY_POINT_FILE,
                 end_offset=end_offset,
-                recovery_point=self._recovery_point,
+                recovery_point=recovery_point,
             )
 
-    def _trusted_count(self, segments: list[LogSegment], epochs: LeaderEpochCache, *, was_clean: bool) -> int:
+    def _trusted_count(self, segments: list[LogSegment], epochs: LeaderEpochCache) -> int:
         """How many segments from the first on are what their seals say, and have offsets that go into
         indexes. Those of a broker get a seal."""
-        adoption = SegmentAdoption(self._resources, epochs, may_have_newer=not was_clean)
+        adoption = SegmentAdoption(self._resources, epochs, may_have_newer=not self._was_clean)
         if self._written_by_broker:
             self._adoption = adoption
         for count, segment in enumerate(segments):
             if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
                 return count
             if self._written_by_broker:
-                is_durable = segment is not segments[-1] and segment.end_offset <= self._recovery_point
-                adoption.adopt(segment, is_settled=was_clean or is_durable)
+                is_durable = (
+                    segment is not segments[-1] and segment.end_offset <= self._checkpoints.recovery_point
+                )
+                adoption.adopt(segment, is_settled=self._was_clean or is_durable)
             elif not self._is_sealed(segment):
                 return count
         return len(segments)

@@ -37,6 +37,19 @@ from stratalog.segment.old_messages import require_no_old_message
 from stratalog.segment.segment_resources import SegmentResources
 
 
+class LogCheckpoints(NamedTuple):
+    """The facts about a log that the former process wrote down outside of its directory."""
+
+    recovery_point: int = 0
+    """Everything below was fsynced."""
+    log_start_offset: int = 0
+    """Everything below was deleted."""
+    cleaned_offset: int = 0
+    """Everything below went through a clean, so holes below are no loss."""
+    was_clean: bool = False
+    """The former process closed the log."""
+
+
 class RecoveryReport(NamedTuple):
     """What loading found and did, for the log of the server and for tests."""
 
@@ -96,26 +109,23 @@ class LogRecovery:
         directory: str,
         config: LogConfig,
         state: LogState,
+        checkpoints: LogCheckpoints,
         *,
-        recovery_point: int,
-        cleaned_offset: int = 0,
-        written_by_broker: bool = False,
-        was_clean: bool = False,
-        on_progress: Callable[[LoadProgress], None] | None = None,
+        written_by_broker: bool,
+        on_progress: Callable[[LoadProgress], None] | None,
     ) -> None:
         """`state`: with the leader epochs that are in their file, and its snapshots held back.
-        `cleaned_offset`: below it holes are no loss. `written_by_broker`: see LogManagerSettings.
-        `was_clean`: the former process closed the log."""
+        `written_by_broker`: see LogManagerSettings. `on_progress`: see LogLoader."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
         self._config = config
         self._state = state
-        self._recovery_point = recovery_point
-        self._cleaned_offset = cleaned_offset
-        self._old_holes_offset = max(recovery_point, cleaned_offset)
+        self._recovery_point = checkpoints.recovery_point
+        self._cleaned_offset = checkpoints.cleaned_offset
+        self._old_holes_offset = max(checkpoints.recovery_point, checkpoints.cleaned_offset)
         self._written_by_broker = written_by_broker
-        self._holes_are_old = was_clean or written_by_broker
+        self._holes_are_old = checkpoints.was_clean or written_by_broker
         self._on_progress = on_progress
 
     def walk(self, segments: Sequence[LogSegment], trusted_count: int, now_ms: int) -> WalkedLog | LogSegment:
@@ -237,7 +247,14 @@ class LogRecovery:
                 if overflows:
                     break
         lost_bytes = segment.size_bytes - valid_bytes
-        return WalkedSegment(segment, valid_bytes, lost_bytes, end_offset, indexes, overflows)
+        return WalkedSegment(
+            segment=segment,
+            valid_bytes=valid_bytes,
+            lost_bytes=lost_bytes,
+            end_offset=end_offset,
+            indexes=indexes,
+            overflows=overflows,
+        )
 
     def _follow(self, file: AppendFile, noted: Sequence[LocatedBatch], indexes: SegmentIndexes) -> None:
         """Let the state and the transaction index follow batches that say more than an index asks."""
