@@ -45,9 +45,7 @@ from stratalog.log.recovery.recovered_lineage import (
     known_or_learnt,
     require_known_epochs,
     require_lineage,
-    require_no_lower_epoch,
     require_no_shift,
-    require_order,
 )
 from stratalog.log.recovery.segment_adoption import SegmentAdoption
 from stratalog.log.recovery.segment_split import split_segment
@@ -200,8 +198,6 @@ class LogLoader:
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
         if self._was_clean and trusted_count == len(segments) and self._activate(segments):
             self._require_closed_end(segments[-1].end_offset)
-            if self._written_by_broker:
-                require_order(self._resources.files, segments)
             local_log = LocalLog(
                 self._resources,
                 self._directory,
@@ -234,11 +230,8 @@ class LogLoader:
             return found
         if self._was_clean:
             self._require_closed_end(found.walked[-1].end_offset)
-        if self._written_by_broker:
-            require_order(self._resources.files, [*found.durable, found.walked[0].segment])
-            require_no_lower_epoch(self._resources.files, found.walked[-1], state.latest_epoch)
-            if not self._was_clean:
-                known.replace(known_or_learnt(known, state.epochs))
+        if self._written_by_broker and not self._was_clean:
+            known.replace(known_or_learnt(known, state.epochs))
         require_known_epochs(found.durable, known)
         require_lineage(self._resources.files, found, known, state.epochs)
         remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)

@@ -15,9 +15,7 @@ no epoch is known, which is what a log looks like whose beginning was deleted.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, LeaderEpochCache
@@ -58,20 +56,6 @@ def known_or_learnt(known: LeaderEpochCache, followed: LeaderEpochCache) -> tupl
         if entry.epoch > newest.epoch and entry.start_offset > newest.start_offset
     ]
     return (*known.entries, *learnt)
-
-
-def require_no_lower_epoch(files: OpenFiles, last: WalkedSegment, leader_epoch: int) -> None:
-    """A broker's log does not end before a sound batch that would go on with it, but for its leader epoch,
-    which is below that one. Raises DataDirectoryError, OSError."""
-    path = last.segment.path
-    with files.use(path) as file:
-        follower = _header(file.read_at(last.valid_bytes, HEADER_SIZE))
-        if follower is None or follower.size_in_bytes > last.lost_bytes:
-            return
-        if follower.base_offset < last.end_offset or follower.leader_epoch >= leader_epoch:
-            return
-        if crc_matches(file.read_at(last.valid_bytes, follower.size_in_bytes), 0, follower):
-            raise lower_epoch(path, follower, leader_epoch)
 
 
 def lower_epoch(path: str, header: BatchHeader, epoch_before: int) -> DataDirectoryError:
@@ -117,27 +101,6 @@ def _header(data: bytes) -> BatchHeader | None:
         return parse_header(data)
     except CorruptRecordError:
         return None
-
-
-def require_order(files: OpenFiles, segments: Sequence[LogSegment]) -> None:
-    """Segments that are not walked, in order: no sound batch of one ends above the next one's base.
-
-    Where a batch cannot be read, whoever reads it is told. Raises DataDirectoryError, OSError.
-    """
-    for segment, follower in pairwise(segments):
-        try:
-            position = _position_below(segment, follower.base_offset)
-        except CorruptRecordError:
-            # An index cannot be made of a segment that does not end before the next one.
-            position = 0
-        try:
-            with files.use(segment.path) as file:
-                located = deque(walk(file, position, segment.size_bytes, epochs_ascend=False), maxlen=1)
-                for last_position, header in located:
-                    if crc_matches(file.read_at(last_position, header.size_in_bytes), 0, header):
-                        require_end_below(segment, header.next_offset, follower.base_offset)
-        except CorruptRecordError:
-            continue
 
 
 def require_known_epochs(segments: Sequence[LogSegment], known: LeaderEpochCache) -> None:

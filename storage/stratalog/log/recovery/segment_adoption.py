@@ -22,6 +22,7 @@ from stratalog.base.file_contents import write_file
 from stratalog.base.filesystem import AppendFile
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.producers.producer_batch import ProducerBatch, read_batch
+from stratalog.log.recovery.batch_place import require_end_below
 from stratalog.log.recovery.recovered_lineage import is_newer, lower_epoch, require_epoch
 from stratalog.record.batch import crc_matches
 from stratalog.record.builder import NO_LEADER_EPOCH
@@ -80,6 +81,7 @@ class SegmentAdoption:
                 for located in walk(file, 0, segment.size_bytes, epochs_ascend=False):
                     batch = read_batch(file, located)
                     self._require_epoch(segment, file, located)
+                    self._require_order(segment, file, located)
                     entry = self._follow(batch, known)
                     if entry is not None:
                         aborted.append(entry)
@@ -149,6 +151,15 @@ class SegmentAdoption:
         if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
             require_epoch(segment, header, self._known_epochs)
             raise lower_epoch(segment.path, header, self._latest_epoch)
+
+    def _require_order(self, segment: LogSegment, file: AppendFile, located: LocatedBatch) -> None:
+        """No sound batch ends above the base of the next segment. Raises DataDirectoryError."""
+        position, header = located
+        is_last = segment.end_offset == segment.base_offset
+        if is_last or header.next_offset <= segment.end_offset:
+            return
+        if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
+            require_end_below(segment, header.next_offset, segment.end_offset)
 
     def _seal(self, segment: LogSegment, file: AppendFile, aborted: bytes, end_offset: int) -> None:
         """`end_offset`: behind the last batch; MAX_OFFSET where a damaged header hides it."""
