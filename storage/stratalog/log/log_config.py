@@ -8,13 +8,13 @@ that is accepted and does nothing is a promise that nobody keeps.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.base.types import Durability
-from stratalog.log.compression_type import CompressionType
 from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, choice_of, flag_key, number_key, ratio_key
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import TimestampType
@@ -28,6 +28,27 @@ AS_TOTAL = -2
 MIN_SEGMENT_BYTES = 1024
 DEFAULT_LZ4_LEVEL = 9
 """Kafka's name for LZ4's fast mode."""
+
+
+class CompressionType(enum.Enum):
+    """The values of `compression.type`, as Kafka spells them."""
+
+    PRODUCER = "producer"
+    UNCOMPRESSED = "uncompressed"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+    def codec_for(self, source: Codec) -> Codec:
+        """What a batch is stored in that came in `source`."""
+        match self:
+            case CompressionType.PRODUCER:
+                return source
+            case CompressionType.UNCOMPRESSED:
+                return Codec.NONE
+            case _:
+                return Codec[self.name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

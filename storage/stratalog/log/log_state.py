@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from stratalog.log.leader_epoch_cache import EpochEntry, LeaderEpochCache
 from stratalog.log.log_segments import LogSegments
-from stratalog.log.producers.completed_transaction import CompletedTransaction
 from stratalog.log.producers.producer_batch import ProducerBatch, producer_batches
-from stratalog.log.producers.producer_fold import ProducerFold
+from stratalog.log.producers.producer_fold import CompletedTransaction, ProducerFold
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
 from stratalog.record.builder import NO_LEADER_EPOCH

@@ -26,8 +26,8 @@ from stratalog.base.errors import (
     ProducerFencedError,
 )
 from stratalog.log.append.append_info import AppendInfo
-from stratalog.log.producers.completed_transaction import CompletedTransaction
 from stratalog.log.producers.producer_batch import ProducerBatch
+from stratalog.log.producers.producer_fold import CompletedTransaction
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
 

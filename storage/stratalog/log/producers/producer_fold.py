@@ -10,12 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
-from stratalog.log.producers.completed_transaction import CompletedTransaction
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_state_entry import RETAINED_BATCH_COUNT, ProducerStateEntry
 from stratalog.record.end_transaction_marker import ControlType
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+
+
+class CompletedTransaction(NamedTuple):
+    """From its first record to its marker, both inclusive."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+    last_stable_offset: int
+    """First offset of the oldest transaction that was still open then; behind the marker without one."""
+
+    @property
+    def index_entry(self) -> AbortedTransaction:
+        """What the transaction index of the marker's segment gets of an aborted one."""
+        assert self.is_aborted
+        return AbortedTransaction(
+            self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset
+        )
 
 
 class ProducerFold:

@@ -22,9 +22,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from stratalog.log.producers.completed_transaction import CompletedTransaction
 from stratalog.log.producers.producer_batch import ProducerBatch
-from stratalog.log.producers.producer_fold import ProducerFold
+from stratalog.log.producers.producer_fold import CompletedTransaction, ProducerFold
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
