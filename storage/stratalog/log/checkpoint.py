@@ -7,9 +7,9 @@
     orders 0 105823         topic, partition, offset
     orders 1 105640
 
-A write replaces the whole file atomically, so a crash leaves the old one or the new one. A file that is
-damaged counts as empty, and the log of the process says so: what it would have told is then found in the
-logs, with more work.
+A write replaces the whole file atomically, so a crash leaves the old one or the new one. A damaged file
+counts as empty, with a warning in the log of the process. Its offsets are then found in the logs, with more
+work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OffsetCheckpoint:
         self._path = path
 
     def read(self) -> dict[TopicPartition, int]:
-        """All entries; none where the file is missing or damaged. Raises OSError where it cannot be read."""
+        """All entries; none if the file is missing or damaged. Raises OSError if it cannot be read."""
         try:
             return parse_checkpoint(self._filesystem.read_file(self._path).decode())
         except FileNotFoundError:

@@ -1,12 +1,12 @@
-"""Writing many requests with few writes.
+"""Writes many requests with few writes.
 
-Requests are collected until the active segment has to be rolled or there are no more, and then written at
-once. What is written together succeeds or fails together, because the file is cut back to where it was: no
-request is stored by half, and none that was refused is stored at all.
+The run collects requests until the active segment has to be rolled or no request is left, and then writes
+them at once. They succeed or fail together, because a failed write is cut off the file again: no request is
+stored by half, and no refused request is stored at all.
 
-What producers may append is asked when a request is taken, against the state that those before it leave
-behind; it becomes the log's state with the write. A request that was stored before is answered with its old
-offsets; where these are not written yet either, it shares the fate of the first.
+Each request is checked against the producer state that the requests before it leave behind; this becomes the
+state of the log with the write. A request that was stored before is answered with its old offsets. If the
+first copy still waits for its write, both get the same outcome.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class AppendRun:
         leader_epoch: int | None,
         refusal: LogStoreError | None,
     ) -> None:
-        """`leader_epoch`: stamped together with new offsets; None keeps both as they are. `refusal`: of
-        everything."""
+        """`leader_epoch`: stamped into the batches together with new offsets; None keeps both as they are.
+        `refusal`: the error of all requests, if the log takes no changes."""
         self.fatal: DataDirectoryError | None = None
         self._local = local_log
         self._state = state
@@ -64,7 +64,7 @@ class AppendRun:
         self._pending_bytes = 0
 
     def add(self, request: ValidatedAppend | LogStoreError) -> None:
-        """The next request, or the error that it gets."""
+        """Add the next request, or the error that it already has."""
         if isinstance(request, LogStoreError):
             self._outcomes.append(request)
             return
@@ -87,12 +87,12 @@ class AppendRun:
             self._outcomes.append(failure)
 
     def finish(self) -> list[AppendInfo | LogStoreError]:
-        """Write what waits; one outcome for each request, in order."""
+        """Write the waiting requests; return one outcome for each request, in order."""
         self._write()
         return self._outcomes
 
     def _is_duplicate(self, request: ValidatedAppend) -> bool:
-        """Answer a client's request that came before."""
+        """Whether a client sent the request before; adds its outcome then."""
         if request.origin is not AppendOrigin.CLIENT or not request.producer_batches:
             return False
         duplicate = self._producers.duplicate_of(request.producer_batches)
@@ -104,9 +104,9 @@ class AppendRun:
         return True
 
     def _make_room(self, request: ValidatedAppend) -> int:
-        """Write and roll where the request does not go into the active segment behind what waits.
+        """Write and roll if the active segment has no room for the request behind the waiting ones.
 
-        Returns the last offset that the request gets.
+        Returns the last offset of the request.
         """
         last_offset = self._last_offset(request)
         if not self._must_roll(request, last_offset):
@@ -135,7 +135,7 @@ class AppendRun:
         return next_offset + request.offset_count - 1
 
     def _take(self, request: ValidatedAppend, last_offset: int) -> None:
-        """Let the request wait for the next write. Raises the errors of what its producer may not do."""
+        """Let the request wait for the next write. Raises as `ProducerAppend.stage` does."""
         if self._leader_epoch is None:
             base_offset = request.headers[0].base_offset
             self._follow(request.producer_batches, request.origin, base_offset, request.headers)
@@ -176,18 +176,18 @@ class AppendRun:
             raise
 
     def _write(self) -> None:
-        """Write what waits. Where that fails, all of it gets the error."""
+        """Write the waiting requests. If the write fails, all of them get the error."""
         if not self._pending:
             return
         failure: LogStoreError | None = None
         try:
-            # First the epoch, then its batch: a batch whose epoch the file does not know would be nobody's.
+            # First the epoch, then its batch: the file must know the epoch of every batch.
             self._state.epochs.flush()
             self._local.append(self._parts, self._batches)
         except OSError as error:
             failure = self._disk_error(error)
         except DataDirectoryError as error:
-            # What is on the disk is not known any more: nothing else may be written.
+            # The bytes on the disk are unknown now: nothing else may be written.
             failure = self.fatal = self._refusal = error
         self._settle(is_written=failure is None)
         if failure is not None:
@@ -200,7 +200,7 @@ class AppendRun:
         return DataDirectoryError(f"nothing was stored: {error.message}", **error.fields)
 
     def _settle(self, *, is_written: bool) -> None:
-        """Let the state follow what was written, or forget what was to be."""
+        """Let the state follow the written batches, or discard the staged ones."""
         end_offset = self._local.segments.end_offset
         if not is_written:
             self._producers.discard()
@@ -215,7 +215,7 @@ class AppendRun:
 def _placed(
     batches: Sequence[ProducerBatch], base_offset: int, append_time_ms: int | None
 ) -> list[ProducerBatch]:
-    """The batches with the offsets that they get, from `base_offset` on."""
+    """The batches with their offsets, from `base_offset` on."""
     placed: list[ProducerBatch] = []
     for batch in batches:
         placed.append(batch.stamped(base_offset, append_time_ms))

@@ -1,8 +1,8 @@
-"""Takes what is appended to a log, from its producers, its transactions' coordinators, or another log.
+"""Appends batches to a log, from producers, from transaction coordinators, or from another log.
 
-Requests are validated without a lock and written under `UnifiedLog.lock`, one `AppendRun` at a time. The
-flush that `flush.messages` may ask for comes when that lock is free again, so that other appends go on beside
-it; who asked for it by appending waits, and is told where it failed.
+Requests are validated without a lock and written under `UnifiedLog.lock`, one `AppendRun` at a time. A flush
+that `flush.messages` asks for comes after that lock is free again, so that other appends go on beside it. The
+requests that caused the flush wait for it, and fail with it.
 """
 
 from __future__ import annotations
@@ -56,13 +56,12 @@ class LogAppender:
     def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
 
-        Each request stands for itself: where it is not valid, or its producer may not send it now, its place
-        in the result holds the error (the classes that `validate_append` and `ProducerAppend.stage` raise)
-        and nothing of it is stored. One that was stored before is answered with its offsets of then. In the
-        page cache when this returns, durable after `LogFlusher.flush`; or at once, where `flush.messages`
-        says so. A disk that fails gives DataDirectoryError for the requests that were written, or synced,
-        together: of the latter nobody knows whether they are stored. The buffers must not change until this
-        returns.
+        Each request has its own outcome. A request that is not valid, or that its producer may not send now,
+        is not stored; its outcome is the error (the classes that `validate_append` and `ProducerAppend.stage`
+        raise). A request that was stored before is answered with its first offsets. The data are in the page
+        cache when this returns, and durable after `LogFlusher.flush`, or at once if `flush.messages` says so.
+        If the disk fails, all requests of the write or of the sync get DataDirectoryError; after a failed
+        sync they may be stored. The buffers must not change until this returns.
         """
         config = self._local.config
         validated = [self._validated(request, config) for request in requests]
@@ -95,15 +94,15 @@ class LogAppender:
         """Append batches that already have their offsets and epochs, at or above the log's end. Durable after
         `LogFlusher.flush`.
 
-        All of them or none, unless holes between them are so wide that they do not go into one segment: then
-        `log_end_offset` says how far it came. Raises CorruptRecordError, DataDirectoryError.
+        Stores all of them or none, unless holes between them are too wide for one segment: then a failure
+        may leave the first ones, up to `log_end_offset`. Raises CorruptRecordError, DataDirectoryError.
         """
         written: list[AppendInfo] = []
-        # The flush lock is taken first: a wide hole is written down, which takes a flush.
+        # The flush lock comes first, because writing down a wide hole takes a flush.
         with self._flush_lock:
             with self._lock:
                 validated = validate_replica(batches, self._offsets.log_end_offset)
-                # One by one: what follows a part that was refused would lie behind a hole that is none.
+                # One by one: behind a refused part the next one would leave a hole that is no real one.
                 for part in validated.by_segment():
                     if part.headers[-1].last_offset - self._offsets.log_end_offset > MAX_RELATIVE_OFFSET:
                         self._begin_behind(part.headers[0].base_offset)
@@ -112,7 +111,8 @@ class LogAppender:
             return only(self._flushed([info]))
 
     def must_roll_idle(self) -> bool:
-        """See `RollRule.must_roll_idle`. Under the lock."""
+        """Whether an idle log must be rolled now, see `RollRule.must_roll_idle`. The caller holds the
+        lock."""
         return self._roll_rule.must_roll_idle(
             self._local.segments.active, self._local.config, self._clock.now_ms()
         )
@@ -144,7 +144,7 @@ class LogAppender:
         return outcomes
 
     def _flushed(self, outcomes: list[AppendInfo | LogStoreError]) -> list[AppendInfo | LogStoreError]:
-        """What to tell those whose requests were written, after the flush that `flush.messages` asks for."""
+        """Flush if `flush.messages` asks for it, and return the outcomes: errors after a failed flush."""
         try:
             self._flusher.flush_if_many()
         except LogStoreError as failure:

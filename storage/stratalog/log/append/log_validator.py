@@ -1,9 +1,9 @@
 """Validates what is appended, before the log takes it.
 
-Validation looks at bytes only and needs no lock, so many appends are validated at once. Where the topic keeps
-its batches in a codec of its own (`compression.type`), the batches that came in another are compressed anew
-here as well, and so are lz4 frames that Kafka's readers refuse; their records stay as they are, byte for
-byte. A highest timestamp that is not that of the records is put right, as in Kafka.
+Validation looks at bytes only and needs no lock, so many appends are validated at once. If the topic has its
+own codec (`compression.type`), batches in another codec are compressed anew here, and so are lz4 frames that
+Kafka's readers refuse; their records stay as they are, byte for byte. A highest timestamp that differs from
+that of the records is corrected, as in Kafka.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _OLD_MIN_BYTES = 4 + 1 + 1 + 4 + 4
 
 
 def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> ValidatedAppend:
-    """Prove a producer's request, and bring its batches into the codec that the topic keeps them in.
+    """Check a producer's request, and bring its batches into the codec of the topic.
 
-    `now_ms`: the time that records may not be too far from. Whether the log has seen a producer's batch
-    before is not asked here. Raises CorruptRecordError, RecordTooLargeError, InvalidTimestampError,
-    UnsupportedOperationError, InvalidRequestError.
+    `now_ms`: the time to which the timestamps of records are compared. Duplicates are not detected here.
+    Raises CorruptRecordError, RecordTooLargeError, InvalidTimestampError, UnsupportedOperationError,
+    InvalidRequestError.
     """
     located = _located(buffer)
     view = memoryview(buffer)
@@ -78,9 +78,9 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
             rebuilt[position] = _recompressed(payload, header, config, index)
         elif header is not sent:
             rebuilt[position] = with_crc(header, section).pack() + section
-        # Not beside that of the next batch.
+        # Frees the memory before the next batch needs some.
         del payload
-        # Asked of each: batches of a few kilobytes may become any number of mebibytes.
+        # After each batch: a few kilobytes may become any number of mebibytes.
         stored_bytes += len(rebuilt[position]) if position in rebuilt else sent.size_in_bytes
         _require_segment(stored_bytes, config)
     if rebuilt:
@@ -90,7 +90,7 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
 
 
 def _require_segment(size_bytes: int, config: LogConfig) -> None:
-    """A request becomes visible as a whole, so it must fit one segment."""
+    """Raise RecordTooLargeError for a request over one segment: a request becomes visible as a whole."""
     if size_bytes > config.segment_bytes:
         raise RecordTooLargeError(
             "the request is larger than segment.bytes; send less at once",
@@ -100,7 +100,7 @@ def _require_segment(size_bytes: int, config: LogConfig) -> None:
 
 
 def _located(buffer: Buffer) -> tuple[tuple[int, BatchHeader], ...]:
-    """The batches of a request, of which there is one at least."""
+    """The batches of a request, at least one, with their positions."""
     try:
         located = tuple(batches(buffer))
     except CorruptRecordError as failure:
@@ -119,7 +119,8 @@ def _located(buffer: Buffer) -> tuple[tuple[int, BatchHeader], ...]:
 
 
 def _is_old_message(buffer: Buffer, position: int) -> bool:
-    """What lies at `position` looks like a message of version 0 or 1, whose magic is where a batch has it."""
+    """Whether the bytes at `position` look like a message of version 0 or 1, with its magic in the same
+    place."""
     if len(buffer) - position < _OLD_MESSAGE.size:
         return False
     size_bytes: int
@@ -131,33 +132,32 @@ def _is_old_message(buffer: Buffer, position: int) -> bool:
 def _proven_records(
     buffer: Buffer, position: int, header: BatchHeader, batch_index: int
 ) -> tuple[Buffer, RecordsSummary]:
-    """The batch's records section, decompressed and well-framed. What is wrong with it is told with the
-    batch's place in the request."""
+    """The batch's records section, decompressed and well-framed. An error has the batch's place in the
+    request."""
     try:
         payload = records_payload(buffer, position, header, max_bytes=MAX_SENT_BYTES)
         return payload, verify_frames(payload, header)
     except CorruptRecordError as failure:
-        # Nobody has to look for who changed the bytes where there are too many of them.
+        # Too many bytes are no sign of damage.
         error = RecordTooLargeError if "max_bytes" in failure.fields else CorruptRecordError
         place = {"batch_index": batch_index, "position": position}
         raise error(failure.message, **place, **failure.fields) from failure
 
 
 def _redated(header: BatchHeader, summary: RecordsSummary) -> BatchHeader:
-    """The header with the highest timestamp of its records; the same object where it has that."""
+    """The header with the highest timestamp of its records; the same object if it has that already."""
     latest_ms = header.base_timestamp + summary.max_timestamp_delta
     return header if header.max_timestamp == latest_ms else header._replace(max_timestamp=latest_ms)
 
 
 def _needs_other_form(section: memoryview, codec: Codec, config: LogConfig) -> bool:
-    """The topic keeps another codec, or Kafka's readers would refuse what ours took."""
+    """Whether the topic has another codec, or Kafka's readers would refuse a frame that ours accept."""
     is_foreign = codec is Codec.LZ4 and not is_lz4_of_kafka(section)
     return is_foreign or config.compression_type.codec_for(codec) is not codec
 
 
 def _recompressed(payload: Buffer, header: BatchHeader, config: LogConfig, batch_index: int) -> bytes:
-    """The batch in the topic's codec, in our form. Its records stay as they are, byte for byte, and with them
-    everything that they or the header say."""
+    """The batch in the topic's codec. Its records and the other fields of its header stay as they are."""
     codec = config.compression_type.codec_for(header.codec)
     batch = rebuild_batch(
         header._replace(attributes=header.attributes & ~CODEC_MASK | codec),
@@ -182,9 +182,8 @@ def _with_batches(
 
 
 def validate_replica(buffer: Buffer, next_offset: int) -> ValidatedAppend:
-    """Prove batches that already have their offsets: headers, checksums, ascending offsets from `next_offset`
-    on. As in Kafka, records are not looked at: another log has taken them, whatever the bounds were there,
-    and here they are to be what they are there.
+    """Check batches that have their offsets already: headers, checksums, ascending offsets from `next_offset`
+    on. As in Kafka, records are not decoded: another log has accepted them under its own bounds.
 
     Raises CorruptRecordError.
     """

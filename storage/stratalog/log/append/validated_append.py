@@ -92,7 +92,7 @@ class ValidatedAppend(NamedTuple):
         return ValidatedAppend.of(memoryview(self.buffer)[begin:end], moved, self.origin)
 
     def verbatim(self) -> tuple[list[Buffer], list[AppendedBatch]]:
-        """As `stamp`, for batches that have their offsets already."""
+        """The same as `stamp` returns, for batches that have their offsets already."""
         appended = [
             AppendedBatch(header.size_in_bytes, header.last_offset, header.max_timestamp)
             for header in self.headers
