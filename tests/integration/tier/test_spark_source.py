@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 MISSING = why_spark_cannot_run()
-pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.slow]
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 GOLDEN_TOPICS = ("txn", "compacted")

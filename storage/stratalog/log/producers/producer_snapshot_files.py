@@ -35,11 +35,13 @@ _UNFINISHED_SUFFIXES = (TEMPORARY_SUFFIX, DELETED_SUFFIX)
 class ProducerSnapshotFiles:
     """Guarded by UnifiedLog: one caller at a time, so that none is written while the log is truncated."""
 
-    def __init__(self, filesystem: FileSystem, directory: str) -> None:
-        """Find the existing files. Raises OSError."""
+    def __init__(self, filesystem: FileSystem, directory: str, names: Sequence[str] | None = None) -> None:
+        """Find the existing files. `names`: the names in the directory, if the caller has just listed them.
+        Raises OSError."""
         self._filesystem = filesystem
         self._directory = directory
-        names = filesystem.list_directory(directory)
+        if names is None:
+            names = filesystem.list_directory(directory)
         self._offsets = sorted(offset for offset in map(parse_snapshot_name, names) if offset is not None)
         self._unfinished = [name for name in names if _is_unfinished(name)]
         self._unsynced: list[int] = []
@@ -184,6 +186,7 @@ class ProducerSnapshotFiles:
 
 
 def _is_unfinished(name: str) -> bool:
-    """Whether a crash has left the file. Kafka renames files that it removes."""
-    suffix = next((suffix for suffix in _UNFINISHED_SUFFIXES if name.endswith(suffix)), None)
-    return suffix is not None and parse_snapshot_name(name.removesuffix(suffix)) is not None
+    """Whether a crash has cut off a write or a removal: Kafka renames a snapshot before it removes it."""
+    if not name.endswith(_UNFINISHED_SUFFIXES):
+        return False
+    return parse_snapshot_name(name.rpartition(".")[0]) is not None
