@@ -121,7 +121,7 @@ def test_what_cannot_be_put_away_is_told_and_tried_again(
     assert moving.begin().run() is MoveState.DONE
     go_on(moving)
     moving.machine.clock.advance(0)
-    [told] = [one.message for one in caplog.records if "is tried again" in one.message]
+    [told] = [one.message for one in caplog.records if "tried again" in one.message]
     assert DATA_DIR in told
     assert "orders-0" in told
     assert os.strerror(number) in told
