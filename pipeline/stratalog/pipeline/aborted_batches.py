@@ -15,7 +15,6 @@ from stratalog.pipeline.topic_snapshot import SliceSpan
 from stratalog.record.header import BatchHeader
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.store_layout import StoreLayout
-from stratalog.remote.tier.deciding_slices import aborted_in
 
 
 class _Aborted(NamedTuple):
@@ -34,9 +33,7 @@ class AbortedBatches:
         """In the order of their markers; None before the first look-up."""
 
     def __contains__(self, header: BatchHeader) -> bool:
-        """Whether the batch belongs to an aborted transaction. Raises StoreError, UnsupportedOperationError
-        where an early version uploaded the slice without its aborted transactions.
-        """
+        """Whether the batch belongs to an aborted transaction. Raises StoreError."""
         if not header.is_transactional or not self._span.deciding:
             return False
         if self._by_producer is None:
@@ -51,6 +48,6 @@ class AbortedBatches:
         found = defaultdict[int, list[_Aborted]](list)
         for live in span.deciding:
             index = read_slice_index(self._store, StoreLayout(span.shard), live.object_name, live.entry)
-            for one in aborted_in(live, index, span.first_offset, span.end_offset):
+            for one in index.aborted_in(span.first_offset, span.end_offset):
                 found[one.producer_id].append(_Aborted(one.first_offset, one.last_offset))
         return found

@@ -37,8 +37,7 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """All records of the spans, in their order, as batches with the columns `names`.
 
-    Raises StoreError, CorruptRecordError; for committed records UnsupportedOperationError where an early
-    version uploaded transactions without their outcome.
+    Raises StoreError, CorruptRecordError.
     """
     for span in spans:
         try:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import ObjectNotFoundError, UnsupportedOperationError
+from stratalog.base.errors import ObjectNotFoundError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.objectstore.counting import CountingObjectStore
@@ -19,13 +19,11 @@ from stratalog.pipeline.slice_scan import scan
 from stratalog.pipeline.topic_snapshot import read_snapshot
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.tiered.tiered_logs import TieredLogs
-from tests.support.tiered.tiered_store import TieredStore
 from tests.support.tiered.unstable_uploads import unstable_uploads
 
 T0 = TopicPartition("t", 0)
@@ -220,15 +218,3 @@ def test_an_index_that_compaction_deleted_says_run_it_again() -> None:
     found.store.delete_many([second.object_key])
     with pytest.raises(ObjectNotFoundError):
         list(scan(found.store, "t", [first], ("offset",)))
-
-
-def test_what_an_early_version_did_not_tell_is_not_guessed() -> None:
-    store = MemoryObjectStore(ManualClock())
-    tiered = TieredStore(MemoryFileSystem(), store, ManualClock(), SequentialIds(1))
-    tip = TopicIdPartition(tiered.catalog.create("t", 1, {}).topic_id, 0)
-    producer = BatchProducer(7, 0, 0, is_transactional=True)
-    tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"0")], producer=producer)]})
-    tiered.upload({tip: [EndTransactionMarker(ControlType.ABORT, 0).to_batch(7, 0, 1, base_offset=1)]})
-    assert scanned(store, IsolationLevel.READ_UNCOMMITTED) == [0]
-    with pytest.raises(UnsupportedOperationError):
-        scanned(store, COMMITTED)

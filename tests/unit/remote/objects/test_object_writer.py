@@ -25,16 +25,16 @@ from stratalog.record.header import (
 from stratalog.record.native.kernels import encode_records, siphash128
 from stratalog.record.record import Record
 from stratalog.remote.objects.key_stream import KeyHashing, key_blocks
-from stratalog.remote.objects.object_directory import describe_object, read_slice_index
+from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind, crc_of
 from stratalog.remote.objects.object_ref import format_object_name
-from stratalog.remote.objects.object_verifier import verify_object
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import KeyStrategy, LeaderEpoch, OpenTransaction, SliceEntry
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.tiered.object_audit import audit_object, describe_object
 
 LAYOUT = StoreLayout(0)
 NAME = format_object_name(7, UUID(int=99))
@@ -152,11 +152,6 @@ def check_entry(store: MemoryObjectStore, entry: SliceEntry, run: Sequence[bytes
     assert entry.max_timestamp_offset == first_latest.offset
     assert entry.codec_mask == sum({1 << batch.codec for batch in headers})
     assert entry.tombstone_count == sum(record.value is None for record in found)
-    epochs = {batch.leader_epoch for batch in headers}
-    assert entry.leader_epochs == tuple(
-        LeaderEpoch(epoch, min(batch.base_offset for batch in headers if batch.leader_epoch == epoch))
-        for epoch in sorted(epochs)
-    )
     last = headers[-1]
     assert entry.last_batch == (last.base_offset, last.leader_epoch, last.crc)
     assert found_keys(store, entry) == expected_keys(run)
@@ -183,9 +178,9 @@ def test_an_object_describes_what_it_holds(slices: Slices, interval_bytes: int) 
     with ObjectWriter(filesystem(), header(), settings(index_interval_bytes=interval_bytes)) as writer:
         finished = write(writer, slices)
         finished.store(store, LAYOUT)
-    described = describe_object(store, LAYOUT, NAME, finished.ref.size_bytes)
+    described = describe_object(store, LAYOUT, NAME)
     assert described == (header(), finished.ref, finished.entries)
-    verify_object(store, LAYOUT, finished.ref)
+    audit_object(store, LAYOUT, finished.ref)
     assert [entry.partition for entry in finished.entries] == sorted(slices)
     for entry in finished.entries:
         check_entry(store, entry, slices[entry.partition])
@@ -216,7 +211,7 @@ def test_a_slice_whose_records_are_all_gone_still_covers_its_range() -> None:
     assert (entry.min_timestamp, entry.max_timestamp, entry.max_timestamp_offset) == (-1, -1, -1)
     assert entry.leader_epochs == (LeaderEpoch(1, 12),)
     assert entry.key_stream is not None, "an empty stream is as usable as any"
-    verify_object(store, LAYOUT, finished.ref)
+    audit_object(store, LAYOUT, finished.ref)
 
 
 def test_a_damaged_batch_is_not_taken_and_those_before_it_are() -> None:
@@ -373,7 +368,7 @@ def test_markers_count_as_records_without_keys_and_ordinals_go_on_behind_them() 
         finished.store(store, LAYOUT)
     (entry,) = finished.entries
     assert (entry.record_count, entry.marker_count, entry.tombstone_count) == (3, 1, 0)
-    assert (entry.max_timestamp, entry.max_timestamp_offset, entry.has_marker_times) == (99, 1, True)
+    assert (entry.max_timestamp, entry.max_timestamp_offset) == (99, 1)
     assert sorted(ordinal for _, _, ordinal, _ in found_keys(store, entry)) == [0, 2]
     entry = slice_of(marked(TRANSACTIONAL_BIT))
     assert (entry.tombstone_count, entry.max_timestamp) == (1, 99)

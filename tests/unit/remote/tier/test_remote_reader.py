@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import OffsetOutOfRangeError, StoreCorruptError, UnsupportedOperationError
+from stratalog.base.errors import OffsetOutOfRangeError, StoreCorruptError
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.read.fetch_data import FetchData
 from stratalog.log.read.isolation import Isolation
@@ -21,7 +21,6 @@ from stratalog.record.batch import decode_all, records_payload
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
-from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import parse_header
 from stratalog.record.native.kernels import copy_records
 from stratalog.record.record import Record
@@ -292,28 +291,6 @@ def test_few_large_requests() -> None:
     for tip in found.tips:
         reader.read(tip, 0, 1 << 20)
     assert counting.total("GET", key).requests == 2 + -(-2 * size_bytes // 10_000)
-
-
-def test_what_an_early_version_uploaded_is_not_read_as_committed_where_it_has_transactions() -> None:
-    """Its slices say nothing of producers, and nobody knows what was aborted."""
-    found = world(partition_count=1)
-    (tip,) = found.tips
-    producer = BatchProducer(7, 0, 0, is_transactional=True)
-    marker = EndTransactionMarker(ControlType.ABORT, 0)
-    found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"plain")])]})
-    found.tiered.upload(
-        {tip: [encode_batch([Record(0, 1, b"k", b"aborted")], base_offset=1, producer=producer)]}
-    )
-    found.tiered.upload({tip: [marker.to_batch(7, 0, 1, base_offset=2)]})
-    found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"plain")], base_offset=3)]})
-    reader = found.reader()
-    assert reader.read(tip, 0, 1, Isolation.TXN_COMMITTED).next_offset == 1
-    assert reader.read(tip, 3, 1000, Isolation.TXN_COMMITTED).next_offset == 4
-    assert reader.read(tip, 0, 1000).next_offset == 4
-    for offset, max_bytes in ((0, 1000), (1, 1), (2, 1)):
-        with pytest.raises(UnsupportedOperationError) as raised:
-            reader.read(tip, offset, max_bytes, Isolation.TXN_COMMITTED)
-        assert raised.value.fields["base_offset"] == max(offset, 1)
 
 
 def test_committed_reads_ask_only_the_slices_that_may_hold_a_marker() -> None:

@@ -20,7 +20,6 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.objects.object_verifier import verify_object
 from stratalog.remote.tier.uploader import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
@@ -28,6 +27,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
+from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_logs import TieredLogs
 
 Contents = dict[TopicPartition, list[Record]]
@@ -79,7 +79,7 @@ def check_all_tiered(logs: TieredLogs, expected: Contents) -> None:
         assert log.tiered_end_offset == log.log_end_offset
     for object_name, found in logs.metadata.state().objects.items():
         assert object_name == found.ref.name
-        verify_object(logs.store, logs.metadata.layout, found.ref)
+        audit_object(logs.store, logs.metadata.layout, found.ref)
 
 
 @given(

@@ -89,10 +89,8 @@ OPEN_TRANSACTION = FixedLayout(("producer_id", "q"), ("first_offset", "q"))
 HAS_ABORTED_FLAG = 1 << 0
 HAS_LAST_BATCH_FLAG = 1 << 1
 HAS_KEY_STREAM_FLAG = 1 << 2
-HAS_INDEX_FLAG = 1 << 3
-HAS_DELETE_HORIZON_FLAG = 1 << 4
-HAS_MARKER_TIMES_FLAG = 1 << 5
-KNOWN_FLAGS = (1 << 6) - 1
+HAS_DELETE_HORIZON_FLAG = 1 << 3
+KNOWN_FLAGS = (1 << 4) - 1
 
 _STRATEGIES = {strategy.value: strategy for strategy in KeyStrategy}
 _NO_BATCH = LastBatch(0, 0, 0)
@@ -105,7 +103,6 @@ _NO_KEY_STREAM = KeyStreamRef(
     version_header="",
     hash_key_id=0,
 )
-_NO_PART = PartRef(0, 0, 0)
 
 
 def directory_size_bytes(entries: Iterable[SliceEntry]) -> int:
@@ -172,13 +169,10 @@ def _encode_entry(entry: SliceEntry, heap: _Heap) -> bytes:
         HAS_ABORTED_FLAG * entry.has_aborted
         | HAS_LAST_BATCH_FLAG * (last_batch is not None)
         | HAS_KEY_STREAM_FLAG * (stream is not None)
-        | HAS_INDEX_FLAG * (index is not None)
         | HAS_DELETE_HORIZON_FLAG * (horizon_ms is not None)
-        | HAS_MARKER_TIMES_FLAG * entry.has_marker_times
     )
     last_batch = last_batch or _NO_BATCH
     stream = stream or _NO_KEY_STREAM
-    index = index or _NO_PART
     topic_position, topic_bytes = heap.put_text(entry.topic)
     version_position, version_bytes = heap.put_text(stream.version_header)
     epochs_position = heap.put(b"".join(LEADER_EPOCH.pack(*epoch) for epoch in entry.leader_epochs))
@@ -253,7 +247,6 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
         ),
         tombstone_count=field["tombstone_count"],
         marker_count=field["marker_count"],
-        has_marker_times=flags & HAS_MARKER_TIMES_FLAG != 0,
         earliest_delete_horizon_ms=(
             field["earliest_delete_horizon_ms"] if flags & HAS_DELETE_HORIZON_FLAG else None
         ),
@@ -269,11 +262,7 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
             else None
         ),
         key_stream=_key_stream(data, field) if flags & HAS_KEY_STREAM_FLAG else None,
-        index=(
-            PartRef(field["index_position"], field["index_bytes"], field["index_crc"])
-            if flags & HAS_INDEX_FLAG
-            else None
-        ),
+        index=PartRef(field["index_position"], field["index_bytes"], field["index_crc"]),
     )
     fault = entry.fault()
     if fault is not None:

@@ -224,7 +224,6 @@ class ObjectWriter:
         entries: list[SliceEntry] = []
         for built in self._slices:
             stream, index = built.entry.key_stream, built.entry.index
-            assert index is not None
             if stream is not None:
                 stream = stream._replace(position=key_position)
                 key_position += stream.size_bytes

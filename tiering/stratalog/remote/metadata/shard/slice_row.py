@@ -49,7 +49,6 @@ SLICE_COLUMNS = (
     "last_batch",
     "key_stream",
     "index",
-    "has_marker_times",
 )
 SLICE_KEY_SIZE = 3
 _NO_MINIMUM = -(1 << 63)
@@ -89,7 +88,6 @@ def format_slice(live: LiveSlice) -> tuple[object, ...]:
         entry.last_batch,
         entry.key_stream,
         entry.index,
-        entry.has_marker_times,
     )
 
 
@@ -119,8 +117,6 @@ def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
         last_batch=parse_last_batch(row, "last_batch"),
         key_stream=_parse_key_stream(row),
         index=_parse_index(row),
-        # Pages of an early version lack this column.
-        has_marker_times=row.values.get("has_marker_times") is not None and row.flag("has_marker_times"),
     )
     fault = entry.fault()
     base_offset = row.integer("base_offset")
@@ -151,11 +147,9 @@ def _parse_leader_epoch(item: object, what: str) -> LeaderEpoch:
     return LeaderEpoch(to_integer(epoch, what, -1), to_integer(start_offset, what))
 
 
-def _parse_index(row: JsonFields) -> PartRef | None:
-    if row.values.get("index") is None:
-        return None
+def _parse_index(row: JsonFields) -> PartRef:
     what = f"{row.what}: index"
-    position, size_bytes, crc = to_row(row.values["index"], what, 3)
+    position, size_bytes, crc = to_row(row.values.get("index"), what, 3)
     return PartRef(to_integer(position, what), to_integer(size_bytes, what), to_integer(crc, what))
 
 
