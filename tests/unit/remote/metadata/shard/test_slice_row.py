@@ -1,4 +1,4 @@
-"""Rows of a checkpoint page are the slices that they were made from, an early version's included."""
+"""Rows of a checkpoint page are the slices that they were made from."""
 
 from __future__ import annotations
 
