@@ -88,16 +88,6 @@ def test_dropped_objects_go_after_the_grace() -> None:
     world.check_can_be_opened()
 
 
-def test_what_an_inline_commit_brought_is_folded_first() -> None:
-    world = World()
-    world.drop(3)
-    assert world.logs.metadata.state().folded_seq == 0
-    world.clock.advance(DAY_MS)
-    assert world.collect().deleted_count == 3
-    assert world.logs.metadata.state().folded_seq > 0
-    world.check_can_be_opened()
-
-
 def test_a_quiet_shard_keeps_nothing_but_what_is_live() -> None:
     world = World()
     world.drop(3)

@@ -4,6 +4,8 @@ with the store.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
@@ -71,41 +73,70 @@ def reopened(logs: TieredLogs, topic: TopicEntry) -> ReconciledLog:
     return found
 
 
-def test_the_same_directory_goes_on_with_its_tail() -> None:
-    world = World()
-    topic, _, _ = first_run(world)
-    logs = world.start()
-    assert logs.claimed.trusted_epoch < logs.claimed.epoch
-    found = reopened(logs, topic)
-    assert (found.reason, found.set_aside_path, found.log.log_end_offset) == ("", None, 5)
+def untouched(logs: TieredLogs) -> None:
+    logs.close()
 
 
-def test_another_directory_begins_empty_at_the_tiered_end() -> None:
+def began_empty(logs: TieredLogs) -> None:
+    log = logs.logs[NAME]
+    log.truncate_fully_and_start_at(0)
+    log.append_as_leader(one_batch(), 1)
+    logs.close()
+
+
+def restored(logs: TieredLogs) -> None:
+    log = logs.logs[NAME]
+    batches = log.read(0, 1 << 20).batches + log.read(3, 1 << 20).batches
+    log.truncate_fully_and_start_at(0)
+    log.append_as_follower(batches)
+    logs.close()
+
+
+def without_the_tiered_part(logs: TieredLogs) -> None:
+    logs.logs[NAME].delete_local_segments(ignore_retention=True)
+    logs.close()
+
+
+Change = Callable[[TieredLogs], None]
+
+
+@pytest.mark.parametrize(
+    ("change", "has_other_owner", "on_other_disk", "reason", "local_range"),
+    [
+        (untouched, False, False, "", (0, 5)),
+        (restored, False, False, "", (0, 5)),
+        (without_the_tiered_part, False, False, "", (3, 5)),
+        (began_empty, False, False, "before the tiered end", (3, 3)),
+        (untouched, False, True, "", (3, 3)),
+        (untouched, True, True, "", (3, 4)),
+        (untouched, True, False, "another data directory", (3, 3)),
+    ],
+)
+def test_a_log_goes_on_or_is_set_aside(
+    change: Change, has_other_owner: bool, on_other_disk: bool, reason: str, local_range: tuple[int, int]
+) -> None:
     world = World()
     topic, tiered, _ = first_run(world)
-    logs = world.start(world.other_disk)
-    assert logs.claimed.trusted_epoch == logs.claimed.epoch
-    found = reopened(logs, topic)
-    assert (found.set_aside_path, found.log.local_log_start_offset, found.log.log_end_offset) == (None, 3, 3)
-    assert logs.tiered_records(found.log) == tiered
-    assert [record.offset for record in append(logs, 1)] == [3]
-
-
-def test_a_former_owner_sets_its_logs_aside_and_keeps_them() -> None:
-    world = World()
-    topic, _, _ = first_run(world)
-    other = world.start(world.other_disk)
-    other.open_topic(topic)
-    append(other, 4)
-    other.close()
     logs = world.start()
-    assert logs.claimed.trusted_epoch == logs.claimed.epoch
+    logs.open_topic(topic)
+    change(logs)
+    if has_other_owner:
+        other = world.start(world.other_disk)
+        other.open_topic(topic)
+        append(other, 1)
+        other.close()
+    logs = world.start(world.other_disk if on_other_disk else None)
+    assert (logs.claimed.trusted_epoch < logs.claimed.epoch) == (on_other_disk == has_other_owner)
     found = reopened(logs, topic)
-    assert "another data directory" in found.reason
-    assert found.set_aside_path is not None
-    assert found.set_aside_path.endswith("fenced")
-    assert "00000000000000000003.log" in world.disk.list_directory(found.set_aside_path)
-    assert (found.log.local_log_start_offset, found.log.log_end_offset) == (3, 3)
+    assert reason in found.reason
+    assert (found.log.local_log_start_offset, found.log.log_end_offset) == local_range
+    if reason:
+        assert found.set_aside_path is not None
+        assert any(name.endswith(".log") for name in world.disk.list_directory(found.set_aside_path))
+    else:
+        assert found.set_aside_path is None
+    assert logs.tiered_records(found.log) == tiered
+    assert [record.offset for record in append(logs, 1)] == [local_range[1]]
 
 
 def test_a_start_that_died_before_it_looked_at_the_logs_makes_none_of_them_good() -> None:
@@ -140,34 +171,6 @@ def test_a_copied_directory_is_told_from_the_one_that_went_on() -> None:
     logs.close()
     found = world.start(copy)
     assert found.claimed.trusted_epoch == found.claimed.epoch
-
-
-def test_a_log_that_ends_before_the_tiered_end_is_set_aside() -> None:
-    world = World()
-    topic, tiered, _ = first_run(world)
-    logs = world.start()
-    log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
-    log.truncate_fully_and_start_at(0)
-    log.append_as_leader(one_batch(), 1)
-    logs.close()
-    logs = world.start()
-    found = reopened(logs, topic)
-    assert "before the tiered end" in found.reason
-    assert found.set_aside_path is not None
-    assert logs.tiered_records(found.log) == tiered
-
-
-def test_a_log_that_was_restored_as_it_was_goes_on() -> None:
-    world = World()
-    topic, _, _ = first_run(world)
-    logs = world.start()
-    log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
-    batches = log.read(0, 1 << 20).batches + log.read(3, 1 << 20).batches
-    log.truncate_fully_and_start_at(0)
-    log.append_as_follower(batches)
-    logs.close()
-    found = reopened(world.start(), topic)
-    assert (found.reason, found.log.log_end_offset) == ("", 5)
 
 
 def test_a_log_of_this_owner_that_contradicts_the_store_is_a_matter_for_a_human() -> None:
@@ -216,17 +219,6 @@ def test_no_damage_is_taken_for_another_owner(had_other_owner: bool) -> None:
                 assert decode_all(found.log.read(3, 1000).batches) == local, (path, bit)
                 is_served.add(True)
     assert is_served == {False, True}, "damaged records that the store has do not keep the rest from readers"
-
-
-def test_a_log_without_the_tiered_part_goes_on() -> None:
-    world = World()
-    topic, _, _ = first_run(world)
-    logs = world.start()
-    logs.open_topic(topic)
-    logs.logs[NAME].delete_local_segments(ignore_retention=True)
-    logs.close()
-    found = reopened(world.start(), topic)
-    assert (found.reason, found.log.local_log_start_offset, found.log.log_end_offset) == ("", 3, 5)
 
 
 def test_an_empty_log_moves_to_the_tiered_end_without_being_set_aside() -> None:
