@@ -21,7 +21,6 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
 from stratalog.remote.tier.remote_retention import (
@@ -31,11 +30,9 @@ from stratalog.remote.tier.remote_retention import (
     log_start_after,
 )
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, Operation
-from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_site import TieredSite
 
 NOW_MS = 10_000
 HOUR_MS = 3_600_000
@@ -92,16 +89,14 @@ def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
     assert log_start_after(units, both, NOW_MS) == 5
 
 
-class World:
+class World(TieredSite):
+    """A shard with one partition, whose bucket may go away after an object."""
+
     def __init__(self, config: dict[str, str], *, max_object_bytes: int = 1 << 20, skew_ms: int = 0) -> None:
-        self.clock = ManualClock()
-        store_clock = ManualClock(self.clock.now_ms() - skew_ms) if skew_ms else self.clock
+        super().__init__(skew_ms=skew_ms, max_object_bytes=max_object_bytes)
         self.objects_left: int | None = None
-        self.store = FaultyObjectStore(MemoryObjectStore(store_clock), random.Random(0), self.fault)
-        self.disk = MemoryFileSystem()
-        self.logs = TieredLogs(
-            self.disk, self.store, self.clock, SequentialIds(1), max_object_bytes=max_object_bytes
-        )
+        self.store = FaultyObjectStore(self.bucket, random.Random(0), self.fault)
+        self.logs = self.start()
         self.topic = self.logs.create_topic("t", 1, config)
         self.log: UnifiedLog = self.logs.logs[TopicPartition("t", 0)]
         self.tip = TopicIdPartition(self.topic.topic_id, 0)

@@ -18,7 +18,6 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.tier.uploader import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
@@ -29,30 +28,9 @@ from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_site import TieredSite
 
 Contents = dict[TopicPartition, list[Record]]
-
-
-class Machine:
-    """A server's disk and its view of the store, to be started again and again."""
-
-    def __init__(self, store: ObjectStore | None = None, **options: int) -> None:
-        self.clock = ManualClock()
-        self.shared = MemoryObjectStore(self.clock)
-        self.store = store or self.shared
-        self.filesystem = MemoryFileSystem()
-        self.ids = SequentialIds(1)
-        self.options = options
-
-    def start(self, store: ObjectStore | None = None) -> TieredLogs:
-        return TieredLogs(
-            self.filesystem,
-            store or self.store,
-            self.clock,
-            self.ids,
-            max_object_bytes=self.options.get("max_object_bytes", 1 << 20),
-            read_bytes=self.options.get("read_bytes", 1 << 20),
-        )
 
 
 def record(number: int) -> Record:
@@ -90,8 +68,8 @@ def check_all_tiered(logs: TieredLogs, expected: Contents) -> None:
 def test_what_was_appended_is_tiered_once(
     batch_counts: list[int], max_object_bytes: int, read_bytes: int
 ) -> None:
-    machine = Machine(max_object_bytes=max_object_bytes, read_bytes=read_bytes)
-    logs = machine.start()
+    site = TieredSite(max_object_bytes=max_object_bytes, read_bytes=read_bytes)
+    logs = site.start()
     logs.create_topic("t", len(batch_counts), {"cleanup.policy": "compact"})
     expected = fill(logs, batch_counts)
     logs.seal()
@@ -131,7 +109,7 @@ def test_where_a_spool_has_no_room_objects_are_so_small_that_they_need_none(*, i
 
 
 def test_the_active_segment_and_what_is_not_fsynced_stay_here() -> None:
-    logs = Machine().start()
+    logs = TieredSite().start()
     logs.create_topic("t", 1)
     (log,) = logs.logs.values()
     logs.append(log, [record(1)])
@@ -143,7 +121,7 @@ def test_the_active_segment_and_what_is_not_fsynced_stay_here() -> None:
 
 
 def test_compacted_topics_have_key_streams_and_plain_ones_have_none() -> None:
-    logs = Machine().start()
+    logs = TieredSite().start()
     logs.create_topic("plain", 1)
     logs.create_topic("compacted", 1, {"cleanup.policy": "compact"})
     fill(logs, [1, 1])
@@ -158,17 +136,16 @@ def test_compacted_topics_have_key_streams_and_plain_ones_have_none() -> None:
 
 
 def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
-    machine = Machine()
-    logs = machine.start()
-    topic = logs.create_topic("t", 3)
+    site = TieredSite()
+    logs = site.start()
+    logs.create_topic("t", 3)
     expected = fill(logs, [3, 3, 3])
     logs.seal()
     damaged = TopicPartition("t", 1)
     logs.close()
     # After a clean stop old segments are not walked again, so the damage is not seen when the log is opened.
-    flip_byte(machine.filesystem, "/data/t-1/00000000000000000000.log", position=-5)
-    logs = machine.start()
-    logs.open_topic(topic)
+    flip_byte(site.disk, "/data/t-1/00000000000000000000.log", position=-5)
+    logs = site.start()
     report = logs.upload()
     (failed,) = report.failed
     assert failed.topic_partition == damaged
@@ -192,12 +169,12 @@ def flip_byte(filesystem: MemoryFileSystem, path: str, *, position: int) -> None
 
 
 def test_another_owner_is_noticed_before_anything_counts() -> None:
-    machine = Machine()
-    logs = machine.start()
+    site = TieredSite()
+    logs = site.start()
     logs.create_topic("t", 1)
     fill(logs, [1])
     logs.seal()
-    logs.metadata.claim("somebody else", machine.ids.uuid())
+    logs.metadata.claim("somebody else", site.ids.uuid())
     with pytest.raises(FencedError):
         logs.upload()
     (log,) = logs.logs.values()
@@ -205,8 +182,8 @@ def test_another_owner_is_noticed_before_anything_counts() -> None:
 
 
 def test_a_slice_that_is_refused_does_not_count() -> None:
-    machine = Machine(max_object_bytes=100)
-    logs = machine.start()
+    site = TieredSite(max_object_bytes=100)
+    logs = site.start()
     topic = logs.create_topic("deleted", 1)
     logs.create_topic("kept", 1)
     fill(logs, [2, 2])
@@ -224,12 +201,13 @@ def test_a_slice_that_is_refused_does_not_count() -> None:
 
 def test_a_commit_that_turns_out_to_have_landed_is_not_sent_again() -> None:
     """The head is replaced, the answer is lost, and the store says nothing more for a while."""
-    machine = Machine()
+    site = TieredSite()
     plan: list[FaultPlan] = []
     faulty = FaultyObjectStore(
-        machine.shared, random.Random(0), lambda one: plan[0](one) if plan else Fault.NONE
+        site.bucket, random.Random(0), lambda one: plan[0](one) if plan else Fault.NONE
     )
-    logs = machine.start(faulty)
+    site.store = faulty
+    logs = site.start()
     logs.create_topic("t", 2)
     expected = fill(logs, [2, 1])
     logs.seal()
@@ -250,23 +228,23 @@ def test_a_commit_that_turns_out_to_have_landed_is_not_sent_again() -> None:
     plan.clear()
     assert logs.upload() == UploadReport()
     check_all_tiered(logs, expected)
-    assert len(list(machine.shared.list("shards/0000/data/"))) == 1
+    assert len(list(site.bucket.list("shards/0000/data/"))) == 1
 
 
 def test_the_spool_is_emptied_when_a_manager_is_made_and_left_empty() -> None:
-    machine = Machine()
-    machine.filesystem.make_directories("/spool")
-    machine.filesystem.open_append("/spool/left behind.data").close()
-    logs = machine.start()
+    site = TieredSite()
+    site.disk.make_directories("/spool")
+    site.disk.open_append("/spool/left behind.data").close()
+    logs = site.start()
     logs.create_topic("t", 1)
     fill(logs, [2])
     logs.seal()
     logs.upload()
-    assert machine.filesystem.list_directory("/spool") == []
+    assert site.disk.list_directory("/spool") == []
 
 
 def test_a_gap_below_the_local_log_is_reported() -> None:
-    logs = Machine().start()
+    logs = TieredSite().start()
     logs.create_topic("t", 1)
     (log,) = logs.logs.values()
     fill(logs, [2])
@@ -289,18 +267,18 @@ def put_faults() -> list[tuple[str, Fault]]:
 @pytest.mark.parametrize("occurrence", [1, 2])
 def test_whatever_a_put_does_each_record_is_tiered_once(prefix: str, fault: Fault, occurrence: int) -> None:
     """Fail one PUT of an upload in every way, start again where the process died, upload the rest."""
-    machine = Machine(max_object_bytes=300)
-    logs = machine.start()
+    site = TieredSite(max_object_bytes=300)
+    logs = site.start()
     topic = logs.create_topic("t", 2)
     expected = fill(logs, [6, 3])
     logs.seal()
     logs.close()
     plan: list[FaultPlan] = []
     faulty = FaultyObjectStore(
-        machine.shared, random.Random(0), lambda operation: plan[0](operation) if plan else Fault.NONE
+        site.bucket, random.Random(0), lambda operation: plan[0](operation) if plan else Fault.NONE
     )
-    logs = machine.start(faulty)
-    logs.open_topic(topic)
+    site.store = faulty
+    logs = site.start()
     plan.append(FaultOn(fault, "PUT", prefix, occurrence))
     with_restart = False
     try:
@@ -312,8 +290,9 @@ def test_whatever_a_put_does_each_record_is_tiered_once(prefix: str, fault: Faul
     plan.clear()
     faulty.release_all()
     if with_restart:
-        machine.filesystem = machine.filesystem.after_crash(Survival(Kept.NONE, Kept.NONE))
-        logs = machine.start()
+        site.disk = site.disk.after_crash(Survival(Kept.NONE, Kept.NONE))
+        site.store = site.bucket
+        logs = site.start(opens=False)
         assert logs.claimed.trusted_epoch < logs.claimed.epoch
         assert [found.reason for found in logs.open_topic(topic).values()] == ["", ""]
     logs.metadata.refresh()

@@ -11,42 +11,38 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.ownership.ownership import ReconciledLog
-from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_site import TieredSite
 
 NAME = TopicPartition("t", 0)
 DIRECTORY = "/data/t-0"
 
 
-class World:
+class World(TieredSite):
     """A store, and the disks of two machines."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.store = MemoryObjectStore(self.clock)
-        self.ids = SequentialIds(1)
-        self.disk = MemoryFileSystem()
+        super().__init__()
         self.other_disk = MemoryFileSystem()
 
     def copy(self) -> World:
         """Another world that goes on from here."""
         other = World()
-        for found in self.store.list(""):
-            other.store.put(found.key, self.store.get(found.key).data)
+        for found in self.bucket.list(""):
+            other.bucket.put(found.key, self.bucket.get(found.key).data)
         other.disk = self.disk.after_crash(Survival(Kept.ALL, Kept.ALL))
         other.ids = self.ids
         return other
 
-    def start(self, disk: MemoryFileSystem | None = None) -> TieredLogs:
-        return TieredLogs(disk or self.disk, self.store, self.clock, self.ids)
+    def claim(self, disk: MemoryFileSystem | None = None) -> TieredLogs:
+        """A server that has opened no log yet."""
+        return self.start(disk, opens=False)
 
 
 def append(logs: TieredLogs, count: int, *, seal: bool = False) -> list[Record]:
@@ -59,7 +55,7 @@ def append(logs: TieredLogs, count: int, *, seal: bool = False) -> list[Record]:
 
 def first_run(world: World) -> tuple[TopicEntry, list[Record], list[Record]]:
     """Some records in the store, some on the disk only."""
-    logs = world.start()
+    logs = world.claim()
     topic = logs.create_topic("t", 1)
     tiered, local = append(logs, 3, seal=True), append(logs, 2)
     logs.close()
@@ -117,15 +113,15 @@ def test_a_log_goes_on_or_is_set_aside(
 ) -> None:
     world = World()
     topic, tiered, _ = first_run(world)
-    logs = world.start()
+    logs = world.claim()
     logs.open_topic(topic)
     change(logs)
     if has_other_owner:
-        other = world.start(world.other_disk)
+        other = world.claim(world.other_disk)
         other.open_topic(topic)
         append(other, 1)
         other.close()
-    logs = world.start(world.other_disk if on_other_disk else None)
+    logs = world.claim(world.other_disk if on_other_disk else None)
     assert (logs.claimed.trusted_epoch < logs.claimed.epoch) == (on_other_disk == has_other_owner)
     found = reopened(logs, topic)
     assert reason in found.reason
@@ -142,12 +138,12 @@ def test_a_log_goes_on_or_is_set_aside(
 def test_a_start_that_died_before_it_looked_at_the_logs_makes_none_of_them_good() -> None:
     world = World()
     topic, _, _ = first_run(world)
-    other = world.start(world.other_disk)
+    other = world.claim(world.other_disk)
     other.open_topic(topic)
     other.close()
     # Owns the shard again, and stops for ever before it has opened any log.
-    world.start().close()
-    logs = world.start()
+    world.claim().close()
+    logs = world.claim()
     assert (logs.claimed.epoch, logs.claimed.trusted_epoch) == (4, 3)
     found = reopened(logs, topic)
     assert "another data directory" in found.reason
@@ -155,7 +151,7 @@ def test_a_start_that_died_before_it_looked_at_the_logs_makes_none_of_them_good(
     append(logs, 2)
     logs.close()
     for epoch in (5, 6):
-        logs = world.start()
+        logs = world.claim()
         assert (logs.claimed.epoch, logs.claimed.trusted_epoch) == (epoch, 3)
         found = reopened(logs, topic)
         assert (found.reason, found.log.log_end_offset) == ("", 5)
@@ -166,10 +162,10 @@ def test_a_copied_directory_is_told_from_the_one_that_went_on() -> None:
     world = World()
     topic, _, _ = first_run(world)
     copy = world.disk.after_crash(Survival(Kept.ALL, Kept.ALL))
-    logs = world.start()
+    logs = world.claim()
     reopened(logs, topic)
     logs.close()
-    found = world.start(copy)
+    found = world.claim(copy)
     assert found.claimed.trusted_epoch == found.claimed.epoch
 
 
@@ -177,13 +173,13 @@ def test_a_log_of_this_owner_that_contradicts_the_store_is_a_matter_for_a_human(
     """As many records, from the same owner, of another content: it was restored from somewhere else."""
     world = World()
     topic, _, _ = first_run(world)
-    logs = world.start()
+    logs = world.claim()
     log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
     log.truncate_fully_and_start_at(0)
     log.append_as_leader(one_batch(b"other", count=5), 1)
     logs.close()
     before = contents(world.disk)
-    logs = world.start()
+    logs = world.claim()
     with pytest.raises(DataDirectoryError) as failure:
         logs.open_topic(topic)
     assert failure.value.fields["path"] == DIRECTORY
@@ -195,7 +191,7 @@ def test_no_damage_is_taken_for_another_owner(had_other_owner: bool) -> None:
     """Any byte of the log, tiered or not: what only this disk has is kept, or nothing was touched."""
     world = World()
     if had_other_owner:
-        world.start(world.other_disk).close()
+        world.claim(world.other_disk).close()
     topic, _, local = first_run(world)
     is_served: set[bool] = set()
     for base_offset in (0, 3):
@@ -206,7 +202,7 @@ def test_no_damage_is_taken_for_another_owner(had_other_owner: bool) -> None:
             damaged = world.copy()
             flip(damaged.disk, path, bit)
             before = contents(damaged.disk)
-            logs = damaged.start()
+            logs = damaged.claim()
             assert (logs.claimed.trusted_epoch > 0) == had_other_owner
             try:
                 found = logs.open_topic(topic)[NAME]
@@ -224,29 +220,29 @@ def test_no_damage_is_taken_for_another_owner(had_other_owner: bool) -> None:
 def test_an_empty_log_moves_to_the_tiered_end_without_being_set_aside() -> None:
     world = World()
     topic, _, _ = first_run(world)
-    other = world.start(world.other_disk)
+    other = world.claim(world.other_disk)
     other.manager.open_log(NAME, topic.topic_id, logs_config(topic))
     other.close()
-    found = reopened(world.start(world.other_disk), topic)
+    found = reopened(world.claim(world.other_disk), topic)
     assert (found.set_aside_path, found.log.log_end_offset) == (None, 3)
 
 
 def test_logs_that_are_not_tiered_are_left_alone() -> None:
     world = World()
-    logs = world.start()
+    logs = world.claim()
     topic = logs.create_topic("t", 1, {"remote.storage.enable": "false"})
     append(logs, 2)
     logs.close()
-    other = world.start(world.other_disk)
+    other = world.claim(world.other_disk)
     other.close()
-    found = world.start().open_topic(topic)[NAME]
+    found = world.claim().open_topic(topic)[NAME]
     assert (found.reason, found.log.log_end_offset) == ("", 2)
 
 
 def test_a_log_start_that_moved_meanwhile_is_learnt() -> None:
     world = World()
     topic, _, _ = first_run(world)
-    logs = world.start()
+    logs = world.claim()
     (tip,) = logs.metadata.state().partitions
     logs.metadata.advance_log_start({tip: 2}, epoch=None, catalog_seq=None)
     assert reopened(logs, topic).log.log_start_offset == 2
