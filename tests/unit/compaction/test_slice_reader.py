@@ -82,5 +82,5 @@ def test_a_slice_with_another_number_of_records_does_not_pass() -> None:
     data = encode_batch([Record(0, 0, b"key", b"value")] * 2)
     for record_count in (1, 3):
         entry = dataclasses.replace(entry_of(data, record_count), data_crc=crc_of(data))
-        with pytest.raises(StoreCorruptError, match="records than the directory says"):
+        with pytest.raises(StoreCorruptError):
             read_all(entry, data, 1 << 20)

@@ -15,10 +15,7 @@ from stratalog.record.batch import batches, decode, decode_all
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
-    ATTRIBUTES_POSITION,
     CONTROL_BIT,
-    CRC_POSITION,
-    LAST_OFFSET_DELTA_POSITION,
     TRANSACTIONAL_BIT,
     parse_header,
 )
@@ -34,6 +31,7 @@ from stratalog.remote.objects.slice_entry import KeyStrategy, LeaderEpoch, OpenT
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.damaged_batches import with_attributes
 from tests.support.tiered.object_audit import audit_object, describe_object
 
 LAYOUT = StoreLayout(0)
@@ -271,15 +269,6 @@ def test_the_callers_buffer_may_change_afterwards() -> None:
     data = store.get_range(LAYOUT.data_key(NAME), entry.data_position, entry.data_bytes)
     assert data == expected
     assert decode(data)[0].timestamp_ms == entry.max_timestamp == 7
-
-
-def with_attributes(batch: bytes, bits: int) -> bytes:
-    """The batch with more attribute bits set and the checksum that belongs to it."""
-    changed = bytearray(batch)
-    attributes = int.from_bytes(changed[ATTRIBUTES_POSITION:LAST_OFFSET_DELTA_POSITION], "big") | bits
-    changed[ATTRIBUTES_POSITION:LAST_OFFSET_DELTA_POSITION] = attributes.to_bytes(2, "big")
-    changed[CRC_POSITION:ATTRIBUTES_POSITION] = crc_of(changed[ATTRIBUTES_POSITION:]).to_bytes(4, "big")
-    return bytes(changed)
 
 
 TWO = [Record(0, 1, b"k", b"v")] * 2

@@ -32,6 +32,7 @@ from stratalog.remote.tier.remote_retention import (
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, Operation
+from tests.support.logs.overwriting import flip
 from tests.support.tiered.tiered_site import TieredSite
 
 NOW_MS = 10_000
@@ -336,12 +337,7 @@ def test_what_is_on_this_disk_only_does_not_go_by_an_age_that_is_damaged() -> No
     world.append()
     for _ in range(3):
         world.append(upload=False)
-    path = f"{world.log.directory}/{2:020d}.log"
-    data = bytearray(world.disk.read_file(path))
-    data[MAX_TIMESTAMP_POSITION + 7] ^= 1
-    file = world.disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
+    flip(world.disk, f"{world.log.directory}/{2:020d}.log", MAX_TIMESTAMP_POSITION + 7)
     world.clock.advance(3 * HOUR_MS)
     for _ in range(2):
         (failed,) = world.retain().failed

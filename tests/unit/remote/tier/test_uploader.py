@@ -23,9 +23,10 @@ from stratalog.remote.tier.uploader import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
+from tests.support.logs.overwriting import flip
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite
@@ -144,7 +145,7 @@ def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
     damaged = TopicPartition("t", 1)
     logs.close()
     # After a clean stop old segments are not walked again, so the damage is not seen when the log is opened.
-    flip_byte(site.disk, "/data/t-1/00000000000000000000.log", position=-5)
+    flip(site.disk, "/data/t-1/00000000000000000000.log", -5)
     logs = site.start()
     report = logs.upload()
     (failed,) = report.failed
@@ -157,15 +158,6 @@ def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
         assert log.tiered_end_offset == len(kept)
     # Damage is not forgotten and does not spread: the next pass says it again.
     assert [again.topic_partition for again in logs.upload().failed] == [damaged]
-
-
-def flip_byte(filesystem: MemoryFileSystem, path: str, *, position: int) -> None:
-    data = bytearray(filesystem.read_file(path))
-    data[position] ^= 1
-    filesystem.unlink(path)
-    file = filesystem.open_append(path)
-    file.append([data])
-    file.close()
 
 
 def test_another_owner_is_noticed_before_anything_counts() -> None:

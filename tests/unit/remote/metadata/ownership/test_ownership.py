@@ -17,6 +17,7 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.ownership.ownership import ReconciledLog
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.overwriting import flip
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -200,7 +201,7 @@ def test_no_damage_is_taken_for_another_owner(had_other_owner: bool) -> None:
         bits = {*range(8 * 12, 8 * 16), *range(0, 8 * world.disk.file_size(path), 7)}
         for bit in sorted(bits):
             damaged = world.copy()
-            flip(damaged.disk, path, bit)
+            flip(damaged.disk, path, bit // 8, bit % 8)
             before = contents(damaged.disk)
             logs = damaged.claim()
             assert (logs.claimed.trusted_epoch > 0) == had_other_owner
@@ -246,15 +247,6 @@ def test_a_log_start_that_moved_meanwhile_is_learnt() -> None:
     (tip,) = logs.metadata.state().partitions
     logs.metadata.advance_log_start({tip: 2}, epoch=None, catalog_seq=None)
     assert reopened(logs, topic).log.log_start_offset == 2
-
-
-def flip(disk: MemoryFileSystem, path: str, bit: int) -> None:
-    data = bytearray(disk.read_file(path))
-    data[bit // 8] ^= 1 << bit % 8
-    file = disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
-    file.close()
 
 
 def contents(disk: MemoryFileSystem) -> dict[str, bytes]:
