@@ -160,6 +160,9 @@ a log start inside of a segment keeps its rest | retention.ms=1h
 records without timestamps go with the next that has one | retention.ms=1h
     undated seal upload undated seal upload undated seal | wait 600m | starts 0
     new seal | starts 0 | wait 61m | starts 4 | undated seal upload | starts 4
+size counts all tiers, and segments go that were never uploaded | retention.bytes=400 retention.ms=-1
+    new seal upload new seal upload new seal upload new seal new seal new seal | starts 3
+    new seal new seal | starts 5 | upload | starts 5
 without a limit nothing moves | retention.ms=-1
     new seal upload | wait 60000m | starts 0
 """
@@ -227,24 +230,6 @@ def test_nothing_expires_for(reason: str) -> None:
         report = world.retain()
         assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
         world.check_starts_at(0)
-
-
-def test_size_counts_all_tiers_and_segments_go_that_were_never_uploaded() -> None:
-    world = World({"retention.bytes": "400", "retention.ms": "-1"})
-    for number in range(6):
-        world.append(upload=number < 3)
-    size_bytes = world.log.segments()[0].size_bytes
-    assert 150 < size_bytes < 200
-    # 400 bytes stay with three segments; slices and local segments count alike.
-    assert world.retain().advanced == ((TopicPartition("t", 0), 3),)
-    world.check_starts_at(3)
-    for _ in range(2):
-        world.append(upload=False)
-    world.retain()
-    world.check_starts_at(5)
-    assert world.logs.metadata.state().partition(world.tip).tiered_end_offset == 5
-    world.logs.upload()
-    assert [record.offset for record in world.logs.tiered_records(world.log)] == [5, 6, 7]
 
 
 @given(st.data())

@@ -65,13 +65,14 @@ def check_all_tiered(logs: TieredLogs, expected: Contents) -> None:
     st.lists(st.integers(0, 12), min_size=1, max_size=4),
     st.integers(100, 3000),
     st.integers(61, 2000),
+    st.booleans(),
 )
 def test_what_was_appended_is_tiered_once(
-    batch_counts: list[int], max_object_bytes: int, read_bytes: int
+    batch_counts: list[int], max_object_bytes: int, read_bytes: int, is_compacted: bool
 ) -> None:
     site = TieredSite(max_object_bytes=max_object_bytes, read_bytes=read_bytes)
     logs = site.start()
-    logs.create_topic("t", len(batch_counts), {"cleanup.policy": "compact"})
+    logs.create_topic("t", len(batch_counts), {"cleanup.policy": "compact" if is_compacted else "delete"})
     expected = fill(logs, batch_counts)
     logs.seal()
     report = logs.upload()
@@ -80,6 +81,8 @@ def test_what_was_appended_is_tiered_once(
     assert report.data_bytes == sum(log.size_bytes for log in logs.logs.values())
     assert report.object_count == len(logs.metadata.state().objects)
     assert report.slice_count == sum(found.live_slices for found in logs.metadata.state().objects.values())
+    for partition in logs.metadata.state().partitions.values():
+        assert all((live.entry.key_stream is not None) == is_compacted for live in partition.slices)
     for found in logs.metadata.state().objects.values():
         is_one_batch = found.live_slices == 1 and found.live_bytes < 200
         assert found.live_bytes <= max_object_bytes or is_one_batch
@@ -119,21 +122,6 @@ def test_the_active_segment_and_what_is_not_fsynced_stay_here() -> None:
     assert logs.upload().object_count == 0, "rolled, but this disk could still lose it"
     log.flush()
     assert logs.upload().object_count == 1
-
-
-def test_compacted_topics_have_key_streams_and_plain_ones_have_none() -> None:
-    logs = TieredSite().start()
-    logs.create_topic("plain", 1)
-    logs.create_topic("compacted", 1, {"cleanup.policy": "compact"})
-    fill(logs, [1, 1])
-    logs.seal()
-    assert logs.upload().object_count == 1
-    found = {
-        live.entry.topic: live.entry.key_stream is not None
-        for partition in logs.metadata.state().partitions.values()
-        for live in partition.slices
-    }
-    assert found == {"plain": False, "compacted": True}
 
 
 def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
