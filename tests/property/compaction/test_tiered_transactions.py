@@ -43,7 +43,7 @@ def consumed(data: FetchData, offset: int) -> list[int]:
 
 
 def check_reads(reader: RemoteReader, history: TransactionHistory, max_bytes: int) -> None:
-    end_offset = history.log.tiered_end_offset
+    end_offset = history.log.offsets.tiered_end_offset
     for isolation, end in (
         (Isolation.HIGH_WATERMARK, end_offset),
         (Isolation.TXN_COMMITTED, history.stable_end(end_offset)),
@@ -102,12 +102,12 @@ def test_committed_records_are_read_from_the_store_as_they_were_written(
     logs.seal()
     if loses_transaction_index:
         # What is tiered outlives the disk: its damage must not become the truth.
-        for name in site.disk.list_directory(log.directory):
+        for name in site.disk.list_directory(log.local_log.directory):
             if name.endswith(".txnindex"):
-                site.disk.unlink(f"{log.directory}/{name}")
+                site.disk.unlink(f"{log.local_log.directory}/{name}")
     end_offset = history.upload()
     stable_end_offset = logs.metadata.state().partition(history.tip).stable_end_offset
     assert stable_end_offset == history.stable_end(end_offset)
     check_slices(history)
-    log.delete_local_segments(ignore_retention=True)
+    log.retention.delete_local_segments(ignore_retention=True)
     check_reads(RemoteReader(logs.store, logs.metadata, reader_settings), history, max_bytes)

@@ -83,7 +83,7 @@ class TransactionHistory:
 
     def send(self, producer_id: int, count: int = 1, *, is_transactional: bool = True) -> None:
         """A batch of records; it begins a transaction where none is open."""
-        offsets = range(self.log.log_end_offset, self.log.log_end_offset + count)
+        offsets = range(self.log.offsets.log_end_offset, self.log.offsets.log_end_offset + count)
         sequence = self._sequences.get(producer_id, 0)
         self._sequences[producer_id] = sequence + count
         if is_transactional and producer_id not in self._open:
@@ -93,14 +93,14 @@ class TransactionHistory:
         producer = BatchProducer(producer_id, 0, sequence, is_transactional)
         records = [Record(0, self.logs.clock.now_ms(), b"k", b"%d" % offset) for offset in offsets]
         codec = Codec.ZSTD if count == 2 else Codec.NONE
-        self.log.append_as_leader(
+        self.log.appender.append_as_leader(
             encode_batch(records, producer=producer, codec=codec), self.logs.claimed.epoch
         )
         self.records += [Written(offset, transaction) for offset in offsets]
 
     def end(self, producer_id: int, *, committed: bool) -> None:
         """With or without a transaction: a coordinator may send a marker to a partition that has none."""
-        marker = self.log.append_end_transaction_marker(
+        marker = self.log.appender.append_end_transaction_marker(
             producer_id, 0, 0, committed=committed, leader_epoch=self.logs.claimed.epoch
         )
         transaction = self._open.pop(producer_id, None)
@@ -112,7 +112,7 @@ class TransactionHistory:
         self.logs.seal()
         with self._uploads():
             assert not self.logs.upload().failed
-        return self.log.tiered_end_offset
+        return self.log.offsets.tiered_end_offset
 
     def stable_end(self, end_offset: int) -> int:
         """Where the first transaction begins that is not decided below `end_offset`."""

@@ -66,7 +66,7 @@ def first_run(world: World) -> tuple[TopicEntry, list[Record], list[Record]]:
 def reopened(logs: TieredLogs, topic: TopicEntry) -> ReconciledLog:
     found = logs.open_topic(topic)[NAME]
     found.log.check()
-    assert found.log.tiered_end_offset == 3
+    assert found.log.offsets.tiered_end_offset == 3
     return found
 
 
@@ -76,21 +76,21 @@ def untouched(logs: TieredLogs) -> None:
 
 def began_empty(logs: TieredLogs) -> None:
     log = logs.logs[NAME]
-    log.truncate_fully_and_start_at(0)
-    log.append_as_leader(one_batch(), 1)
+    log.truncation.truncate_fully_and_start_at(0)
+    log.appender.append_as_leader(one_batch(), 1)
     logs.close()
 
 
 def restored(logs: TieredLogs) -> None:
     log = logs.logs[NAME]
-    batches = log.read(0, 1 << 20).batches + log.read(3, 1 << 20).batches
-    log.truncate_fully_and_start_at(0)
-    log.append_as_follower(batches)
+    batches = log.reader.read(0, 1 << 20).batches + log.reader.read(3, 1 << 20).batches
+    log.truncation.truncate_fully_and_start_at(0)
+    log.appender.append_as_follower(batches)
     logs.close()
 
 
 def without_the_tiered_part(logs: TieredLogs) -> None:
-    logs.logs[NAME].delete_local_segments(ignore_retention=True)
+    logs.logs[NAME].retention.delete_local_segments(ignore_retention=True)
     logs.close()
 
 
@@ -126,7 +126,7 @@ def test_a_log_goes_on_or_is_set_aside(
     assert (logs.claimed.trusted_epoch < logs.claimed.epoch) == (on_other_disk == has_other_owner)
     found = reopened(logs, topic)
     assert reason in found.reason
-    assert (found.log.local_log_start_offset, found.log.log_end_offset) == local_range
+    assert (found.log.offsets.local_log_start_offset, found.log.offsets.log_end_offset) == local_range
     if reason:
         assert found.set_aside_path is not None
         assert any(name.endswith(".log") for name in world.disk.list_directory(found.set_aside_path))
@@ -155,7 +155,7 @@ def test_a_start_that_died_before_it_looked_at_the_logs_makes_none_of_them_good(
         logs = world.claim()
         assert (logs.claimed.epoch, logs.claimed.trusted_epoch) == (epoch, 3)
         found = reopened(logs, topic)
-        assert (found.reason, found.log.log_end_offset) == ("", 5)
+        assert (found.reason, found.log.offsets.log_end_offset) == ("", 5)
         logs.close()
 
 
@@ -176,8 +176,8 @@ def test_a_log_of_this_owner_that_contradicts_the_store_is_a_matter_for_a_human(
     topic, _, _ = first_run(world)
     logs = world.claim()
     log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
-    log.truncate_fully_and_start_at(0)
-    log.append_as_leader(one_batch(b"other", count=5), 1)
+    log.truncation.truncate_fully_and_start_at(0)
+    log.appender.append_as_leader(one_batch(b"other", count=5), 1)
     logs.close()
     before = contents(world.disk)
     logs = world.claim()
@@ -213,7 +213,7 @@ def test_no_damage_is_taken_for_another_owner(had_other_owner: bool) -> None:
                 continue
             assert (found.reason, found.set_aside_path) == ("", None), (path, bit)
             if base_offset == 0:
-                assert decode_all(found.log.read(3, 1000).batches) == local, (path, bit)
+                assert decode_all(found.log.reader.read(3, 1000).batches) == local, (path, bit)
                 is_served.add(True)
     assert is_served == {False, True}, "damaged records that the store has do not keep the rest from readers"
 
@@ -225,7 +225,7 @@ def test_an_empty_log_moves_to_the_tiered_end_without_being_set_aside() -> None:
     other.manager.open_log(NAME, topic.topic_id, logs_config(topic))
     other.close()
     found = reopened(world.claim(world.other_disk), topic)
-    assert (found.set_aside_path, found.log.log_end_offset) == (None, 3)
+    assert (found.set_aside_path, found.log.offsets.log_end_offset) == (None, 3)
 
 
 def test_logs_that_are_not_tiered_are_left_alone() -> None:
@@ -237,7 +237,7 @@ def test_logs_that_are_not_tiered_are_left_alone() -> None:
     other = world.claim(world.other_disk)
     other.close()
     found = world.claim().open_topic(topic)[NAME]
-    assert (found.reason, found.log.log_end_offset) == ("", 2)
+    assert (found.reason, found.log.offsets.log_end_offset) == ("", 2)
 
 
 def test_a_log_start_that_moved_meanwhile_is_learnt() -> None:
@@ -246,7 +246,7 @@ def test_a_log_start_that_moved_meanwhile_is_learnt() -> None:
     logs = world.claim()
     (tip,) = logs.metadata.state().partitions
     logs.metadata.advance_log_start({tip: 2}, epoch=None, catalog_seq=None)
-    assert reopened(logs, topic).log.log_start_offset == 2
+    assert reopened(logs, topic).log.offsets.log_start_offset == 2
 
 
 def contents(disk: MemoryFileSystem) -> dict[str, bytes]:
