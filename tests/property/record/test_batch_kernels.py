@@ -593,7 +593,6 @@ def test_a_stream_that_is_not_what_it_must_be_is_left_alone(seed: int) -> None:
 def survivors_in_windows(streams: list[tuple[bytes, int, int, int]]) -> list[bytearray] | None:
     """The same the long way, block by block."""
     bitmaps = [new_bitmap(record_count) for *_, record_count in streams]
-    hashing = KeyHashing(HASH_KEY)
     try:
         merge_keys(
             [
@@ -605,8 +604,6 @@ def survivors_in_windows(streams: list[tuple[bytes, int, int, int]]) -> list[byt
                             size_bytes=len(data),
                             entry_count=entry_count,
                             crc=crc,
-                            strategy=hashing.strategy,
-                            version_header=hashing.version_header,
                             hash_key_id=0,
                         ),
                         record_count,

@@ -36,7 +36,6 @@ from stratalog.remote.objects.object_format import (
 )
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import (
-    KeyStrategy,
     KeyStreamRef,
     LastBatch,
     LeaderEpoch,
@@ -134,12 +133,8 @@ def entry_of(topic: str, seed: int) -> SliceEntry:
     tombstone_count = some.number(0, record_count)
     least, most = sorted((some.timestamp(), some.timestamp()))
     epochs, starts = some.ascending(-1, 2**31, 4), some.ascending(0, 2**63 - 1, 4)
-    strategy = KeyStrategy(some.number(0, 1))
-    header = topic if strategy is KeyStrategy.HIGHEST_VERSION else ""
     entry_count = some.number(0, record_count)
-    stream = KeyStreamRef(
-        some.offset(), some.offset(), entry_count, some.u32(), strategy, header, some.u32() << 32
-    )
+    stream = KeyStreamRef(some.offset(), some.offset(), entry_count, some.u32(), some.u32() << 32)
     last_batch = (
         LastBatch(some.number(0, end_offset - 1), some.number(-1, 2**31 - 1), some.u32())
         if has_data
@@ -297,7 +292,6 @@ def test_longer_entries_of_a_later_version_are_read(directory: tuple[SliceEntry,
         )
         for name in (
             "topic_position",
-            "version_header_position",
             "leader_epochs_position",
             "open_transactions_position",
         ):

@@ -27,7 +27,7 @@ from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind, crc
 from stratalog.remote.objects.object_ref import format_object_name
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
-from stratalog.remote.objects.slice_entry import KeyStrategy, LeaderEpoch, OpenTransaction, SliceEntry
+from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction, SliceEntry
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -250,7 +250,6 @@ def test_a_stream_is_known_by_what_it_was_made_with() -> None:
     assert stream is not None
     assert HASHING.made(stream)
     assert not KeyHashing(b"another secret b").made(stream)
-    assert not KeyHashing(HASHING.hash_key, KeyStrategy.HIGHEST_VERSION, "v").made(stream)
     assert HASHING.hash_key not in content(finished), "the key itself never leaves the catalog"
 
 
@@ -342,11 +341,6 @@ def test_which_slices_have_a_key_stream(
     stream = entry.key_stream
     assert (None if stream is None else stream.entry_count) == entry_count
     assert entry.stable_end_offset == min(open_offsets, default=entry.end_offset)
-
-
-def test_a_strategy_that_cannot_be_written_is_refused() -> None:
-    with pytest.raises(UnsupportedOperationError):
-        slice_of(keyed(b"a"), hashing=KeyHashing(HASHING.hash_key, KeyStrategy.HIGHEST_VERSION, "v"))
 
 
 def test_markers_count_as_records_without_keys_and_ordinals_go_on_behind_them() -> None:

@@ -318,7 +318,5 @@ class SliceBuilder:
             size_bytes=stream.size_bytes,
             entry_count=stream.entry_count,
             crc=stream.crc,
-            strategy=self._key_hashing.strategy,
-            version_header=self._key_hashing.version_header,
             hash_key_id=self._key_hashing.hash_key_id,
         )

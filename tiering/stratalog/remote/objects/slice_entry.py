@@ -20,7 +20,6 @@ All positions count from the first byte of the object. Immutable, so thread-safe
 from __future__ import annotations
 
 import dataclasses
-import enum
 import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -33,13 +32,6 @@ MAX_RECORD_COUNT = (1 << 32) - 1
 
 NO_TIMESTAMP = -1
 """Kafka's "no timestamp"; also the timestamps of a slice without records."""
-
-
-class KeyStrategy(enum.IntEnum):
-    """Which record of a key is its last. The numbers are those of the file."""
-
-    LAST_OFFSET = 0
-    HIGHEST_VERSION = 1
 
 
 class LastBatch(NamedTuple):
@@ -83,9 +75,6 @@ class KeyStreamRef(NamedTuple):
     size_bytes: int
     entry_count: int
     crc: int
-    strategy: KeyStrategy
-    version_header: str
-    """Name of the record header that carries the version; empty under `LAST_OFFSET`."""
     hash_key_id: int
     """64 bits derived from the topic's hash key; the key itself never leaves the catalog."""
 
@@ -182,8 +171,6 @@ class SliceEntry:
             return "it has a key stream although transactions are undecided"
         if stream.entry_count > self.record_count:
             return "its key stream has more entries than it has records"
-        if (stream.strategy is KeyStrategy.HIGHEST_VERSION) != bool(stream.version_header):
-            return "its key stream's strategy and version header contradict each other"
         return None
 
 

@@ -7,13 +7,12 @@ are short arrays, or `null` where the entry has none.
 from __future__ import annotations
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text
+from stratalog.remote.json_document import JsonFields, to_integer, to_row
 from stratalog.remote.metadata.head.checkpoint_page import RowKey
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import birth_of
 from stratalog.remote.objects.slice_entry import (
-    KeyStrategy,
     KeyStreamRef,
     LastBatch,
     LeaderEpoch,
@@ -157,15 +156,11 @@ def _parse_key_stream(row: JsonFields) -> KeyStreamRef | None:
     if row.values.get("key_stream") is None:
         return None
     what = f"{row.what}: key_stream"
-    items = to_row(row.values["key_stream"], what, 7)
-    position, size_bytes, entry_count, crc, strategy, version_header, hash_key_id = items
-    number = to_integer(strategy, what, 0, max(KeyStrategy))
+    position, size_bytes, entry_count, crc, hash_key_id = to_row(row.values["key_stream"], what, 5)
     return KeyStreamRef(
         position=to_integer(position, what),
         size_bytes=to_integer(size_bytes, what),
         entry_count=to_integer(entry_count, what),
         crc=to_integer(crc, what),
-        strategy=KeyStrategy(number),
-        version_header=to_text(version_header, what),
         hash_key_id=to_integer(hash_key_id, what, 0, (1 << 64) - 1),
     )
