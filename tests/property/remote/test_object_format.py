@@ -50,7 +50,6 @@ from tests.support.tiered.sample_entry import sample_entry
 DAMAGE = (StoreCorruptError, StoreNotUsableError)
 
 u32 = st.integers(0, 2**32 - 1)
-u64 = st.integers(0, 2**64 - 1)
 offsets = st.integers(0, 2**63 - 2)
 timestamps = st.integers(-(2**63), 2**63 - 1)
 uuids = st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number))

@@ -20,15 +20,9 @@ def some_slice() -> LiveSlice:
     return next(live for partition in state.partitions.values() for live in partition.slices)
 
 
-def row_of(live: LiveSlice) -> dict[str, object]:
-    return dict(zip(SLICE_COLUMNS, json.loads(format_json(format_slice(live))), strict=True))
-
-
-def parsed(row: dict[str, object]) -> LiveSlice:
-    return parse_slice(JsonFields(row, "row"))[1]
-
-
 def test_a_slice_is_read_as_it_was_written() -> None:
     live = some_slice()
-    row = dict(zip(SLICE_COLUMNS, json.loads(format_json(format_slice(live))), strict=True))
+    row: dict[str, object] = dict(
+        zip(SLICE_COLUMNS, json.loads(format_json(format_slice(live))), strict=True)
+    )
     assert parse_slice(JsonFields(row, "row")) == (live.entry.topic_id_partition, live)
