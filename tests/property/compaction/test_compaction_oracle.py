@@ -18,7 +18,7 @@ from tests.support.tiered.compaction_history import CompactionHistory
 STEPS = 14
 
 
-@settings(max_examples=examples_of(2))
+@settings(max_examples=examples_of(3))
 @given(st.integers(0, 2**32))
 def test_a_random_life_keeps_every_promise(seed: int) -> None:
     """And a shard that has become quiet ends without tombstones whose time is over."""

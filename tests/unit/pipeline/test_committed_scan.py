@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.errors import ObjectNotFoundError
@@ -12,6 +12,7 @@ from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.slice_scan import scan
 from stratalog.pipeline.topic_snapshot import read_snapshot
+from tests.support.logs.sampling import examples_of
 from tests.support.tiered.tiered_site import TieredSite
 from tests.support.tiered.transaction_history import STEPS, Step, TransactionHistory
 
@@ -35,6 +36,7 @@ def scanned(store: ObjectStore, isolation: IsolationLevel) -> list[int]:
     return [row["offset"] for row in rows]
 
 
+@settings(max_examples=examples_of(2))
 @given(STEPS, st.sampled_from([1, 300, 1 << 20]), st.floats(0, 1))
 def test_a_scan_has_what_was_committed_or_all_there_is(
     steps: list[Step], max_object_bytes: int, start_share: float

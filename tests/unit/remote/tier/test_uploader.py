@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.errors import (
@@ -27,6 +27,7 @@ from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
 from tests.support.logs.overwriting import flip
+from tests.support.logs.sampling import examples_of
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite
@@ -61,6 +62,7 @@ def check_all_tiered(logs: TieredLogs, expected: Contents) -> None:
         audit_object(logs.store, logs.metadata.layout, found.ref)
 
 
+@settings(max_examples=examples_of(2))
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=4),
     st.integers(100, 3000),
