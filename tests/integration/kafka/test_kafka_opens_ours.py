@@ -6,12 +6,10 @@ Fetched by Maven on first use; skipped where that, or Java, cannot be had.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -30,7 +28,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
 from stratalog.record.record import Record
-from tests.support.kafka.kafka_broker import KafkaBroker
+from tests.support.kafka.kafka_broker import KafkaBroker, encoded
 from tests.support.kafka.kafka_distribution import KafkaDistribution
 from tests.support.logs.log_machine import LogMachine
 from tests.support.places import GOLDEN
@@ -136,22 +134,6 @@ async def test_what_was_replayed_is_dumped_as_kafkas_own(tmp_path: Path, kafka: 
         assert our_lines == their_lines
 
 
-async def consume(address: str, isolation_level: str, *topics: str) -> list[list[dict[str, Any]]]:
-    """The records of each topic as the golden data has them, read by another client."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.kafka.kafka_consume", address, isolation_level, *topics),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    return [json.loads(line) for line in output.splitlines()]
-
-
-def encoded(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
-
-
 def put_in_place(exported: Path, log_dir: Path) -> None:
     """What the documentation says: the directories, and the lines about deleted records."""
     for directory in exported.glob("*-*"):
@@ -165,10 +147,10 @@ def put_in_place(exported: Path, log_dir: Path) -> None:
 
 async def test_a_broker_serves_what_was_exported(tmp_path: Path, kafka: KafkaDistribution) -> None:
     import_golden(tmp_path)
-    broker = await asyncio.to_thread(KafkaBroker, kafka, tmp_path)
+    broker = KafkaBroker(kafka, tmp_path)
     names = [OURS, *(f"g1-{name}" for name in TOPICS)]
     with broker.running():
-        topic_ids = {name: await asyncio.to_thread(broker.create_topic, name, 1) for name in names}
+        topic_ids = {name: broker.create_topic(name) for name in names}
         refused = CliRunner().invoke(
             stratalog,
             ["import", "kafka", str(broker.log_dir), "--data-dir", f"{tmp_path}/other", "--dry-run"],
@@ -185,10 +167,10 @@ async def test_a_broker_serves_what_was_exported(tmp_path: Path, kafka: KafkaDis
         put_in_place(tmp_path / "out" / name, broker.log_dir)
     with broker.running():
         for isolation_level in ("read_uncommitted", "read_committed"):
-            found = await consume(broker.address, isolation_level, *(f"g1-{name}" for name in TOPICS), OURS)
-            for name, records in zip(TOPICS, found, strict=False):
+            for name in TOPICS:
                 lines = (GOLDEN / "expected" / f"{name}.{isolation_level}.jsonl").read_text().splitlines()
-                assert records == list(map(json.loads, lines)), name
-            assert [(record["offset"], record["value"]) for record in found[-1]] == [
+                assert broker.records(f"g1-{name}", isolation_level) == list(map(json.loads, lines)), name
+            found = broker.records(OURS, isolation_level)
+            assert [(record["offset"], record["value"]) for record in found] == [
                 (record.offset, encoded(record.value)) for record in expected_ours
             ]
