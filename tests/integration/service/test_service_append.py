@@ -62,36 +62,34 @@ def _resealed(data: bytes) -> bytes:
     )
 
 
-async def test_batches_get_offsets_in_order_and_come_back_as_sent(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        first = await bench.client.append_batches("t", 0, batch(b"a", b"b"))
-        second = await bench.client.append_batches("t", 0, batch(b"c") + batch(b"d", b"e"))
-        assert (first.base_offset, first.last_offset) == (0, 1)
-        assert (second.base_offset, second.last_offset, second.log_start_offset) == (2, 4, 0)
-        [records] = await bench.read_all("t")
-        assert [(record.offset, record.value) for record in records] == list(
-            enumerate([b"a", b"b", b"c", b"d", b"e"])
-        )
+async def test_batches_get_offsets_in_order_and_come_back_as_sent(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    first = await bench.client.append_batches("t", 0, batch(b"a", b"b"))
+    second = await bench.client.append_batches("t", 0, batch(b"c") + batch(b"d", b"e"))
+    assert (first.base_offset, first.last_offset) == (0, 1)
+    assert (second.base_offset, second.last_offset, second.log_start_offset) == (2, 4, 0)
+    [records] = await bench.read_all("t")
+    assert [(record.offset, record.value) for record in records] == list(
+        enumerate([b"a", b"b", b"c", b"d", b"e"])
+    )
 
 
-async def test_plain_records_are_encoded_by_the_server(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        plain = log_pb2.Records()
-        full = plain.records.add(key=b"k", value=b"v", timestamp_ms=NOW_MS)
-        full.headers.add(key="h", value=b"x")
-        full.headers.add(key="null")
-        plain.records.add(key=b"gone", timestamp_ms=NOW_MS + 1)
-        plain.records.add(value=b"", timestamp_ms=NOW_MS + 2)
-        plain.records.add(value=b"timed by the server")
-        answer = await bench.client.log.Append(log_pb2.AppendRequest(topic="t", records=plain))
-        assert (answer.base_offset, answer.last_offset, answer.durability) == (0, 3, log_pb2.DURABILITY_OS)
-        [records] = await bench.read_all("t")
-        assert records[0] == Record(0, NOW_MS, b"k", b"v", (("h", b"x"), ("null", None)))
-        assert records[1] == Record(1, NOW_MS + 1, b"gone", None)
-        assert records[2] == Record(2, NOW_MS + 2, None, b"")
-        assert records[3].timestamp_ms > NOW_MS
+async def test_plain_records_are_encoded_by_the_server(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    plain = log_pb2.Records()
+    full = plain.records.add(key=b"k", value=b"v", timestamp_ms=NOW_MS)
+    full.headers.add(key="h", value=b"x")
+    full.headers.add(key="null")
+    plain.records.add(key=b"gone", timestamp_ms=NOW_MS + 1)
+    plain.records.add(value=b"", timestamp_ms=NOW_MS + 2)
+    plain.records.add(value=b"timed by the server")
+    answer = await bench.client.log.Append(log_pb2.AppendRequest(topic="t", records=plain))
+    assert (answer.base_offset, answer.last_offset, answer.durability) == (0, 3, log_pb2.DURABILITY_OS)
+    [records] = await bench.read_all("t")
+    assert records[0] == Record(0, NOW_MS, b"k", b"v", (("h", b"x"), ("null", None)))
+    assert records[1] == Record(1, NOW_MS + 1, b"gone", None)
+    assert records[2] == Record(2, NOW_MS + 2, None, b"")
+    assert records[3].timestamp_ms > NOW_MS
 
 
 @pytest.mark.parametrize(
@@ -104,22 +102,20 @@ async def test_plain_records_are_encoded_by_the_server(tmp_path: Path) -> None:
     ],
 )
 async def test_the_stronger_of_request_and_topic_holds(
-    tmp_path: Path, acks: Durability | None, minimum: str, expected: Durability
+    bench: ServiceBench, acks: Durability | None, minimum: str, expected: Durability
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", config={"min.durability": minimum})
-        answer = await bench.client.append_batches("t", 0, batch(b"a"), acks=acks)
-        assert answer.durability == int(expected)
-        [partition] = await bench.client.admin.describe_log("t")
-        assert partition.recovery_point == (1 if expected is Durability.DISK else 0)
-        assert partition.high_watermark == 1
+    await bench.client.admin.create_topic("t", config={"min.durability": minimum})
+    answer = await bench.client.append_batches("t", 0, batch(b"a"), acks=acks)
+    assert answer.durability == int(expected)
+    [partition] = await bench.client.admin.describe_log("t")
+    assert partition.recovery_point == (1 if expected is Durability.DISK else 0)
+    assert partition.high_watermark == 1
 
 
-async def test_object_durability_is_refused_with_advice(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        with pytest.raises(UnsupportedOperationError):
-            await bench.client.append_batches("t", 0, batch(b"a"), acks=Durability.OBJECT)
+async def test_object_durability_is_refused_with_advice(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    with pytest.raises(UnsupportedOperationError):
+        await bench.client.append_batches("t", 0, batch(b"a"), acks=Durability.OBJECT)
 
 
 REFUSED: list[tuple[str, Callable[[], bytes], type[LogStoreError], str]] = [
@@ -141,62 +137,58 @@ REFUSED: list[tuple[str, Callable[[], bytes], type[LogStoreError], str]] = [
 
 @pytest.mark.parametrize(("name", "make", "expected", "part"), REFUSED, ids=[case[0] for case in REFUSED])
 async def test_what_is_no_good_is_refused_and_nothing_of_it_is_stored(
-    tmp_path: Path, name: str, make: Callable[[], bytes], expected: type[LogStoreError], part: str
+    bench: ServiceBench, name: str, make: Callable[[], bytes], expected: type[LogStoreError], part: str
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", config={"max.message.bytes": "2000"})
-        with pytest.raises(expected, match=part) as caught:
-            await bench.client.append_batches("t", 0, make())
-        assert type(caught.value) is expected or expected is CorruptRecordError, name
-        await bench.client.append_batches("t", 0, batch(b"after"))
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [b"after"]
+    await bench.client.admin.create_topic("t", config={"max.message.bytes": "2000"})
+    with pytest.raises(expected, match=part) as caught:
+        await bench.client.append_batches("t", 0, make())
+    assert type(caught.value) is expected or expected is CorruptRecordError, name
+    await bench.client.append_batches("t", 0, batch(b"after"))
+    [records] = await bench.read_all("t")
+    assert [record.value for record in records] == [b"after"]
 
 
-async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.client.append_batches("t", 0, batch(b"before"))
-        sent = [with_producer_id(batch(b"a", b"b")), with_producer_id(batch(b"c"), 2)]
-        for is_again in (False, True):
-            answers = [await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent]
-            assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
-            assert [answer.duplicate for answer in answers] == [is_again] * 2
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [b"before", b"a", b"b", b"c"]
+async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    await bench.client.append_batches("t", 0, batch(b"before"))
+    sent = [with_producer_id(batch(b"a", b"b")), with_producer_id(batch(b"c"), 2)]
+    for is_again in (False, True):
+        answers = [await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent]
+        assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
+        assert [answer.duplicate for answer in answers] == [is_again] * 2
+    [records] = await bench.read_all("t")
+    assert [record.value for record in records] == [b"before", b"a", b"b", b"c"]
 
 
-async def test_a_session_that_breaks_can_be_sent_again_as_a_whole(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        sent = [with_producer_id(batch(b"%d" % number), number) for number in range(5)]
+async def test_a_session_that_breaks_can_be_sent_again_as_a_whole(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    sent = [with_producer_id(batch(b"%d" % number), number) for number in range(5)]
 
-        async def send(count: int) -> list[tuple[int, bool]]:
-            requests = [log_pb2.AppendRequest(topic="t", batches=data) for data in sent[:count]]
-            call = bench.client.log.AppendStream(iter(requests))
-            return [(answer.base_offset, answer.duplicate) async for answer in call]
+    async def send(count: int) -> list[tuple[int, bool]]:
+        requests = [log_pb2.AppendRequest(topic="t", batches=data) for data in sent[:count]]
+        call = bench.client.log.AppendStream(iter(requests))
+        return [(answer.base_offset, answer.duplicate) async for answer in call]
 
-        assert await send(3) == [(number, False) for number in range(3)]
-        assert await send(5) == [(number, number < 3) for number in range(5)]
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [b"%d" % number for number in range(5)]
+    assert await send(3) == [(number, False) for number in range(3)]
+    assert await send(5) == [(number, number < 3) for number in range(5)]
+    [records] = await bench.read_all("t")
+    assert [record.value for record in records] == [b"%d" % number for number in range(5)]
 
 
-async def test_a_producer_out_of_order_or_replaced_is_told_what_is_expected(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.client.append_batches("t", 0, with_producer_id(batch(b"a", b"b"), 0, epoch=3))
-        with pytest.raises(OutOfOrderSequenceError) as out_of_order:
-            await bench.client.append_batches("t", 0, with_producer_id(batch(b"e"), 4, epoch=3))
-        fields = {"producer_id": 7, "epoch": 3, "sequence": 4, "expected_sequence": 2}
-        assert out_of_order.value.fields == fields
-        with pytest.raises(ProducerFencedError) as fenced:
-            await bench.client.append_batches("t", 0, with_producer_id(batch(b"f"), 2, epoch=2))
-        assert fenced.value.fields == {"producer_id": 7, "epoch": 2, "current_epoch": 3}
-        answer = await bench.client.append_batches("t", 0, with_producer_id(batch(b"c"), 2, epoch=3))
-        assert (answer.base_offset, answer.duplicate) == (2, False)
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [b"a", b"b", b"c"]
+async def test_a_producer_out_of_order_or_replaced_is_told_what_is_expected(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    await bench.client.append_batches("t", 0, with_producer_id(batch(b"a", b"b"), 0, epoch=3))
+    with pytest.raises(OutOfOrderSequenceError) as out_of_order:
+        await bench.client.append_batches("t", 0, with_producer_id(batch(b"e"), 4, epoch=3))
+    fields = {"producer_id": 7, "epoch": 3, "sequence": 4, "expected_sequence": 2}
+    assert out_of_order.value.fields == fields
+    with pytest.raises(ProducerFencedError) as fenced:
+        await bench.client.append_batches("t", 0, with_producer_id(batch(b"f"), 2, epoch=2))
+    assert fenced.value.fields == {"producer_id": 7, "epoch": 2, "current_epoch": 3}
+    answer = await bench.client.append_batches("t", 0, with_producer_id(batch(b"c"), 2, epoch=3))
+    assert (answer.base_offset, answer.duplicate) == (2, False)
+    [records] = await bench.read_all("t")
+    assert [record.value for record in records] == [b"a", b"b", b"c"]
 
 
 async def test_a_producer_is_known_for_as_long_as_the_server_is_told_to(tmp_path: Path) -> None:
@@ -229,35 +221,32 @@ async def test_a_producer_is_known_for_as_long_as_the_server_is_told_to(tmp_path
 
 
 @pytest.mark.parametrize("topic", ["nope", ""])
-async def test_an_unknown_topic_is_named(tmp_path: Path, topic: str) -> None:
-    async with service_bench(tmp_path) as bench:
-        with pytest.raises(UnknownTopicOrPartitionError) as caught:
-            await bench.client.append_batches(topic, 0, batch(b"a"))
-        assert caught.value.fields == {"topic": topic}
+async def test_an_unknown_topic_is_named(bench: ServiceBench, topic: str) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError) as caught:
+        await bench.client.append_batches(topic, 0, batch(b"a"))
+    assert caught.value.fields == {"topic": topic}
 
 
 @pytest.mark.parametrize("partition", [2, -1])
 async def test_a_partition_that_a_topic_has_not_is_named_with_how_many_it_has(
-    tmp_path: Path, partition: int
+    bench: ServiceBench, partition: int
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 2)
-        with pytest.raises(UnknownTopicOrPartitionError) as caught:
-            await bench.client.append_batches("t", partition, batch(b"a"))
-        assert caught.value.fields == {"topic": "t", "partition": partition, "partition_count": 2}
+    await bench.client.admin.create_topic("t", 2)
+    with pytest.raises(UnknownTopicOrPartitionError) as caught:
+        await bench.client.append_batches("t", partition, batch(b"a"))
+    assert caught.value.fields == {"topic": "t", "partition": partition, "partition_count": 2}
 
 
-async def test_an_append_without_payload_is_refused(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        for request in (
-            log_pb2.AppendRequest(topic="t"),
-            log_pb2.AppendRequest(topic="t", records=log_pb2.Records()),
-            log_pb2.AppendRequest(topic="t", acks=9, batches=batch(b"a")),  # type: ignore[arg-type]  # on purpose
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await bench.client.log.Append(request)
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+async def test_an_append_without_payload_is_refused(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    for request in (
+        log_pb2.AppendRequest(topic="t"),
+        log_pb2.AppendRequest(topic="t", records=log_pb2.Records()),
+        log_pb2.AppendRequest(topic="t", acks=9, batches=batch(b"a")),  # type: ignore[arg-type]  # on purpose
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await bench.client.log.Append(request)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_message_over_the_servers_limit_is_explained(tmp_path: Path) -> None:
@@ -269,16 +258,15 @@ async def test_a_message_over_the_servers_limit_is_explained(tmp_path: Path) -> 
         await bench.client.append_batches("t", 0, batch(b"still there"))
 
 
-async def test_a_request_that_is_no_message_fails_and_harms_nobody(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        async with grpc.aio.insecure_channel(bench.client.address) as channel:
-            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-                "/stratalog.v1.LogService/Append"
-            )
-            for garbage in (b"\xff\xff\xff", b"\x22\x7f", b"\x0a\x02\xff\xff"):
-                with pytest.raises(grpc.aio.AioRpcError):
-                    await call(garbage)
-        assert await bench.client.admin.list_topics() == []
+async def test_a_request_that_is_no_message_fails_and_harms_nobody(bench: ServiceBench) -> None:
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/stratalog.v1.LogService/Append"
+        )
+        for garbage in (b"\xff\xff\xff", b"\x22\x7f", b"\x0a\x02\xff\xff"):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(garbage)
+    assert await bench.client.admin.list_topics() == []
 
 
 # --- sessions ----------------------------------------------------------------------------------------------
@@ -309,72 +297,66 @@ def append_request(
     return log_pb2.AppendRequest(topic="t", partition=partition, acks=levels[acks], batches=data)
 
 
-async def test_a_session_answers_in_order(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        requests = [append_request(batch(str(number).encode())) for number in range(500)]
-        answers, error = await stream(bench, requests)
-        assert error is None
-        assert [answer.base_offset for answer in answers] == list(range(500))
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [str(number).encode() for number in range(500)]
+async def test_a_session_answers_in_order(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    requests = [append_request(batch(str(number).encode())) for number in range(500)]
+    answers, error = await stream(bench, requests)
+    assert error is None
+    assert [answer.base_offset for answer in answers] == list(range(500))
+    [records] = await bench.read_all("t")
+    assert [record.value for record in records] == [str(number).encode() for number in range(500)]
 
 
 @pytest.mark.parametrize("bad", [append_request(b"\x00" * 80), append_request(batch(b"x"), partition=5)])
-async def test_a_session_ends_at_its_first_failure(tmp_path: Path, bad: log_pb2.AppendRequest) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        good = [append_request(batch(str(number).encode())) for number in range(60)]
-        answers, error = await stream(bench, [*good[:30], bad, *good[30:]])
-        assert isinstance(error, CorruptRecordError | UnknownTopicOrPartitionError)
-        assert [answer.base_offset for answer in answers] == list(range(30))
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [str(number).encode() for number in range(30)]
+async def test_a_session_ends_at_its_first_failure(bench: ServiceBench, bad: log_pb2.AppendRequest) -> None:
+    await bench.client.admin.create_topic("t")
+    good = [append_request(batch(str(number).encode())) for number in range(60)]
+    answers, error = await stream(bench, [*good[:30], bad, *good[30:]])
+    assert isinstance(error, CorruptRecordError | UnknownTopicOrPartitionError)
+    assert [answer.base_offset for answer in answers] == list(range(30))
+    [records] = await bench.read_all("t")
+    assert [record.value for record in records] == [str(number).encode() for number in range(30)]
 
 
-async def test_a_failure_in_one_partition_stops_the_session_in_the_others(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 3)
-        requests = [append_request(batch(b"x"), partition=number % 3) for number in range(30)]
-        requests[20] = append_request(b"\x00" * 80, partition=20 % 3)
-        answers, error = await stream(bench, requests)
-        assert isinstance(error, CorruptRecordError)
-        assert len(answers) == 20
-        assert sum(map(len, await bench.read_all("t"))) == 20
+async def test_a_failure_in_one_partition_stops_the_session_in_the_others(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 3)
+    requests = [append_request(batch(b"x"), partition=number % 3) for number in range(30)]
+    requests[20] = append_request(b"\x00" * 80, partition=20 % 3)
+    answers, error = await stream(bench, requests)
+    assert isinstance(error, CorruptRecordError)
+    assert len(answers) == 20
+    assert sum(map(len, await bench.read_all("t"))) == 20
 
 
-async def test_a_session_that_failed_ends_with_the_status_of_the_failure(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        call = bench.client.log.AppendStream()
-        await call.write(append_request(batch(b"good")))
-        await call.write(append_request(b"\x00" * 80))
-        first = await call.read()
-        assert isinstance(first, log_pb2.AppendResponse)
-        # Without asking for it, no answer but the status tells of the failure.
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call.read()
-        assert isinstance(error_of_call(caught.value, ""), CorruptRecordError)
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_an_empty_session_is_fine(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        assert await stream(bench, []) == ([], None)
-
-
-async def test_a_session_that_is_cancelled_leaves_whole_requests(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        call = bench.client.log.AppendStream()
-        for _ in range(20):
-            await call.write(append_request(batch(b"a", b"b")))
+async def test_a_session_that_failed_ends_with_the_status_of_the_failure(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    call = bench.client.log.AppendStream()
+    await call.write(append_request(batch(b"good")))
+    await call.write(append_request(b"\x00" * 80))
+    first = await call.read()
+    assert isinstance(first, log_pb2.AppendResponse)
+    # Without asking for it, no answer but the status tells of the failure.
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
-        call.cancel()
-        await bench.client.append_batches("t", 0, batch(b"end"))
-        [records] = await bench.read_all("t")
-        assert len(records) % 2 == 1
-        assert records[-1].value == b"end"
+    assert isinstance(error_of_call(caught.value, ""), CorruptRecordError)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_an_empty_session_is_fine(bench: ServiceBench) -> None:
+    assert await stream(bench, []) == ([], None)
+
+
+async def test_a_session_that_is_cancelled_leaves_whole_requests(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    call = bench.client.log.AppendStream()
+    for _ in range(20):
+        await call.write(append_request(batch(b"a", b"b")))
+    await call.read()
+    call.cancel()
+    await bench.client.append_batches("t", 0, batch(b"end"))
+    [records] = await bench.read_all("t")
+    assert len(records) % 2 == 1
+    assert records[-1].value == b"end"
 
 
 # --- group commit ------------------------------------------------------------------------------------------

@@ -20,25 +20,24 @@ from stratalog.base.errors import (
 )
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.manager.partitions.partition_metadata import read_partition_metadata, write_partition_metadata
-from tests.support.service.service_bench import service_bench
+from tests.support.service.service_bench import ServiceBench, service_bench
 
 
-async def test_a_topic_is_created_listed_described_and_deleted(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        admin = bench.client.admin
-        created = await admin.create_topic("b", 3, {"retention.ms": "-1"})
-        await admin.create_topic("a")
-        assert [topic.name for topic in await admin.list_topics()] == ["a", "b"]
-        assert (await admin.describe_topics(["b"]))[0] == created
-        assert (created.partition_count, dict(created.config_overrides)) == (3, {"retention.ms": "-1"})
-        assert created.config["retention.ms"] == "-1"
-        assert created.config["cleanup.policy"] == "delete"
-        await bench.append("b", [b"x"], partition=2)
-        await admin.delete_topic("b")
-        assert [topic.name for topic in await admin.list_topics()] == ["a"]
-        for gone in (admin.describe_topics(["b"]), admin.delete_topic("b"), bench.append("b", [b"x"])):
-            with pytest.raises(UnknownTopicOrPartitionError):
-                await gone
+async def test_a_topic_is_created_listed_described_and_deleted(bench: ServiceBench) -> None:
+    admin = bench.client.admin
+    created = await admin.create_topic("b", 3, {"retention.ms": "-1"})
+    await admin.create_topic("a")
+    assert [topic.name for topic in await admin.list_topics()] == ["a", "b"]
+    assert (await admin.describe_topics(["b"]))[0] == created
+    assert (created.partition_count, dict(created.config_overrides)) == (3, {"retention.ms": "-1"})
+    assert created.config["retention.ms"] == "-1"
+    assert created.config["cleanup.policy"] == "delete"
+    await bench.append("b", [b"x"], partition=2)
+    await admin.delete_topic("b")
+    assert [topic.name for topic in await admin.list_topics()] == ["a"]
+    for gone in (admin.describe_topics(["b"]), admin.delete_topic("b"), bench.append("b", [b"x"])):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await gone
 
 
 async def test_a_name_can_be_used_again_and_shares_nothing_with_the_old_topic(tmp_path: Path) -> None:
@@ -59,20 +58,18 @@ async def test_a_name_can_be_used_again_and_shares_nothing_with_the_old_topic(tm
         assert (status.live_objects, status.dropped_objects) == (0, 1)
 
 
-async def test_a_name_is_used_once(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        with pytest.raises(TopicAlreadyExistsError):
-            await bench.client.admin.create_topic("t", 5)
-        assert len(await bench.client.admin.describe_topics(["t"])) == 1
+async def test_a_name_is_used_once(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    with pytest.raises(TopicAlreadyExistsError):
+        await bench.client.admin.create_topic("t", 5)
+    assert len(await bench.client.admin.describe_topics(["t"])) == 1
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ü", "x" * 250, "../etc", "a\n"])
-async def test_a_bad_name_is_refused(tmp_path: Path, name: str) -> None:
-    async with service_bench(tmp_path) as bench:
-        with pytest.raises(InvalidRequestError):
-            await bench.client.admin.create_topic(name)
-        assert await bench.client.admin.list_topics() == []
+async def test_a_bad_name_is_refused(bench: ServiceBench, name: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        await bench.client.admin.create_topic(name)
+    assert await bench.client.admin.list_topics() == []
 
 
 @pytest.mark.parametrize(
@@ -88,21 +85,19 @@ async def test_a_bad_name_is_refused(tmp_path: Path, name: str) -> None:
         ("max.message.bytes", str(1 << 30)),
     ],
 )
-async def test_a_bad_configuration_is_refused_by_key(tmp_path: Path, key: str, value: str) -> None:
-    async with service_bench(tmp_path) as bench:
-        with pytest.raises(InvalidConfigError) as caught:
-            await bench.client.admin.create_topic("t", config={key: value})
-        assert caught.value.fields["name"] == key
-        assert caught.value.fields["allowed"]
-        assert await bench.client.admin.list_topics() == []
+async def test_a_bad_configuration_is_refused_by_key(bench: ServiceBench, key: str, value: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        await bench.client.admin.create_topic("t", config={key: value})
+    assert caught.value.fields["name"] == key
+    assert caught.value.fields["allowed"]
+    assert await bench.client.admin.list_topics() == []
 
 
 @pytest.mark.parametrize("count", [-1, 10_001, 2_000_000_000])
-async def test_a_bad_number_of_partitions_is_refused(tmp_path: Path, count: int) -> None:
-    async with service_bench(tmp_path) as bench:
-        with pytest.raises(InvalidRequestError):
-            await bench.client.admin.create_topic("t", count)
-        assert await bench.client.admin.list_topics() == []
+async def test_a_bad_number_of_partitions_is_refused(bench: ServiceBench, count: int) -> None:
+    with pytest.raises(InvalidRequestError):
+        await bench.client.admin.create_topic("t", count)
+    assert await bench.client.admin.list_topics() == []
 
 
 async def test_deleting_records_moves_the_start_in_every_tier(tmp_path: Path) -> None:
@@ -144,27 +139,26 @@ async def test_records_of_a_topic_that_is_not_tiered_are_deleted_too(tmp_path: P
             assert [record.offset for record in records] == [3, 4]
 
 
-async def test_a_description_shows_segments_slices_and_offsets(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        admin = bench.client.admin
-        await admin.create_topic("t", 2)
-        await bench.append("t", [b"x"] * 3)
-        await admin.upload(delete_local=True)
-        await bench.append("t", [b"y"] * 2)
-        first, second = await admin.describe_log("t")
-        assert (first.partition, second.partition) == (0, 1)
-        [entry] = first.slices
-        assert (entry.base_offset, entry.end_offset, entry.record_count) == (0, 3, 3)
-        assert entry.size_bytes == first.tiered_size_bytes > 0
-        [segment] = first.segments
-        assert (segment.base_offset, segment.end_offset, segment.active) == (3, 5, True)
-        assert segment.size_bytes == first.local_size_bytes > 0
-        assert (first.high_watermark, first.log_end_offset, first.leader_epoch) == (5, 5, 1)
-        assert (second.log_end_offset, len(second.slices)) == (0, 0)
-        assert [log.partition for log in await admin.describe_log("t", [1])] == [1]
-        for unknown in (admin.describe_log("nope"), admin.describe_log("t", [2])):
-            with pytest.raises(UnknownTopicOrPartitionError):
-                await unknown
+async def test_a_description_shows_segments_slices_and_offsets(bench: ServiceBench) -> None:
+    admin = bench.client.admin
+    await admin.create_topic("t", 2)
+    await bench.append("t", [b"x"] * 3)
+    await admin.upload(delete_local=True)
+    await bench.append("t", [b"y"] * 2)
+    first, second = await admin.describe_log("t")
+    assert (first.partition, second.partition) == (0, 1)
+    [entry] = first.slices
+    assert (entry.base_offset, entry.end_offset, entry.record_count) == (0, 3, 3)
+    assert entry.size_bytes == first.tiered_size_bytes > 0
+    [segment] = first.segments
+    assert (segment.base_offset, segment.end_offset, segment.active) == (3, 5, True)
+    assert segment.size_bytes == first.local_size_bytes > 0
+    assert (first.high_watermark, first.log_end_offset, first.leader_epoch) == (5, 5, 1)
+    assert (second.log_end_offset, len(second.slices)) == (0, 0)
+    assert [log.partition for log in await admin.describe_log("t", [1])] == [1]
+    for unknown in (admin.describe_log("nope"), admin.describe_log("t", [2])):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await unknown
 
 
 async def test_health_is_served_for_the_server_and_each_service(tmp_path: Path) -> None:
