@@ -19,10 +19,9 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
 T0 = TopicPartition("t", 0)
-PATIENCE_S = 60.0
 
 
 def values_of(answer: log_pb2.FetchedPartition, fetch_offset: int) -> list[bytes | None]:
@@ -36,21 +35,6 @@ async def fetch_one(bench: ServiceBench, offset: int, **limits: Any) -> log_pb2.
 
 async def with_topic(bench: ServiceBench, partition_count: int = 1, durability: str = "os") -> None:
     await bench.client.admin.create_topic("t", partition_count, {"min.durability": durability})
-
-
-async def waiters(bench: ServiceBench, count: int) -> None:
-    """Until so many fetches wait for partition 0."""
-    signal = bench.server.engine.registry.partition("t", 0).signal
-    async with asyncio.timeout(PATIENCE_S):
-        while signal.waiter_count != count:
-            await asyncio.sleep(0)
-
-
-async def test_an_empty_partition_answers_at_once_with_nothing(bench: ServiceBench) -> None:
-    await with_topic(bench)
-    answer = await fetch_one(bench, 0)
-    assert (answer.batches, answer.next_fetch_offset, answer.high_watermark) == (b"", 0, 0)
-    assert not answer.HasField("error")
 
 
 async def test_a_fetch_begins_at_the_record_that_was_asked_for(bench: ServiceBench) -> None:
@@ -156,23 +140,25 @@ async def test_a_session_reaches_every_partition_whatever_the_budget(bench: Serv
 async def test_a_long_poll_wakes_when_records_arrive(bench: ServiceBench) -> None:
     await with_topic(bench)
     poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-    await waiters(bench, 1)
+    await bench.until_waiting(1)
     await bench.append("t", [b"x"])
     answer = await asyncio.wait_for(poll, PATIENCE_S)
     assert values_of(answer, 0) == [b"x"]
-    await waiters(bench, 0)
+    await bench.until_waiting(0)
 
 
 async def test_a_long_poll_ends_empty_at_its_deadline(bench: ServiceBench) -> None:
     await with_topic(bench)
-    answer = await fetch_one(bench, 0, max_wait_ms=30)
-    assert (answer.batches, answer.next_fetch_offset) == (b"", 0)
+    for max_wait_ms in (0, 30):
+        answer = await fetch_one(bench, 0, max_wait_ms=max_wait_ms)
+        assert (answer.batches, answer.next_fetch_offset, answer.high_watermark) == (b"", 0, 0)
+        assert not answer.HasField("error")
 
 
 async def test_a_long_poll_waits_for_as_much_as_it_asked_for(bench: ServiceBench) -> None:
     await with_topic(bench)
     poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000, min_bytes=3000))
-    await waiters(bench, 1)
+    await bench.until_waiting(1)
     for _ in range(3):
         assert not poll.done()
         await bench.append("t", [bytes(1000)])
@@ -196,7 +182,7 @@ async def test_records_that_could_still_be_lost_are_not_shown(bench: ServiceBenc
     answer = await fetch_one(bench, 0)
     assert (answer.batches, answer.high_watermark) == (b"", 0)
     poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-    await waiters(bench, 1)
+    await bench.until_waiting(1)
     await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.OS)
     assert values_of(await asyncio.wait_for(poll, PATIENCE_S), 0) == [b"x", b"y"]
 
@@ -204,9 +190,9 @@ async def test_records_that_could_still_be_lost_are_not_shown(bench: ServiceBenc
 async def test_a_poll_that_is_cancelled_leaves_nobody_waiting(bench: ServiceBench) -> None:
     await with_topic(bench)
     poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-    await waiters(bench, 1)
+    await bench.until_waiting(1)
     poll.cancel()
-    await waiters(bench, 0)
+    await bench.until_waiting(0)
 
 
 # --- sessions ----------------------------------------------------------------------------------------------
@@ -243,16 +229,10 @@ async def test_a_partition_that_fails_leaves_the_session_and_the_others_go_on(be
                     values += values_of(answer, 0)
             if values:
                 break
-    assert (errors, values) == (["OFFSET_OUT_OF_RANGE"], [b"a"])
-
-
-async def test_a_session_without_partitions_left_ends(bench: ServiceBench) -> None:
-    await with_topic(bench)
-    async with asyncio.timeout(PATIENCE_S):
-        responses = [response async for response in bench.client.fetch_stream({T0: 5})]
-    assert [answer.error.code for response in responses for answer in response.partitions] == [
-        "OFFSET_OUT_OF_RANGE"
-    ]
+        assert (errors, values) == (["OFFSET_OUT_OF_RANGE"], [b"a"])
+        # A session without a partition left ends.
+        [response] = [response async for response in bench.client.fetch_stream({T0: 5})]
+    assert [answer.error.code for answer in response.partitions] == ["OFFSET_OUT_OF_RANGE"]
 
 
 async def test_a_session_learns_that_its_records_were_deleted(bench: ServiceBench) -> None:
@@ -261,7 +241,7 @@ async def test_a_session_learns_that_its_records_were_deleted(bench: ServiceBenc
     consumer = bench.client.consumer({T0: 0})
     fetches = consumer.fetches()
     await anext(fetches)
-    await waiters(bench, 1)
+    await bench.until_waiting(1)
     await bench.append("t", [b"1"])
     await anext(fetches)
     assert consumer.positions == {T0: 2}
@@ -275,7 +255,7 @@ async def test_a_session_learns_that_its_records_were_deleted(bench: ServiceBenc
 async def test_deleting_a_topic_ends_its_readers(bench: ServiceBench) -> None:
     await with_topic(bench)
     poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-    await waiters(bench, 1)
+    await bench.until_waiting(1)
     await bench.client.admin.delete_topic("t")
     answer = await asyncio.wait_for(poll, PATIENCE_S)
     assert answer.error.code == "UNKNOWN_TOPIC_OR_PARTITION"
@@ -288,7 +268,7 @@ async def test_a_shutdown_ends_polls_and_sessions_at_once(tmp_path: Path) -> Non
         session = bench.client.log.FetchStream(
             log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
         )
-        await waiters(bench, 2)
+        await bench.until_waiting(2)
         stopping = asyncio.create_task(bench.server.stop())
         assert (await poll).batches == b""
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -301,7 +281,7 @@ async def test_a_replaced_server_refuses_readers_and_writers(tmp_path: Path) -> 
     async with service_bench(tmp_path) as bench:
         await with_topic(bench)
         poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-        await waiters(bench, 1)
+        await bench.until_waiting(1)
         store = f"file://{tmp_path}/data.store"
         async with service_bench(tmp_path / "other", store_url=store):
             await asyncio.to_thread(bench.server.engine.tiers.refresh_pass)

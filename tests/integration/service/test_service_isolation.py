@@ -25,11 +25,10 @@ from stratalog.record.record import Record
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, end_transaction, service_bench
 from tests.support.tiered.unstable_uploads import unstable_uploads
 
 T0 = TopicPartition("t", 0)
-PATIENCE_S = 60.0
 MAX_TIME_MS = 100
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -133,7 +132,7 @@ class Writer:
         offsets = self.oracle.open.pop(producer)
         if not committed:
             self.oracle.aborted.update(offsets)
-        marker = self._partition.end_transaction(producer, 0, 0, committed=committed)
+        marker = end_transaction(self._partition, producer, committed=committed)
         assert marker.base_offset == self.oracle.end_offset
         header = self._partition.log.header_at(marker.base_offset)
         assert header is not None
@@ -143,14 +142,6 @@ class Writer:
 async def writer_to(bench: ServiceBench, **config: str) -> Writer:
     await bench.client.admin.create_topic("t", config=config)
     return Writer(bench.server.engine.registry.partition("t", 0))
-
-
-async def waiters(bench: ServiceBench, count: int) -> None:
-    """Until so many fetches wait for the partition."""
-    signal = bench.server.engine.registry.partition("t", 0).signal
-    async with asyncio.timeout(PATIENCE_S):
-        while signal.waiter_count != count:
-            await asyncio.sleep(0)
 
 
 async def offset_at(
@@ -262,12 +253,12 @@ async def test_a_poll_for_committed_records_wakes_when_their_transaction_ends(
     writer.send(1, 10)
     await bench.append("t", [b"behind it"])
     poll = asyncio.create_task(bench.client.fetch({T0: 0}, max_wait_ms=60_000, isolation=COMMITTED))
-    await waiters(bench, 1)
+    await bench.until_waiting(1)
     [answer] = await bench.client.fetch({T0: 0}, max_wait_ms=60_000)
     assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (2, 2, 0)
     assert not poll.done()
     partition = bench.server.engine.registry.partition("t", 0)
-    await asyncio.to_thread(partition.end_transaction, 1, 0, 0, committed=committed)
+    await asyncio.to_thread(end_transaction, partition, 1, committed=committed)
     [answer] = await asyncio.wait_for(poll, PATIENCE_S)
     assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (3, 3, 3)
     told = [(one.producer_id, one.first_offset, one.last_offset) for one in answer.aborted_transactions]
@@ -283,22 +274,13 @@ async def test_a_session_follows_the_last_stable_offset(bench: ServiceBench) -> 
         writer.send(1, 10)
         writer.send(PLAIN, 20)
         coming = asyncio.ensure_future(anext(fetches))
-        await waiters(bench, 1)
+        await bench.until_waiting(1)
         assert not coming.done()
         writer.end(1, committed=committed)
         fetched = await asyncio.wait_for(coming, PATIENCE_S)
         found = [(record.offset, record.value) for record in fetched.records]
         assert found == writer.oracle.records(COMMITTED, 3 * turn)
     await fetches.aclose()
-
-
-async def test_a_reader_of_everything_is_not_told_of_transactions(bench: ServiceBench) -> None:
-    writer = await writer_to(bench)
-    writer.send(1, 10)
-    writer.end(1, committed=False)
-    [answer] = await bench.client.fetch({T0: 0})
-    assert not answer.aborted_transactions
-    assert [record.value for part in fetched_parts(answer, 0) for record in part.records] == [value_of(1, 0)]
 
 
 async def test_an_unknown_isolation_level_is_refused(bench: ServiceBench) -> None:

@@ -26,7 +26,7 @@ async def test_a_batch_that_is_too_large_goes_out_in_parts(
     bench: ServiceBench, limits: dict[str, str], codec: Codec
 ) -> None:
     # Of lines that compress badly the batch is too large in either codec.
-    values = [hashlib.sha256(b"%d" % number).digest() for number in range(5000)]
+    values = [hashlib.sha256(b"%d" % number).digest() for number in range(2000)]
     await bench.client.admin.create_topic("t", config=limits)
     outcomes: list[BatchOutcome] = []
     settings = ProducerSettings(linger_ms=3_600_000, codec=codec)
@@ -64,7 +64,6 @@ async def test_a_record_that_is_too_large_alone_fails_alone(bench: ServiceBench)
             continue
         assert sizes[number] == 5000
         assert isinstance(error, RecordTooLargeError)
-        assert "a record is too large even alone" in error.message
         assert "max.message.bytes" in str(error.fields["reason"])
     assert sum(outcome.record_count for outcome in outcomes) == len(sizes)
     assert producer.buffered_bytes == 0
@@ -125,9 +124,9 @@ async def test_what_the_transport_refuses_puts_nothing_else_in_question(bench: S
 
 async def test_a_batch_that_the_transport_refuses_goes_out_in_parts(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", config={"max.message.bytes": f"{16 << 20}"})
-    producer = bench.client.producer(ProducerSettings(batch_bytes=48 << 20, linger_ms=3_600_000))
-    for number in range(40):
-        await producer.post("t", None, b"%02d" % number + bytes(1 << 20))
+    producer = bench.client.producer(ProducerSettings(batch_bytes=40 << 20, linger_ms=3_600_000))
+    for number in range(18):
+        await producer.post("t", None, b"%02d" % number + bytes(2 << 20))
     await producer.flush()
     [records] = await bench.read_all("t")
-    assert [int((record.value or b"")[:2]) for record in records] == list(range(40))
+    assert [int((record.value or b"")[:2]) for record in records] == list(range(18))
