@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,6 +12,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
+from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
@@ -41,19 +40,11 @@ def import_golden(folder: Path) -> None:
 
 
 async def run(address: str, *arguments: str) -> tuple[int, str, str]:
-    """Exit code and both outputs of the command, which has a process and so an event loop of its own."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "import sys; from stratalog.cli.main import main; sys.argv[:1] = ['stratalog']; main()",
-        *("export", "kafka", *arguments, "--server", address),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    output, errors = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode(), errors.decode()
+    """Exit code and both outputs of the command, which runs in a thread with an event loop of its own."""
+    command = ["export", "kafka", *arguments, "--server", address]
+    result = await asyncio.to_thread(CliRunner().invoke, stratalog, command)
+    error = f"{result.exception}\n" if isinstance(result.exception, LogStoreError) else ""
+    return result.exit_code, result.stdout, result.stderr + error
 
 
 async def exported(bench: ServiceBench, *arguments: str) -> list[Any]:

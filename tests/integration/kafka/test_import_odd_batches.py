@@ -29,7 +29,7 @@ def large() -> bytes:
     """It decompresses to more than a client of ours may send."""
     count = MAX_SENT_BYTES // (1 << 20) + 1
     return encode_batch(
-        [Record(0, FIRST_MS + number, b"k", bytes(1 << 20)) for number in range(count)],
+        [Record(0, FIRST_MS + number, b"k", b"v" * (1 << 20)) for number in range(count)],
         codec=Codec.ZSTD,
         leader_epoch=0,
     )
