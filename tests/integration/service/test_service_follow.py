@@ -253,7 +253,7 @@ async def test_without_an_answer_disk_is_acknowledged_for_a_while_only(tmp_path:
         clock.advance(1)
         with pytest.raises(StoreUnavailableError):
             await look(bench)
-        with pytest.raises(StoreUnavailableError, match="has not answered for 3660 s"):
+        with pytest.raises(StoreUnavailableError):
             await bench.append("t", [b"lost"])
         record = Record(0, 0, None, b"lost")
         with pytest.raises(StoreUnavailableError):

@@ -202,41 +202,31 @@ async def test_a_topic_that_was_deleted_while_the_server_was_down_is_gone_at_its
         assert [len(records) for records in await bench.read_all("stays")] == [1]
 
 
-class FailingFileSystem(PosixFileSystem):
-    """Has no room for one directory."""
-
-    full_path = ""
-
-    def make_directories(self, path: str) -> None:
-        if self.full_path and path.endswith(self.full_path):
-            raise OSError(28, "No space left on device", path)
-        super().make_directories(path)
-
-
 async def test_a_topic_whose_logs_cannot_be_made_is_not_created(tmp_path: Path) -> None:
-    filesystem = FailingFileSystem()
-    async with service_bench(tmp_path, filesystem=filesystem) as bench:
-        filesystem.full_path = "t-2"
+    async with service_bench(tmp_path) as bench:
+        # There is a file where a directory has to be.
+        obstacle = tmp_path / "data" / "t-2"
+        obstacle.touch()
         with pytest.raises(DataDirectoryError):
             await bench.client.admin.create_topic("t", 3)
         assert await bench.client.admin.list_topics() == []
-        filesystem.full_path = ""
+        obstacle.unlink()
         await bench.client.admin.create_topic("t", 3)
         await bench.append("t", [b"x"], partition=2)
         assert [len(records) for records in await bench.read_all("t")] == [0, 0, 1]
 
 
 async def test_taking_a_failed_creation_back_leaves_older_directories_alone(tmp_path: Path) -> None:
-    filesystem = FailingFileSystem()
-    async with service_bench(tmp_path, filesystem=filesystem) as bench:
-        # An operator's copy of something of that name; nobody here knows its topic.
+    filesystem = PosixFileSystem()
+    async with service_bench(tmp_path) as bench:
+        # An operator's copy of something of that name, of a topic that the server does not know.
         older = tmp_path / "data" / "t-2"
         older.mkdir()
         write_partition_metadata(filesystem, str(older), UUID(int=7))
-        filesystem.full_path = "t-1"
+        (tmp_path / "data" / "t-1").touch()
         with pytest.raises(DataDirectoryError):
             await bench.client.admin.create_topic("t", 3)
-        # Where its turn came before the failure it was set aside, as a creation does; never is it deleted.
+        # If its turn came before the failure, it was set aside as for a creation; it is never deleted.
         kept = [path for path in older.parent.glob("t-2*") if not path.name.endswith("-delete")]
         assert [read_partition_metadata(filesystem, str(path)) for path in kept] == [UUID(int=7)]
         assert not (tmp_path / "data" / "t-0").exists()

@@ -10,6 +10,7 @@ A reader of committed records ends at the last stable offset, and gets aborted t
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
@@ -18,6 +19,13 @@ from stratalog.log.read.fetch_data import FetchData
 from stratalog.log.read.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.partition_signal import PartitionSignal
+
+
+class Tier(Enum):
+    """The place that a read goes to."""
+
+    LOCAL = auto()
+    REMOTE = auto()
 
 
 class Watermarks(NamedTuple):
@@ -111,9 +119,8 @@ class FetchCursor:
         """Whether there is something to send: data, a step over a hole, or an error."""
         return self.position != self.start or self.error is not None
 
-    def locate(self) -> bool | None:
-        """The tier of the next read: True for local, False for tiered, None for no read (no data, no room, or
-        an error).
+    def locate(self) -> Tier | None:
+        """The tier of the next read; None if there is no data, no room, or an error.
 
         An offset outside the partition becomes this cursor's error.
         """
@@ -135,7 +142,7 @@ class FetchCursor:
             return None
         if self.position >= marks.end_offset(self.isolation):
             return None
-        return self.position >= marks.local_log_start_offset
+        return Tier.LOCAL if self.position >= marks.local_log_start_offset else Tier.REMOTE
 
     def read(self, budget_bytes: int, *, is_first: bool) -> int:
         """Read once, on a thread that may block; returns the bytes read. `is_first` reads one batch even if
@@ -158,21 +165,21 @@ class FetchCursor:
 
     def _read(self, budget_bytes: int, is_first: bool) -> int:
         assert self.partition is not None
-        is_local = self.locate()
-        if is_local is None:
+        tier = self.locate()
+        if tier is None:
             return 0
         max_bytes = min(budget_bytes, self.max_bytes - self.size_bytes)
         if max_bytes <= 0 and not is_first:
             self.is_full = True
             return 0
-        if is_local:
+        if tier is Tier.LOCAL:
             try:
                 data = self.partition.read_local(
                     self.position, max_bytes, self.isolation, min_one_message=is_first
                 )
             except OffsetOutOfRangeError:
                 # The local log start may have moved past the position; otherwise the failure is real.
-                if self.locate() is not False:
+                if self.locate() is not Tier.REMOTE:
                     raise
                 data = self.partition.read_tiered(self.position, max_bytes, self.isolation)
         else:

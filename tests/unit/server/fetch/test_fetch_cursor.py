@@ -14,7 +14,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.read.fetch_data import FetchData
 from stratalog.log.read.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
-from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
+from stratalog.server.fetch.fetch_cursor import FetchCursor, Tier, Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
 
 RECORD_BYTES = 10
@@ -86,9 +86,10 @@ def cursor_over(
 
 
 @pytest.mark.parametrize(
-    ("offset", "expected"), [(5, False), (49, False), (50, True), (99, True), (100, None)]
+    ("offset", "expected"),
+    [(5, Tier.REMOTE), (49, Tier.REMOTE), (50, Tier.LOCAL), (99, Tier.LOCAL), (100, None)],
 )
-def test_the_tier_follows_from_the_offset(offset: int, expected: bool | None) -> None:
+def test_the_tier_follows_from_the_offset(offset: int, expected: Tier | None) -> None:
     assert cursor_over(FakePartition(local_start=50, tiered_end=60), offset).locate() is expected
 
 
@@ -157,7 +158,7 @@ def test_a_failure_behind_data_waits_until_the_data_is_sent() -> None:
 def test_a_partition_that_is_not_served_any_more_is_an_error_at_the_next_look() -> None:
     partition = FakePartition()
     cursor = cursor_over(partition)
-    assert cursor.locate() is True
+    assert cursor.locate() is Tier.LOCAL
     partition.refusal = FencedError("replaced")
     assert cursor.locate() is None
     assert cursor.error is partition.refusal
@@ -176,9 +177,9 @@ def test_a_reader_of_committed_records_stops_at_the_last_stable_offset_of_the_mo
     assert cursor.read(1000, is_first=True) == 100
     assert (cursor.position, cursor.locate(), cursor.is_full) == (30, None, False)
     partition.last_stable_offset = 40
-    assert cursor.locate() is True
+    assert cursor.locate() is Tier.LOCAL
     assert cursor_over(partition, 60, isolation=Isolation.TXN_COMMITTED).error is None, "it may wait there"
-    assert cursor_over(partition, 60).locate() is True
+    assert cursor_over(partition, 60).locate() is Tier.LOCAL
 
 
 def test_aborted_transactions_of_both_tiers_are_told_once_an_answer_and_only_to_who_asked() -> None:
