@@ -14,9 +14,9 @@ ROOTS := cli client migration pipeline proto service storage testing tiering
 CODE := $(ROOTS) tests benchmarks hatch_build.py
 BIN := .venv/bin
 ARGS ?=
-# One worker a core. A worker takes tests that lie side by side, so most files, and with them the servers that their tests
+# As many workers as tests/conftest.py says. A worker takes tests that lie side by side, so most files, and with them the servers that their tests
 # share, stay with one worker. ARGS come last: make test ARGS="-n0 tests/unit/log" runs in one process, as --pdb does.
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses=8 --dist=worksteal
+PYTEST := $(BIN)/python -m pytest -n auto --dist=worksteal
 
 # Spark needs Java 17 or later; the spark extra is installed where it is found.
 SPARK := $(shell scripts/has_java.sh && echo ,spark)

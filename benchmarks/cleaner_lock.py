@@ -62,29 +62,29 @@ def fill_with_transactions(log: UnifiedLog, size_bytes: int) -> None:
         record = one_record(random)
         for _ in range(2):
             batch = encode_batch([record], producer=BatchProducer(1, 0, sequence, is_transactional=True))
-            log.append_as_leader(batch, LEADER_EPOCH)
+            log.appender.append_as_leader(batch, LEADER_EPOCH)
             sequence += 1
         is_committed = number % 3 > 0
-        log.append_end_transaction_marker(1, 0, 0, committed=is_committed, leader_epoch=LEADER_EPOCH)
-        log.append_as_leader(encode_batch([record] * 10, codec=Codec.ZSTD), LEADER_EPOCH)
+        log.appender.append_end_transaction_marker(1, 0, 0, committed=is_committed, leader_epoch=LEADER_EPOCH)
+        log.appender.append_as_leader(encode_batch([record] * 10, codec=Codec.ZSTD), LEADER_EPOCH)
     log.roll()
-    log.flush()
+    log.flusher.flush()
 
 
 def fill_with_aborts(log: UnifiedLog, size_bytes: int) -> None:
     """Transactions of one record, all of them aborted, beside one that is open from the first to the last."""
-    log.append_as_leader(
+    log.appender.append_as_leader(
         encode_batch([one_record(Random(1))], producer=BatchProducer(2, 0, 0, is_transactional=True)),
         LEADER_EPOCH,
     )
     random = Random(1)
     for sequence in range(size_bytes // 5000):
         producer = BatchProducer(1, 0, sequence, is_transactional=True)
-        log.append_as_leader(encode_batch([one_record(random)], producer=producer), LEADER_EPOCH)
-        log.append_end_transaction_marker(1, 0, 0, committed=False, leader_epoch=LEADER_EPOCH)
-    log.append_end_transaction_marker(2, 0, 0, committed=True, leader_epoch=LEADER_EPOCH)
+        log.appender.append_as_leader(encode_batch([one_record(random)], producer=producer), LEADER_EPOCH)
+        log.appender.append_end_transaction_marker(1, 0, 0, committed=False, leader_epoch=LEADER_EPOCH)
+    log.appender.append_end_transaction_marker(2, 0, 0, committed=True, leader_epoch=LEADER_EPOCH)
     log.roll()
-    log.flush()
+    log.flusher.flush()
 
 
 def fill_by_producers(log: UnifiedLog, size_bytes: int) -> None:
@@ -94,9 +94,9 @@ def fill_by_producers(log: UnifiedLog, size_bytes: int) -> None:
     random.shuffle(ids)
     for producer_id in ids:
         producer = BatchProducer(producer_id, 0, 0, is_transactional=False)
-        log.append_as_leader(encode_batch([one_record(random)], producer=producer), LEADER_EPOCH)
+        log.appender.append_as_leader(encode_batch([one_record(random)], producer=producer), LEADER_EPOCH)
     log.roll()
-    log.flush()
+    log.flusher.flush()
 
 
 LOADS_OF_A_CLEAN: tuple[tuple[str, Fill], ...] = (
@@ -150,13 +150,13 @@ def measure(quick: bool) -> Iterator[Row]:
         )
         for partition in range(size_bytes // (256 << 10)):
             log = manager.open_log(TopicPartition("idle", partition), UUID(int=7), config)
-            log.append_as_leader(encode_batch([one_record(Random(1))]), LEADER_EPOCH)
+            log.appender.append_as_leader(encode_batch([one_record(Random(1))]), LEADER_EPOCH)
         return manager.cleaner.take_filthiest
 
     def a_walk(manager: LogManager, number: int) -> Callable[[], object]:
         log = open_log(manager, number)
         fill_with_records(log, size_bytes)
-        return lambda: find_horizons(log, log.log_end_offset, 0, lambda _: None)
+        return lambda: find_horizons(log, log.offsets.log_end_offset, 0, lambda _: None)
 
     for name, fill_log in LOADS_OF_A_CLEAN:
         yield from longest_hold(f"clean, {name}", a_clean(fill_log))

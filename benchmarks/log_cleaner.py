@@ -116,9 +116,9 @@ def windows(load: Load, total_bytes: int, batch_bytes: int = BATCH_BYTES) -> Ite
 def fill(log: UnifiedLog, load: Load, total_bytes: int, batch_bytes: int = BATCH_BYTES) -> None:
     """Everything that is appended lies below the active segment then, and is on the disk."""
     for window in windows(load, total_bytes, batch_bytes):
-        log.append_as_leader(window, LEADER_EPOCH)
+        log.appender.append_as_leader(window, LEADER_EPOCH)
     log.roll()
-    log.flush()
+    log.flusher.flush()
 
 
 def in_memory(load: Load, total_bytes: int) -> Row:
@@ -154,7 +154,7 @@ def limits() -> CleanLimits:
 
 def clean(log: UnifiedLog) -> CleanResult:
     """All that can be."""
-    to_clean = LogToClean(log, 0, log.local_segments.active.base_offset, 0, 0, 0)
+    to_clean = LogToClean(log, 0, log.local_log.segments.active.base_offset, 0, 0, 0)
     result = LogCleaner(SystemClock(), SequentialIds()).clean(to_clean, limits())
     assert result.end_offset == to_clean.first_uncleanable_offset
     return result
@@ -233,13 +233,13 @@ def whole_clean(load: Load, total_bytes: int, kafka: KafkaDistribution | None) -
     ):
         log = open_log(manager)
         fill(log, load, total_bytes)
-        end_offset = log.local_segments.active.base_offset
+        end_offset = log.local_log.segments.active.base_offset
         theirs = None
         if kafka is not None:
             copy = Path(folder, "kafka", "bench-0")
             copy.mkdir(parents=True)
             for suffix in ("log", "index", "timeindex"):
-                for path in Path(log.directory).glob(f"*.{suffix}"):
+                for path in Path(log.local_log.directory).glob(f"*.{suffix}"):
                     shutil.copy(path, copy)
             os.sync()
             theirs = kafka_per_s(copy, end_offset, kafka)
@@ -293,7 +293,7 @@ def beside_a_clean(load: Load, total_bytes: int) -> Iterator[Row]:
             took: list[float] = []
             while not is_done(len(took)):
                 begin = time.perf_counter()
-                busy.append_as_leader(batch, LEADER_EPOCH)
+                busy.appender.append_as_leader(batch, LEADER_EPOCH)
                 took.append(time.perf_counter() - begin)
                 time.sleep(0.0005)
             return took

@@ -142,12 +142,12 @@ def batch_of(random: Random, size_bytes: int, value_bytes: int = 1024) -> bytes:
 
 def fill(log: UnifiedLog, batch: bytes, total_bytes: int) -> None:
     """Append the batch again and again, each time a second later, many to a request."""
-    batch_count = max(1, min(MIB, log.config.segment_bytes) // len(batch))
+    batch_count = max(1, min(MIB, log.local_log.config.segment_bytes) // len(batch))
     elapsed_s = 0
     for _ in range(total_bytes // (batch_count * len(batch))):
         request = b"".join(later(batch, 1000 * (elapsed_s + number)) for number in range(batch_count))
         elapsed_s += batch_count
-        log.append_as_leader(request, LEADER_EPOCH)
+        log.appender.append_as_leader(request, LEADER_EPOCH)
 
 
 def later(batch: bytes, elapsed_ms: int) -> bytes:
@@ -160,7 +160,7 @@ def later(batch: bytes, elapsed_ms: int) -> bytes:
 
 
 def segment_paths(log: UnifiedLog) -> list[Path]:
-    return sorted(Path(log.directory).glob("*.log"))
+    return sorted(Path(log.local_log.directory).glob("*.log"))
 
 
 def measure_append(root: Path, scale: Scale) -> Row:
@@ -185,7 +185,7 @@ def measure_append(root: Path, scale: Scale) -> Row:
 
             def append(log: UnifiedLog = log) -> None:
                 for request in requests:
-                    log.append_as_leader(request, LEADER_EPOCH)
+                    log.appender.append_as_leader(request, LEADER_EPOCH)
 
             ours_s = min(ours_s, seconds(append))
             manager.delete_log(log.topic_partition)
@@ -211,8 +211,8 @@ def measure_read(root: Path, scale: Scale, batch_bytes: int, name: str) -> Row:
         fill(log, batch_of(Random(1), batch_bytes), scale.read_bytes)
         ranges: list[tuple[int, int, int]] = []
         offset = position = 0
-        while offset < log.log_end_offset:
-            data = log.read(offset, MIB)
+        while offset < log.offsets.log_end_offset:
+            data = log.reader.read(offset, MIB)
             ranges.append((offset, position, len(data.batches)))
             offset, position = data.next_offset, position + len(data.batches)
         count = len(ranges) // READ_STRETCH
@@ -225,7 +225,7 @@ def measure_read(root: Path, scale: Scale, batch_bytes: int, name: str) -> Row:
 
         def read() -> None:
             for offset, _, _ in next(ours):
-                log.read(offset, MIB)
+                log.reader.read(offset, MIB)
 
         def read_bare() -> None:
             for _, position, size in next(bare):
@@ -287,7 +287,7 @@ def measure_lookups(root: Path, scale: Scale) -> Iterator[Row]:
             fill(log, batch_of(Random(1), 4096), count * scale.lookup_segment_bytes)
             medians[count] = median_lookup_s(log, scale.lookups)
             time_s = median_time_lookup_s(log, scale.lookups)
-            newest_s = median_s(log.max_timestamp, scale.lookups // 10)
+            newest_s = median_s(log.reader.max_timestamp, scale.lookups // 10)
         yield promised(f"look up and read, {count} segments", "reads/s", 1 / medians[count], 1 / 60e-6)
         for work, taken_s, target in (("look up a time", time_s, 0.4), ("find the newest", newest_s, 0.1)):
             yield Row(
@@ -331,18 +331,18 @@ def median_lookup_s(log: UnifiedLog, count: int) -> float:
     random = Random(2)
 
     def look_up() -> None:
-        offset = random.randrange(log.log_end_offset)
-        assert log.read(offset, 1).next_offset > offset
+        offset = random.randrange(log.offsets.log_end_offset)
+        assert log.reader.read(offset, 1).next_offset > offset
 
     return median_s(look_up, count)
 
 
 def median_time_lookup_s(log: UnifiedLog, count: int) -> float:
-    random, newest = Random(2), log.max_timestamp()
+    random, newest = Random(2), log.reader.max_timestamp()
     assert newest is not None
 
     def look_up() -> None:
-        found = log.offset_for_timestamp(random.randrange(DEFAULT_NOW_MS, newest.timestamp_ms))
+        found = log.reader.offset_for_timestamp(random.randrange(DEFAULT_NOW_MS, newest.timestamp_ms))
         assert found is not None
 
     return median_s(look_up, count)
@@ -359,11 +359,11 @@ def measure_committed(root: Path, scale: Scale) -> Row:
     with opened(root / "committed") as manager:
         log = open_log(manager, segment_bytes=len(batch))
         fill(log, batch, count * len(batch))
-        assert len(log.local_segments) == count
+        assert len(log.local_log.segments) == count
 
         def read(isolation: Isolation) -> None:
             for _ in range(COMMITTED_STRETCH):
-                log.read(0, 1, isolation)
+                log.reader.read(0, 1, isolation)
 
         committed_s, plain_s = median_pair(
             lambda: read(Isolation.TXN_COMMITTED), lambda: read(Isolation.HIGH_WATERMARK), scale.read_pairs
@@ -384,10 +384,10 @@ def measure_open(root: Path, scale: Scale) -> Iterator[Row]:
         log = open_log(manager)
         request = batch_of(Random(1), 8 * SMALL_BATCH_BYTES)
         for _ in range(4):
-            log.append_as_leader(request, LEADER_EPOCH)
+            log.appender.append_as_leader(request, LEADER_EPOCH)
             log.roll()
-        log.append_as_leader(request, LEADER_EPOCH)
-        first = Path(log.directory)
+        log.appender.append_as_leader(request, LEADER_EPOCH)
+        first = Path(log.local_log.directory)
     for partition in range(1, scale.partitions):
         shutil.copytree(first, first.with_name(f"bench-{partition}"))
     (directory / "manifest").write_text("rebuild")
@@ -415,7 +415,7 @@ def open_logs(directory: Path, partitions: int) -> None:
         def open_all() -> None:
             for partition in range(partitions):
                 log = open_log(manager, partition)
-                assert log.recovery_report.was_clean, log.directory
+                assert log.recovery_report.was_clean, log.local_log.directory
 
         taken_s = seconds(open_all)
         grown_bytes = resident_bytes() - before_bytes

@@ -35,8 +35,22 @@ _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[Health
 settings.register_profile("dev", _COMMON, max_examples=50)
 settings.register_profile("ci", _COMMON, max_examples=100, derandomize=True, database=None)
 settings.register_profile("simulate", _COMMON, max_examples=2_000)
+_MAX_WORKERS = 8
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 settings.load_profile(PROFILE)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many workers again as cores: a test often waits for its server, its broker or its disk."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    return min(_MAX_WORKERS, cores + cores // 2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run slow tests first: a worker that begins with one at the end keeps all others waiting."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

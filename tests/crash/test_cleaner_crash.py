@@ -45,7 +45,7 @@ class CutOffClean:
         assert history.clean() is not None
         # The markers get their time, and in the clean that dies they go.
         for passed_ms in (1, 60_000):
-            assert history.log.log_end_offset > 0
+            assert history.log.offsets.log_end_offset > 0
             history.machine.clock.advance(passed_ms)
             for _ in range(7):
                 history.write()
@@ -56,7 +56,7 @@ class CutOffClean:
             if passed_ms == 1:
                 assert history.clean() is not None
         history.write_as(1)
-        history.log.flush()
+        history.log.flusher.flush()
         history.machine.checkpoint()
         # What was replaced before is gone, and nothing that was scheduled comes in between.
         history.machine.clock.advance(60_000)
@@ -104,7 +104,9 @@ class Witness:
         records = clean.history.oracle.verify(log, self.states[0], is_finished=False)
         assert records in self.states
         assert not [
-            name for name in disk.list_directory(log.directory) if name.endswith((".cleaned", ".swap"))
+            name
+            for name in disk.list_directory(log.local_log.directory)
+            if name.endswith((".cleaned", ".swap"))
         ]
         assert log.recovery_report.remains == ()
         assert known_producers(log) == self.producers
@@ -151,11 +153,11 @@ def test_a_disk_that_fails_once_leaves_one_of_the_states(witness: Witness) -> No
         clean = failure.subject
         clean.note_broken_off()
         log = clean.history.log
-        if not log.is_offline:
+        if not log.availability.is_offline:
             with suppress(LogStoreError):
                 assert read_local(log) in witness.states
                 clean.history.oracle.verify(log, witness.states[0], is_finished=False)
-        outcomes.add((type(failure.error), log.is_offline))
+        outcomes.add((type(failure.error), log.availability.is_offline))
         witness.verify_found(clean, clean.disk.reopened(NOTHING_KEPT))
         witness.verify_found(clean, clean.disk.killed())
 

@@ -97,7 +97,7 @@ class TwoDisks:
             ledger.append(log, [ledger.batch(8), ledger.batch(4)])
             if number == 2:
                 ledger.flush(log)
-        log.increment_log_start_offset(min(21, log.high_watermark))
+        log.increment_log_start_offset(min(21, log.offsets.high_watermark))
         ledger.note_starts(log)
         manager.tasks.delete_old_segments(log)
         ledger.note_starts(log)
@@ -105,7 +105,7 @@ class TwoDisks:
 
     def _cut(self, manager: LogManager, partition: TopicPartition) -> None:
         log, ledger = manager.log(partition), self.ledgers[partition]
-        ledger.truncate_to(log, log.log_end_offset - 5)
+        ledger.truncate_to(log, log.offsets.log_end_offset - 5)
         ledger.append(log, [ledger.batch(6)])
         ledger.flush(log)
         ledger.append(log, [ledger.batch(2)])
@@ -200,7 +200,7 @@ def test_a_disk_that_fails_at_any_operation_costs_nothing_on_the_other(failing: 
         disks.ledgers[working].append(log, [disks.ledgers[working].batch(5)])
         disks.machine.stop()
         assert disk.exists(f"{other}/{CLEAN_SHUTDOWN_FILE}")
-        disks.ledgers[working].durable_end_offset = log.log_end_offset
+        disks.ledgers[working].durable_end_offset = log.offsets.log_end_offset
         for survival in (SURVIVALS[0], SURVIVALS[2]):
             verify_repaired(disk.reopened(survival), disks, failed, working)
         failed_count += 1

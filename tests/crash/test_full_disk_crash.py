@@ -55,7 +55,7 @@ class Work:
         self._delete_records(log, 9)
         # The rest of what was kept aside is another one's by now.
         self.disk.room_bytes = 0
-        log.delete_old_segments()
+        log.retention.delete_old_segments()
         # The space that was kept aside is in use by now.
         self.disk.room_bytes = 0
         try:
@@ -73,8 +73,8 @@ class Work:
 
     def _fill(self, log: UnifiedLog, value: bytes, count: int) -> None:
         for _ in range(count):
-            log.append_as_leader(encode_batch([Record(0, 1000, b"key", value)]), 1)
-        log.flush()
+            log.appender.append_as_leader(encode_batch([Record(0, 1000, b"key", value)]), 1)
+        log.flusher.flush()
         self.end_offset = count
 
     def _delete_records(self, log: UnifiedLog, offset: int) -> None:
@@ -89,11 +89,11 @@ class Work:
         manager = LogMachine(disk, ids=SequentialIds(1000)).open()
         topic_id = self.topic_id or NEW_ID
         log = manager.open_log(PARTITION, topic_id, CONFIG, is_first_opening=True)
-        assert self.start_offset <= log.log_start_offset <= self.wanted_start_offset
-        assert log.log_end_offset >= self.end_offset
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            found = log.read(offset, 1)
+        assert self.start_offset <= log.offsets.log_start_offset <= self.wanted_start_offset
+        assert log.offsets.log_end_offset >= self.end_offset
+        offset = log.offsets.log_start_offset
+        while offset < log.offsets.log_end_offset:
+            found = log.reader.read(offset, 1)
             assert (OLD if topic_id == TOPIC_ID else NEW) in found.batches
             assert found.next_offset == offset + 1
             offset = found.next_offset

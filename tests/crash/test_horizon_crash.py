@@ -40,9 +40,9 @@ class CutOff:
             self.machine.fill(log, 3)
             assert self.run()
         records = [Record(0, self.machine.clock.now_ms(), b"k", value) for value in (b"v", None)]
-        log.append_as_leader(encode_batch(records), 1)
+        log.appender.append_as_leader(encode_batch(records), 1)
         self.machine.fill(log, 3)
-        log.flush()
+        log.flusher.flush()
         if former == "a time":
             assert self.run()
             self.machine.clock.advance(RETENTION_MS)

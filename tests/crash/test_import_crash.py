@@ -142,7 +142,7 @@ def used_machine() -> Machine:
     logs = TieredLogs(machine.disk, machine.store, machine.clock, machine.ids)
     logs.create_topic(OTHER.topic, 1)
     logs.append(logs.logs[OTHER], [Record(0, 0, None, b"v")])
-    logs.logs[OTHER].flush()
+    logs.logs[OTHER].flusher.flush()
     machine.disk = machine.disk.reopened(NOTHING_KEPT)
     return machine
 

@@ -57,15 +57,15 @@ def tiered_work(machine: LogMachine, ledger: LogLedger) -> None:
     ledger.flush(log)
     machine.checkpoint()
     ledger.append(log, [ledger.batch(8), ledger.batch(8), ledger.batch(8)])
-    log.update_tiered_end_offset(log.segments()[1].end_offset)
-    log.delete_local_segments(ignore_retention=True)
+    log.update_tiered_end_offset(log.reader.segments()[1].end_offset)
+    log.retention.delete_local_segments(ignore_retention=True)
     ledger.note_starts(log)
     machine.clock.advance(60_000)
     ledger.append(log, [ledger.batch(4)])
     ledger.flush(log)
     ledger.append(log, [ledger.batch(4)])
     machine.stop()
-    ledger.durable_end_offset = log.log_end_offset
+    ledger.durable_end_offset = log.offsets.log_end_offset
     log = machine.start()
     ledger.append(log, [ledger.batch(7)])
     ledger.flush(log)
@@ -79,20 +79,20 @@ def plain_work(machine: LogMachine, ledger: LogLedger) -> None:
         ledger.append(log, [ledger.batch(8), ledger.batch(4)])
     log.increment_log_start_offset(21)
     ledger.note_starts(log)
-    log.delete_old_segments()
+    log.retention.delete_old_segments()
     ledger.note_starts(log)
     ledger.append(log, [ledger.batch(3)])
     ledger.flush(log)
     for _ in range(3):
         ledger.append(log, [ledger.batch(18)])
     machine.checkpoint()
-    log.delete_old_segments()
+    log.retention.delete_old_segments()
     ledger.note_starts(log)
     machine.clock.advance(60_000)
     ledger.append(log, [ledger.batch(3)])
-    log.increment_log_start_offset(log.log_end_offset)
+    log.increment_log_start_offset(log.offsets.log_end_offset)
     ledger.note_starts(log)
-    log.delete_old_segments()
+    log.retention.delete_old_segments()
     ledger.note_starts(log)
 
 
@@ -132,7 +132,7 @@ def transactional_work(machine: LogMachine, ledger: LogLedger) -> None:
             ledger.end_transaction(log, 1, committed=False, now_ms=now_ms)
             ledger.flush(log)
             machine.checkpoint()
-    ledger.truncate_to(log, log.log_end_offset - 11)
+    ledger.truncate_to(log, log.offsets.log_end_offset - 11)
     ledger.append(log, [ledger.producer_batch(1, 2, is_transactional=True)])
     ledger.flush(log)
     ledger.truncate_to(log, 21)
@@ -141,14 +141,14 @@ def transactional_work(machine: LogMachine, ledger: LogLedger) -> None:
     log.roll()
     ledger.append(log, [ledger.producer_batch(1, 2, is_transactional=True)])
     machine.stop()
-    ledger.durable_end_offset = log.log_end_offset
+    ledger.durable_end_offset = log.offsets.log_end_offset
     log = machine.start()
     ledger.append(log, [ledger.producer_batch(1, 2, is_transactional=True), ledger.batch(2)])
     ledger.end_transaction(log, 1, committed=True, now_ms=now_ms)
     ledger.flush(log)
-    log.increment_log_start_offset(log.segments()[2].base_offset)
+    log.increment_log_start_offset(log.reader.segments()[2].base_offset)
     ledger.note_starts(log)
-    log.delete_old_segments()
+    log.retention.delete_old_segments()
     ledger.note_starts(log)
     ledger.append(log, [ledger.producer_batch(2, 1, is_transactional=True)])
     ledger.end_transaction(log, 2, committed=False, now_ms=now_ms)
@@ -219,7 +219,7 @@ class Worker:
         config = self._cut.config
         found = self.ledger.copy()
         log = new_machine(disk, config).start()
-        assert log.high_watermark == log.log_end_offset
+        assert log.offsets.high_watermark == log.offsets.log_end_offset
         found.verify(log, after_crash=True)
         again = disk.reopened(NOTHING_KEPT)
         log = new_machine(again, config).start()
@@ -299,7 +299,7 @@ def test_a_disk_that_fails_once_leaves_no_half_truths(cut: Cut) -> None:
     def verify(failure: Failure[Worker]) -> None:
         worker, ledger = failure.subject, failure.subject.ledger
         for log in worker.machine.manager.logs() if worker.machine.manager is not None else ():
-            if not log.is_offline and not log.is_closed:
+            if not log.availability.is_offline and not log.availability.is_closed:
                 ledger.append(log, [ledger.batch(2)])
                 ledger.verify(log, after_crash=False)
         for survival in (NOTHING_KEPT, EVERYTHING_KEPT):

@@ -48,14 +48,14 @@ def beside_plain(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: 
     if step == 2:
         ledger.flush(log)
     if step == 3:
-        log.increment_log_start_offset(log.local_segments[1].base_offset + 2)
+        log.increment_log_start_offset(log.local_log.segments[1].base_offset + 2)
         ledger.note_starts(log)
-        log.delete_old_segments()
+        log.retention.delete_old_segments()
         ledger.note_starts(log)
     if step == 4:
         machine.checkpoint()
         ledger.append(log, [ledger.batch(18), ledger.batch(9)])
-        log.delete_old_segments()
+        log.retention.delete_old_segments()
         ledger.note_starts(log)
         machine.clock.advance(60_000)
 
@@ -75,9 +75,9 @@ def beside_tiered(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step:
     ledger.append(log, [ledger.batch(7)])
     if step == 2:
         ledger.flush(log)
-        log.update_tiered_end_offset(log.segments()[1].end_offset)
+        log.update_tiered_end_offset(log.reader.segments()[1].end_offset)
     if step == 4:
-        log.delete_local_segments(ignore_retention=True)
+        log.retention.delete_local_segments(ignore_retention=True)
         ledger.note_starts(log)
 
 
@@ -116,7 +116,7 @@ def work(machine: LogMachine, ledger: LogLedger, beside: Beside) -> None:
     for target in (OTHER_DIR, DATA_DIR):
         if move(machine, ledger, beside, target) is MoveState.DONE:
             # What the log had is durable in the new place.
-            ledger.durable_end_offset = max(ledger.durable_end_offset, log.recovery_point)
+            ledger.durable_end_offset = max(ledger.durable_end_offset, log.offsets.recovery_point)
         ledger.append(log, [ledger.batch(5)])
         ledger.flush(log)
         ledger.append(log, [ledger.batch(2)])
@@ -136,7 +136,7 @@ def count_operations(beside: Beside, config: LogConfig) -> tuple[list[str], int]
     assert all(one.state is MoveState.DONE for one in machine.manager.moves.progress())
     assert isinstance(machine.manager.moves.throttler, SteppedThrottler)
     assert machine.manager.moves.throttler.step_count >= 5, "less happens beside the move than it could"
-    assert machine.manager.log(PARTITION).directory == f"{DATA_DIR}/{PARTITION}"
+    assert machine.manager.log(PARTITION).local_log.directory == f"{DATA_DIR}/{PARTITION}"
     ledger.verify(machine.manager.log(PARTITION), after_crash=False)
     assert not machine.scheduler.failures
     return trace, begin_count
@@ -173,7 +173,7 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
     machine = moving_machine(disk, config, 2)
     log = machine.start()
     assert machine.manager is not None
-    place = log.directory.rpartition("/")[0]
+    place = log.local_log.directory.rpartition("/")[0]
     assert machine.manager.directory_of(PARTITION) == place
     found.verify(log, after_crash=True)
     again = disk.reopened(NOTHING_KEPT)
@@ -254,14 +254,14 @@ def test_a_disk_that_fails_at_any_operation_of_a_move_loses_nothing(
         progress = machine.manager.moves.progress()
         states |= {one.state for one in progress}
         failed_path = trace[operation - 1].split(" ")[1]
-        if not log.is_offline:
+        if not log.availability.is_offline:
             survivor_count += 1
             ledger.append(log, [ledger.batch(2)])
             ledger.flush(log)
             ledger.verify(log, after_crash=False)
         else:
             # Where it is now is where the disk failed.
-            assert failed_path.startswith(log.directory.rpartition("/")[0])
+            assert failed_path.startswith(log.local_log.directory.rpartition("/")[0])
         for survival in (NOTHING_KEPT, EVERYTHING_KEPT):
             verify_found(disk.reopened(survival), config, ledger, goes_on=survival == NOTHING_KEPT)
     assert states >= {MoveState.DONE, MoveState.FAILED}

@@ -80,4 +80,4 @@ def verified_place(disk: FaultyFileSystem, ledger: LogLedger) -> str:
     """The log directory that has the partition, with all that it must have."""
     log = moving_machine(disk, CONFIG, 2).start()
     ledger.copy().verify(log, after_crash=True)
-    return log.directory.rpartition("/")[0]
+    return log.local_log.directory.rpartition("/")[0]

@@ -59,13 +59,13 @@ class Follower:
         self.log = self.machine.start()
         for does_append, offset in steps[:-1]:
             (self.append if does_append else self.truncate)(offset)
-        self.log.flush()
+        self.log.flusher.flush()
         self.machine.checkpoint()
         self.target = steps[-1].offset
 
     def append(self, offset: int) -> None:
         record = Record(0, self.machine.clock.now_ms(), b"k", bytes(100))
-        self.log.append_as_follower(encode_batch([record], base_offset=offset, leader_epoch=1))
+        self.log.appender.append_as_follower(encode_batch([record], base_offset=offset, leader_epoch=1))
 
     def truncate(self, offset: int) -> None:
         assert self.machine.manager is not None
@@ -79,13 +79,13 @@ def offsets(log: UnifiedLog) -> list[int]:
 @pytest.mark.parametrize("steps", HISTORIES)
 def test_a_death_in_a_truncation_loses_nothing_below_it_and_refuses_no_start(steps: list[Step]) -> None:
     former = Follower(steps)
-    before, former_end_offset = offsets(former.log), former.log.log_end_offset
+    before, former_end_offset = offsets(former.log), former.log.offsets.log_end_offset
     sweep = CrashSweep(lambda: Follower(steps), lambda follower: follower.truncate(follower.target), count=8)
     target = sweep.whole.target
     kept = [offset for offset in before if offset < target]
     assert offsets(sweep.whole.log) == kept
     # Each batch is of one record, so nothing lies over the cut: what comes next must not be numbered below.
-    assert sweep.whole.log.log_end_offset == target
+    assert sweep.whole.log.offsets.log_end_offset == target
 
     def verify(death: Death[Follower]) -> None:
         for disk in death.disks():
@@ -93,8 +93,8 @@ def test_a_death_in_a_truncation_loses_nothing_below_it_and_refuses_no_start(ste
             log.check()
             assert offsets(log)[: len(kept)] == kept
             assert set(offsets(log)) <= set(before)
-            assert log.log_end_offset <= former_end_offset
-            log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 2)
+            assert log.offsets.log_end_offset <= former_end_offset
+            log.appender.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 2)
             log.check()
 
     sweep.at_deaths(verify)
@@ -108,17 +108,17 @@ def test_what_was_cut_never_comes_back_behind_what_came_in_its_place(survival: S
     log = machine.start()
     for offset in range(12):
         append_one(log, offset, b"old")
-    second_base = log.segments()[1].base_offset
+    second_base = log.reader.segments()[1].base_offset
     assert second_base == 3
     machine.stop()
     for name in disk.list_directory(PARTITION_DIR):
         if name.endswith(".snapshot"):
             disk.unlink(f"{PARTITION_DIR}/{name}")
     log = machine.start()
-    log.truncate_to(1)
+    log.truncation.truncate_to(1)
     for offset in range(1, second_base):
         append_one(log, offset, b"new")
-    log.flush()
+    log.flusher.flush()
     machine.checkpoint()
     found = LogMachine(disk.after_crash(survival), CONFIG).start()
     found.check()
@@ -127,7 +127,7 @@ def test_what_was_cut_never_comes_back_behind_what_came_in_its_place(survival: S
 
 def append_one(log: UnifiedLog, offset: int, text: bytes) -> None:
     record = Record(0, 1000, b"k", text.ljust(100))
-    log.append_as_follower(encode_batch([record], base_offset=offset, leader_epoch=1))
+    log.appender.append_as_follower(encode_batch([record], base_offset=offset, leader_epoch=1))
 
 
 class Deleting:
@@ -139,8 +139,8 @@ class Deleting:
         log = self.machine.start()
         for base_offset in (0, 1):
             records = [Record(0, self.machine.clock.now_ms(), b"k", b"v")] * (1 + 11 * base_offset)
-            log.append_as_follower(encode_batch(records, base_offset=base_offset, leader_epoch=1))
-        log.flush()
+            log.appender.append_as_follower(encode_batch(records, base_offset=base_offset, leader_epoch=1))
+        log.flusher.flush()
         log.increment_log_start_offset(5)
         self.machine.checkpoint()
 
@@ -160,7 +160,7 @@ def test_a_death_in_a_cut_brings_no_deleted_record_back(
     """The log starts inside the batch that goes, or above where it begins anew."""
     sweep = CrashSweep(Deleting, cut)
     sweep.whole.machine.stop()
-    assert LogMachine(sweep.whole.disk, CONFIG).start().log_end_offset == end_offset
+    assert LogMachine(sweep.whole.disk, CONFIG).start().offsets.log_end_offset == end_offset
 
     def verify(death: Death[Deleting]) -> None:
         for disk in death.disks():

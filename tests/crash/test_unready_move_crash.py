@@ -58,7 +58,7 @@ class Work:
         """And use it in the new place, until what it has left is removed."""
         manager = manager_of(self.machine)
         assert manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
-        self.ledger.durable_end_offset = self.log.recovery_point
+        self.ledger.durable_end_offset = self.log.offsets.recovery_point
         self.ledger.append(self.log, [self.ledger.batch(3)])
         self.ledger.flush(self.log)
         self.machine.clock.advance(60_000)
@@ -103,11 +103,11 @@ def verify_found(disk: FullFileSystem, ledger: LogLedger) -> str:
         disk = disk.killed()
         disk.fill(None)
         log = moving_machine(disk, CONFIG, 3).start()
-    place = log.directory.rpartition("/")[0]
+    place = log.local_log.directory.rpartition("/")[0]
     found.verify(log, after_crash=True)
     again = disk.reopened(NOTHING_KEPT)
     again.fill(None)
     log = moving_machine(again, CONFIG, 4).start()
-    assert log.directory == f"{place}/{PARTITION}"
+    assert log.local_log.directory == f"{place}/{PARTITION}"
     found.verify(log, after_crash=True)
     return place

@@ -42,16 +42,16 @@ class Follower:
         self.acknowledged: list[int] = []
 
     def begin(self) -> None:
-        self.log.append_as_follower(batch(0, 10) + batch(10, producer=TRANSACTIONAL))
-        self.log.flush()
+        self.log.appender.append_as_follower(batch(0, 10) + batch(10, producer=TRANSACTIONAL))
+        self.log.flusher.flush()
         self.machine.checkpoint()
         self.acknowledged += range(11)
 
     def go_on(self) -> None:
         """The first hole is short of what indexes take, but the request reaches beyond; then wide ones."""
         for request in ((2000, 11 + FAR), (3 * FAR,), (6 * FAR, 6 * FAR + 70, 9 * FAR)):
-            self.log.append_as_follower(b"".join(map(batch, request)))
-            self.log.flush()
+            self.log.appender.append_as_follower(b"".join(map(batch, request)))
+            self.log.flusher.flush()
             self.acknowledged += request
 
     def go_on_and_drop(self) -> None:
@@ -59,8 +59,8 @@ class Follower:
         self.go_on()
         self.acknowledged = [offset for offset in self.acknowledged if offset >= FAR]
         self.log.increment_log_start_offset(FAR)
-        self.log.delete_old_segments()
-        self.log.flush()
+        self.log.retention.delete_old_segments()
+        self.log.flusher.flush()
 
 
 def offsets(log: UnifiedLog) -> list[int]:
@@ -81,7 +81,7 @@ def test_a_death_at_any_moment_loses_nothing_that_was_flushed() -> None:
     sweep = CrashSweep(begun, Follower.go_on_and_drop)
     sweep.whole.log.check()
     assert offsets(sweep.whole.log) == sweep.whole.acknowledged
-    assert len(sweep.whole.log.segments()) > 2
+    assert len(sweep.whole.log.reader.segments()) > 2
     every = {*range(11), 2000, *sweep.whole.acknowledged}
 
     def verify(death: Death[Follower]) -> None:
@@ -91,9 +91,9 @@ def test_a_death_at_any_moment_loses_nothing_that_was_flushed() -> None:
             found = offsets(log)
             assert set(death.subject.acknowledged) <= set(found) <= every
             assert in_transactions(log) == [(7, 10)]
-            assert log.last_stable_offset == max(10, log.log_start_offset)
-            log.append_as_follower(batch(20 * FAR))
-            log.append_as_leader(batch(0), 2)
+            assert log.offsets.last_stable_offset == max(10, log.offsets.log_start_offset)
+            log.appender.append_as_follower(batch(20 * FAR))
+            log.appender.append_as_leader(batch(0), 2)
             log.check()
             assert offsets(log) == [*found, 20 * FAR, 20 * FAR + 1]
 
@@ -106,9 +106,9 @@ def test_an_error_at_any_moment_leaves_a_log_that_goes_on_or_is_offline() -> Non
 
     def verify(failure: Failure[Follower]) -> None:
         failing = failure.subject
-        if not failing.log.is_offline:
+        if not failing.log.availability.is_offline:
             failing.log.check()
-            failing.log.append_as_leader(batch(0), 2)
+            failing.log.appender.append_as_leader(batch(0), 2)
             failing.log.check()
         log = Follower(failing.disk.killed()).log
         log.check()
@@ -129,7 +129,7 @@ def test_a_full_disk_refuses_the_hole_and_nothing_has_changed() -> None:
     with pytest.raises(DataDirectoryError):
         follower.go_on()
     disk.fill(None)
-    assert not follower.log.is_offline
+    assert not follower.log.availability.is_offline
     follower.log.check()
     follower.go_on()
     follower.log.check()
@@ -138,10 +138,10 @@ def test_a_full_disk_refuses_the_hole_and_nothing_has_changed() -> None:
 
 def test_an_empty_log_begins_where_its_first_batch_does() -> None:
     follower = Follower()
-    follower.log.append_as_follower(batch(FAR + 100))
+    follower.log.appender.append_as_follower(batch(FAR + 100))
     follower.log.check()
-    assert follower.log.log_start_offset == FAR + 100
-    assert follower.log.read(follower.log.log_start_offset, 1000).batches
-    follower.log.flush()
+    assert follower.log.offsets.log_start_offset == FAR + 100
+    assert follower.log.reader.read(follower.log.offsets.log_start_offset, 1000).batches
+    follower.log.flusher.flush()
     again = Follower(follower.disk.killed())
-    assert (again.log.log_start_offset, again.log.log_end_offset) == (FAR + 100, FAR + 101)
+    assert (again.log.offsets.log_start_offset, again.log.offsets.log_end_offset) == (FAR + 100, FAR + 101)

@@ -102,12 +102,12 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         sequences = {entry.producer_id: entry.next_sequence for entry in self.log.producers()}
         is_transactional = is_transactional or producer_id in self.open_producers
         producer = BatchProducer(producer_id, 0, sequences.get(producer_id, 0), is_transactional)
-        self.log.append_as_leader(encode_batch(self.records(keys), producer=producer), LEADER_EPOCH)
+        self.log.appender.append_as_leader(encode_batch(self.records(keys), producer=producer), LEADER_EPOCH)
 
     @rule(producer_id=PRODUCERS, committed=st.sampled_from([False, False, True]))
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         if producer_id in self.open_producers:
-            self.log.append_end_transaction_marker(
+            self.log.appender.append_end_transaction_marker(
                 producer_id, 0, 0, committed=committed, leader_epoch=LEADER_EPOCH
             )
 
@@ -123,14 +123,14 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     def append_plain(self, keys: list[int], count: int) -> None:
         """Segments without an aborted transaction."""
         for _ in range(count):
-            self.log.append_as_leader(encode_batch(self.records(keys)), LEADER_EPOCH)
+            self.log.appender.append_as_leader(encode_batch(self.records(keys)), LEADER_EPOCH)
             self.log.roll()
 
     @rule()
     def append_far_behind(self) -> None:
-        base_offset = self.log.log_end_offset + FAR
+        base_offset = self.log.offsets.log_end_offset + FAR
         batch = encode_batch(self.records([0]), base_offset=base_offset, leader_epoch=LEADER_EPOCH)
-        self.log.append_as_follower(batch)
+        self.log.appender.append_as_follower(batch)
 
     @rule()
     def roll(self) -> None:
@@ -138,12 +138,14 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        self.log.flush()
+        self.log.flusher.flush()
 
     @rule(fraction=FRACTIONS)
     def truncate(self, fraction: float) -> None:
-        segments = self.log.local_segments
-        self.log.truncate_to(max(self.log.local_log_start_offset, self.offset_in(segments, fraction)))
+        segments = self.log.local_log.segments
+        self.log.truncation.truncate_to(
+            max(self.log.offsets.local_log_start_offset, self.offset_in(segments, fraction))
+        )
 
     def offset_in(self, segments: LogSegments, fraction: float) -> int:
         """One near records, wherever the holes are."""
@@ -154,9 +156,9 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
 
     @rule(fraction=FRACTIONS)
     def delete_records(self, fraction: float) -> None:
-        offset = min(self.offset_in(self.log.local_segments, fraction), self.log.high_watermark)
-        self.log.increment_log_start_offset(max(offset, self.log.log_start_offset))
-        self.log.delete_old_segments()
+        offset = min(self.offset_in(self.log.local_log.segments, fraction), self.log.offsets.high_watermark)
+        self.log.increment_log_start_offset(max(offset, self.log.offsets.log_start_offset))
+        self.log.retention.delete_old_segments()
 
     @rule(key_count=st.integers(1, 4))
     def clean(self, key_count: int) -> None:
@@ -198,7 +200,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     def stop_and_start(self, loses_indexes: bool) -> None:
         """An index that is lost is made again when it is needed; that of aborted transactions is none of
         these."""
-        directory, sealed = self.log.directory, self.log.local_segments.sealed
+        directory, sealed = self.log.local_log.directory, self.log.local_log.segments.sealed
         self.machine.stop()
         for segment in sealed if loses_indexes else ():
             self.unlink(directory, segment.base_offset, {OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
@@ -219,14 +221,14 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     @rule(flushes=st.sampled_from([True, True, False]), survival=ANY_SURVIVAL)
     def crash(self, flushes: bool, survival: Survival) -> None:
         if flushes:
-            self.log.flush()
+            self.log.flusher.flush()
         self.machine.crash(survival)
         self.log = self.machine.start()
 
     @rule(loses_transaction_indexes=st.booleans(), was_closed=st.booleans())
     def take_for_a_brokers(self, loses_transaction_indexes: bool, was_closed: bool) -> None:
         """What an import does: it believes less of what it finds."""
-        directory = self.log.directory
+        directory = self.log.local_log.directory
         if was_closed:
             self.machine.stop()
         else:
@@ -254,7 +256,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
 
     def far_pair(self) -> int | None:
         """Which sealed segment is followed by one whose offsets are too far from its base, if any."""
-        sealed = self.log.local_segments.sealed
+        sealed = self.log.local_log.segments.sealed
         pairs = enumerate(pairwise(sealed))
         return next(
             (
@@ -271,7 +273,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         """As old brokers did: two segments are one, which has to be split."""
         at = self.far_pair()
         assert at is not None
-        directory, segments = self.log.directory, self.log.local_segments
+        directory, segments = self.log.local_log.directory, self.log.local_log.segments
         bases = [segment.base_offset for segment in segments[at : at + 2]]
         self.machine.stop()
         for suffix in (LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX):
@@ -285,8 +287,8 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         self.unlink(directory, bases[0], {OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
         self.unlink(directory, bases[1], {LOG_SUFFIX, *INDEX_SUFFIXES})
         self.open_as_brokers()
-        assert self.far_pair() is None or self.log.local_segments[at].fits(
-            self.log.local_segments[at].end_offset - 1
+        assert self.far_pair() is None or self.log.local_log.segments[at].fits(
+            self.log.local_log.segments[at].end_offset - 1
         )
 
     @invariant()
@@ -295,7 +297,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         self.verify_everything()
 
     def verify_everything(self) -> None:
-        segments, entries = self.log.local_segments, self.all_entries()
+        segments, entries = self.log.local_log.segments, self.all_entries()
         offsets = sorted(
             {at for entry in entries for offset in entry[1:] for at in (offset, offset + 1)}
             | {at for segment in segments for at in (segment.base_offset, segment.end_offset)}
@@ -312,7 +314,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
 
     def all_entries(self) -> list[AbortedTransaction]:
         """Out of the files of all sealed segments, and out of the active one's index."""
-        directory, segments = self.log.directory, self.log.local_segments
+        directory, segments = self.log.local_log.directory, self.log.local_log.segments
         entries: list[AbortedTransaction] = []
         for segment in segments.sealed:
             entries += TransactionIndex.load(self.machine.memory, directory, segment.base_offset)
@@ -321,14 +323,14 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     def verify_readers(self, entries: list[AbortedTransaction]) -> None:
         """Readers of committed records, and a clean, leave out what batches and markers say was aborted."""
         found: list[tuple[BatchHeader, list[Record]]] = []
-        offset = self.log.local_log_start_offset
-        while offset < self.log.log_end_offset:
-            data = self.log.read(offset, 1 << 20, Isolation.LOG_END)
+        offset = self.log.offsets.local_log_start_offset
+        while offset < self.log.offsets.log_end_offset:
+            data = self.log.reader.read(offset, 1 << 20, Isolation.LOG_END)
             found += [(header, decode(data.batches, at)) for at, header in batches(data.batches)]
             offset = data.next_offset
         aborts: dict[int, bool] = {}
         committed: list[Record] = []
-        segments = self.log.local_segments
+        segments = self.log.local_log.segments
         # As a clean has it, and with a reach that grows, or that all reach beyond.
         indexes = [
             AbortedIndex(segments, unthrottled),
@@ -345,7 +347,10 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
             for index in indexes:
                 assert index.between(header.base_offset, header.next_offset).has(header) == is_aborted
             committed += [] if is_aborted else reversed(records)
-        start_offset, end_offset = self.log.local_log_start_offset, self.log.last_stable_offset
+        start_offset, end_offset = (
+            self.log.offsets.local_log_start_offset,
+            self.log.offsets.last_stable_offset,
+        )
         expected = [one for one in reversed(committed) if start_offset <= one.offset < end_offset]
         for max_bytes in (1, 1 << 20):
             assert read_as_consumer(self.log, Isolation.TXN_COMMITTED, max_bytes) == expected
@@ -355,6 +360,6 @@ def unthrottled(size_bytes: int) -> None:
     assert size_bytes > 0
 
 
-AbortedLookupsMachine.TestCase.settings = settings(stateful_step_count=20, max_examples=examples_of(2))
+AbortedLookupsMachine.TestCase.settings = settings(stateful_step_count=20, max_examples=examples_of(4))
 # With thousands of examples this takes longer than a test should.
 TestAbortedLookups = pytest.mark.timeout(1800)(AbortedLookupsMachine.TestCase)

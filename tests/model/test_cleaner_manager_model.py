@@ -66,12 +66,12 @@ class CleanerManagerMachine(RuleBasedStateMachine):
     def dirty_segments(self, log: UnifiedLog) -> list[int]:
         """End offsets of the sealed segments that were not cleaned, by the dictionary."""
         clean_end_offset = self.checkpoint.get(log.topic_partition, 0)
-        return [info.end_offset for info in log.segments()[:-1] if info.end_offset > clean_end_offset]
+        return [info.end_offset for info in log.reader.segments()[:-1] if info.end_offset > clean_end_offset]
 
     def is_due(self, log: UnifiedLog) -> bool:
         partition = log.topic_partition
         is_free = partition not in self.running and not self.pauses.get(partition)
-        sizes = [info.size_bytes for info in log.segments()[:-1]]
+        sizes = [info.size_bytes for info in log.reader.segments()[:-1]]
         dirty_bytes = sum(sizes[len(sizes) - len(self.dirty_segments(log)) :])
         may_try = self.failed.get(partition, 0) <= self.machine.clock.now_ms()
         return is_free and may_try and dirty_bytes > sum(sizes) / 2
@@ -123,9 +123,9 @@ class CleanerManagerMachine(RuleBasedStateMachine):
     def truncate(self, choice: int, offset: int) -> None:
         paused = sorted(partition for partition, count in self.pauses.items() if count)
         log = self.machine.log_manager.log(paused[choice % len(paused)])
-        starts = [info.base_offset for info in log.segments() if info.base_offset <= offset]
+        starts = [info.base_offset for info in log.reader.segments() if info.base_offset <= offset]
         self.manager.lower(log.topic_partition, starts[-1])
-        log.truncate_to(starts[-1])
+        log.truncation.truncate_to(starts[-1])
         if self.checkpoint.get(log.topic_partition, 0) > starts[-1]:
             self.checkpoint[log.topic_partition] = starts[-1]
 

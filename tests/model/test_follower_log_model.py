@@ -68,7 +68,7 @@ class FollowerLogMachine(RuleBasedStateMachine):
         self.machine = LogMachine(config=config)
         self.log: UnifiedLog = self.machine.start()
         # The empty log is kept as a fact; without a record in it, a crash may take the fact away.
-        self.log.flush()
+        self.log.flusher.flush()
         self.batches: list[Batch] = []
         self.epoch = self.sequence = self.end_offset = self.durable_end_offset = self.start_offset = 0
 
@@ -83,7 +83,7 @@ class FollowerLogMachine(RuleBasedStateMachine):
 
     @property
     def records(self) -> list[Record]:
-        start_offset = self.log.local_log_start_offset
+        start_offset = self.log.offsets.local_log_start_offset
         return [one for batch in self.batches for one in batch.records if one.offset >= start_offset]
 
     @rule(sizes=st.lists(st.tuples(st.integers(1, 5), HOLES, STEPS), min_size=1, max_size=4))
@@ -95,7 +95,7 @@ class FollowerLogMachine(RuleBasedStateMachine):
             batches.append(self.batch(offset + hole, count))
             offset = batches[-1].last_offset + 1
         request = b"".join(batch.data for batch in batches)
-        info = self.log.append_as_follower(request)
+        info = self.log.appender.append_as_follower(request)
         assert info == AppendInfo(batches[0].base_offset, offset - 1, len(request))
         self.batches += batches
         self.end_offset = offset
@@ -105,7 +105,7 @@ class FollowerLogMachine(RuleBasedStateMachine):
         """Its owner has gone, and it is the leader for now."""
         self.epoch += step
         batch = self.batch(self.end_offset, count)
-        info = self.log.append_as_leader(encode_batch(batch.records), self.epoch)
+        info = self.log.appender.append_as_leader(encode_batch(batch.records), self.epoch)
         assert (info.base_offset, info.last_offset) == (batch.base_offset, batch.last_offset)
         self.batches.append(batch)
         self.end_offset = batch.last_offset + 1
@@ -117,12 +117,12 @@ class FollowerLogMachine(RuleBasedStateMachine):
         refused = [self.batch(offset, 1).data, self.batch(offset, 1).data]
         if self.end_offset > 0:
             with pytest.raises(CorruptRecordError):
-                self.log.append_as_follower(self.batch(self.end_offset - 1, 2).data)
+                self.log.appender.append_as_follower(self.batch(self.end_offset - 1, 2).data)
         with pytest.raises(CorruptRecordError):
-            self.log.append_as_follower(b"".join(refused))
-        if self.batches and self.batches[-1].epoch > 0 and self.log.size_bytes > 0:
+            self.log.appender.append_as_follower(b"".join(refused))
+        if self.batches and self.batches[-1].epoch > 0 and self.log.local_log.segments.size_bytes > 0:
             with pytest.raises(CorruptRecordError):
-                self.log.append_as_follower(
+                self.log.appender.append_as_follower(
                     self.batch(offset, 1)._replace(epoch=self.batches[-1].epoch - 1).data
                 )
 
@@ -130,17 +130,20 @@ class FollowerLogMachine(RuleBasedStateMachine):
     def truncate(self, delta: int) -> None:
         offset = max(0, self.end_offset - delta)
         expected = offset
-        if offset >= self.log.local_log_start_offset:
+        if offset >= self.log.offsets.local_log_start_offset:
             cut = next((batch for batch in self.batches if batch.last_offset >= offset), None)
             # Batches go as a whole; in a hole the log ends where it was told to.
             expected = offset if cut is None else min(offset, cut.base_offset)
         assert self.machine.manager is not None
         assert self.machine.manager.truncate_to(PARTITION, offset) == expected
         self.cut_to(expected)
-        if self.log.log_start_offset != self.start_offset:
+        if self.log.offsets.log_start_offset != self.start_offset:
             # Nothing is left: it begins where it goes on.
-            assert (self.log.size_bytes, self.log.log_start_offset) == (0, expected)
-        self.start_offset = self.log.log_start_offset
+            assert (self.log.local_log.segments.size_bytes, self.log.offsets.log_start_offset) == (
+                0,
+                expected,
+            )
+        self.start_offset = self.log.offsets.log_start_offset
 
     @rule(delta=st.integers(-3000, 3000))
     def restart_at(self, delta: int) -> None:
@@ -158,7 +161,7 @@ class FollowerLogMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        assert self.log.flush() == self.end_offset
+        assert self.log.flusher.flush() == self.end_offset
         self.durable_end_offset = self.end_offset
 
     @rule()
@@ -168,22 +171,22 @@ class FollowerLogMachine(RuleBasedStateMachine):
     @rule()
     def roll(self) -> None:
         self.log.roll()
-        assert self.log.segments()[-1].size_bytes == 0
+        assert self.log.reader.segments()[-1].size_bytes == 0
 
     @rule(fraction=FRACTIONS)
     def delete_records(self, fraction: float) -> None:
-        start_offset, end_offset = self.log.log_start_offset, self.log.high_watermark
+        start_offset, end_offset = self.log.offsets.log_start_offset, self.log.offsets.high_watermark
         self.log.increment_log_start_offset(start_offset + int(fraction * (end_offset - start_offset)))
-        self.log.delete_old_segments()
-        self.start_offset = self.log.log_start_offset
+        self.log.retention.delete_old_segments()
+        self.start_offset = self.log.offsets.log_start_offset
 
     @rule(fraction=FRACTIONS, max_bytes=st.integers(0, 3000))
     def read(self, fraction: float, max_bytes: int) -> None:
-        start_offset, end_offset = self.log.local_log_start_offset, self.end_offset
+        start_offset, end_offset = self.log.offsets.local_log_start_offset, self.end_offset
         offset = start_offset + int(fraction * (end_offset - start_offset))
         if offset == end_offset:
             return
-        data = self.log.read(offset, max_bytes, Isolation.LOG_END)
+        data = self.log.reader.read(offset, max_bytes, Isolation.LOG_END)
         assert offset < data.next_offset <= end_offset
         found = [record for record in decode_with_markers(data.batches) if record.offset >= offset]
         assert found == [record for record in self.records if offset <= record.offset < data.next_offset]
@@ -191,10 +194,10 @@ class FollowerLogMachine(RuleBasedStateMachine):
     @rule(timestamp_ms=st.integers(999_000, 1_002_000))
     def look_up(self, timestamp_ms: int) -> None:
         expected = next((record for record in self.records if record.timestamp_ms >= timestamp_ms), None)
-        found = self.log.offset_for_timestamp(timestamp_ms, Isolation.LOG_END)
+        found = self.log.reader.offset_for_timestamp(timestamp_ms, Isolation.LOG_END)
         assert found == ((expected.timestamp_ms, expected.offset) if expected else None)
         newest = max(self.records, key=lambda record: (record.timestamp_ms, -record.offset), default=None)
-        newest_found = self.log.max_timestamp(Isolation.LOG_END)
+        newest_found = self.log.reader.max_timestamp(Isolation.LOG_END)
         assert newest_found == ((newest.timestamp_ms, newest.offset) if newest else None)
 
     @rule(duration_ms=st.sampled_from([1, 600, 60_000]))
@@ -207,7 +210,7 @@ class FollowerLogMachine(RuleBasedStateMachine):
         self.machine.stop()
         self.log = self.machine.start()
         assert self.log.recovery_report.was_clean
-        assert self.log.log_end_offset == self.end_offset
+        assert self.log.offsets.log_end_offset == self.end_offset
         self.durable_end_offset = self.end_offset
 
     @rule(survival=ANY_SURVIVAL)
@@ -219,13 +222,17 @@ class FollowerLogMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         self.machine.kill()
         self.start_after_crash()
-        assert self.log.log_end_offset >= max((batch.last_offset + 1 for batch in self.batches), default=0)
+        assert self.log.offsets.log_end_offset >= max(
+            (batch.last_offset + 1 for batch in self.batches), default=0
+        )
 
     def start_after_crash(self) -> None:
         self.log = self.machine.start()
-        found_end_offset = self.log.log_end_offset
+        found_end_offset = self.log.offsets.log_end_offset
         assert self.durable_end_offset <= found_end_offset <= self.end_offset
-        assert self.log.recovery_point == found_end_offset, "what is served must survive the next crash"
+        assert self.log.offsets.recovery_point == found_end_offset, (
+            "what is served must survive the next crash"
+        )
         # Of no batch is a half left, unless the log has lost all up to its start, and begins anew there.
         assert found_end_offset == self.start_offset or not any(
             batch.base_offset < found_end_offset <= batch.last_offset for batch in self.batches
@@ -236,10 +243,10 @@ class FollowerLogMachine(RuleBasedStateMachine):
     @invariant()
     def equal(self) -> None:
         self.log.check()
-        assert self.log.log_end_offset == self.end_offset
-        assert self.log.log_start_offset == self.start_offset
-        assert self.log.recovery_point >= self.durable_end_offset
-        self.durable_end_offset = self.log.recovery_point
+        assert self.log.offsets.log_end_offset == self.end_offset
+        assert self.log.offsets.log_start_offset == self.start_offset
+        assert self.log.offsets.recovery_point >= self.durable_end_offset
+        self.durable_end_offset = self.log.offsets.recovery_point
         assert read_local(self.log, 1500) == self.records
         self.verify_epochs()
         assert self.machine.manager is not None

@@ -52,13 +52,13 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         self.ledger = LogLedger()
         self.log: UnifiedLog = self.machine.start(start_offset=start_offset)
         # The empty log is kept as a fact; without a record in it, a crash may take the fact away.
-        self.log.flush()
+        self.log.flusher.flush()
         self.ledger.durable_end_offset = self.ledger.local_start_offset = start_offset
-        self.ledger.log_start_offset = self.log.log_start_offset
+        self.ledger.log_start_offset = self.log.offsets.log_start_offset
 
     @property
     def records(self) -> list[Record]:
-        start_offset = self.log.local_log_start_offset
+        start_offset = self.log.offsets.local_log_start_offset
         return [
             record for offset, record in sorted(self.ledger.acknowledged.items()) if offset >= start_offset
         ]
@@ -68,7 +68,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         requests = [self.ledger.batch(count) for count in counts]
         if garbage is not None:
             # A request that is refused takes no offset, and its neighbours do not notice.
-            outcomes = self.log.append_group([requests[0][:-1], garbage], leader_epoch=99)
+            outcomes = self.log.appender.append_group([requests[0][:-1], garbage], leader_epoch=99)
             assert all(isinstance(outcome, LogStoreError) for outcome in outcomes)
         assert not any(
             isinstance(outcome, LogStoreError) for outcome in self.ledger.append(self.log, requests)
@@ -99,11 +99,11 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule()
     def send_again(self) -> None:
         """What came last of each producer is recognised, whatever has happened to the log since."""
-        end_offset = self.log.log_end_offset
+        end_offset = self.log.offsets.log_end_offset
         for note, last_offset in self.ledger.view.newest.values():
-            info = self.log.append_as_leader(note.request, 99)
+            info = self.log.appender.append_as_leader(note.request, 99)
             assert info == (last_offset - note.record_count + 1, last_offset, 0, True)
-        assert self.log.log_end_offset == end_offset
+        assert self.log.offsets.log_end_offset == end_offset
 
     @rule(producer=PRODUCERS)
     def send_too_early(self, producer: int) -> None:
@@ -125,12 +125,12 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     @rule(delta=st.integers(-1, 40))
     def truncate(self, delta: int) -> None:
-        self.ledger.truncate_to(self.log, max(0, self.log.log_end_offset - delta))
+        self.ledger.truncate_to(self.log, max(0, self.log.offsets.log_end_offset - delta))
 
     @rule()
     def flush(self) -> None:
         self.ledger.flush(self.log)
-        assert self.log.recovery_point == self.log.log_end_offset
+        assert self.log.offsets.recovery_point == self.log.offsets.log_end_offset
 
     @rule()
     def flush_old(self) -> None:
@@ -138,72 +138,72 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         assert self.machine.manager is not None
         self.machine.manager.tasks.flush_old()
         if self.machine.config.flush_ms == 0:
-            assert self.log.recovery_point == self.log.log_end_offset
-        self.ledger.durable_end_offset = max(self.ledger.durable_end_offset, self.log.recovery_point)
+            assert self.log.offsets.recovery_point == self.log.offsets.log_end_offset
+        self.ledger.durable_end_offset = max(self.ledger.durable_end_offset, self.log.offsets.recovery_point)
 
     @rule()
     def roll(self) -> None:
         self.log.roll()
-        assert self.log.segments()[-1].size_bytes == 0
+        assert self.log.reader.segments()[-1].size_bytes == 0
 
     @rule(fraction=FRACTIONS, max_bytes=st.integers(0, 3000))
     def read(self, fraction: float, max_bytes: int) -> None:
-        start_offset, end_offset = self.log.local_log_start_offset, self.log.high_watermark
+        start_offset, end_offset = self.log.offsets.local_log_start_offset, self.log.offsets.high_watermark
         if end_offset < start_offset:
             return
         offset = start_offset + round(fraction * (end_offset - start_offset))
-        data = self.log.read(offset, max_bytes)
+        data = self.log.reader.read(offset, max_bytes)
         found = [record for record in decode_with_markers(data.batches) if record.offset >= offset]
         assert found == [record for record in self.records if offset <= record.offset < data.next_offset]
         assert bool(found) == (offset < end_offset)
         # More than was asked for comes only where one batch alone is larger.
         assert len(data.batches) <= max_bytes or len({record.value for record in found}) <= 6
         assert data.next_offset <= end_offset
-        limited = self.log.read(offset, max_bytes, min_one_message=False)
+        limited = self.log.reader.read(offset, max_bytes, min_one_message=False)
         assert len(limited.batches) <= max_bytes
 
     @rule(timestamp_ms=st.integers(0, 1_100_000))
     def look_up(self, timestamp_ms: int) -> None:
-        visible = [record for record in self.records if record.offset < self.log.high_watermark]
+        visible = [record for record in self.records if record.offset < self.log.offsets.high_watermark]
         expected = next((record for record in visible if record.timestamp_ms >= timestamp_ms), None)
-        found = self.log.offset_for_timestamp(timestamp_ms)
+        found = self.log.reader.offset_for_timestamp(timestamp_ms)
         assert found == ((expected.timestamp_ms, expected.offset) if expected else None)
         newest = max(visible, key=lambda record: (record.timestamp_ms, -record.offset), default=None)
-        assert self.log.max_timestamp() == ((newest.timestamp_ms, newest.offset) if newest else None)
+        assert self.log.reader.max_timestamp() == ((newest.timestamp_ms, newest.offset) if newest else None)
 
     @rule()
     def read_outside(self) -> None:
-        for offset in (self.log.log_end_offset + 1, self.log.local_log_start_offset - 1):
+        for offset in (self.log.offsets.log_end_offset + 1, self.log.offsets.local_log_start_offset - 1):
             with pytest.raises(OffsetOutOfRangeError):
-                self.log.read(offset, 100)
+                self.log.reader.read(offset, 100)
 
     @rule(fraction=FRACTIONS)
     def delete_records(self, fraction: float) -> None:
-        start_offset, end_offset = self.log.log_start_offset, self.log.high_watermark
+        start_offset, end_offset = self.log.offsets.log_start_offset, self.log.offsets.high_watermark
         self.log.increment_log_start_offset(start_offset + int(fraction * (end_offset - start_offset)))
-        self.log.delete_old_segments()
+        self.log.retention.delete_old_segments()
         self.ledger.note_starts(self.log)
 
     @rule()
     def tier_and_drop(self) -> None:
-        candidates = self.log.upload_candidates(self.log.earliest_pending_upload_offset)
-        offset = max(self.log.earliest_pending_upload_offset, self.log.local_log_start_offset)
+        candidates = self.log.reader.upload_candidates(self.log.offsets.earliest_pending_upload_offset)
+        offset = max(self.log.offsets.earliest_pending_upload_offset, self.log.offsets.local_log_start_offset)
         for source in candidates:
             assert source.base_offset == offset
             offset = source.end_offset
-            assert offset <= min(self.log.recovery_point, self.log.last_stable_offset)
-            data = self.log.read_segment(source, source.first_position, source.size_bytes)
+            assert offset <= min(self.log.offsets.recovery_point, self.log.offsets.last_stable_offset)
+            data = self.log.reader.read_segment(source, source.first_position, source.size_bytes)
             copied = [record for record in decode_with_markers(data) if record.offset >= source.base_offset]
             assert copied == [r for r in self.records if source.base_offset <= r.offset < source.end_offset]
         if self.machine.config.remote_storage_enable and candidates:
             self.log.update_tiered_end_offset(offset)
-            self.log.delete_local_segments(ignore_retention=True)
-            assert self.log.local_log_start_offset >= offset
+            self.log.retention.delete_local_segments(ignore_retention=True)
+            assert self.log.offsets.local_log_start_offset >= offset
             self.ledger.note_starts(self.log)
 
     @rule(delta=st.integers(-20, 50))
     def restart_at(self, delta: int) -> None:
-        self.ledger.restart_at(self.log, max(0, self.log.log_end_offset + delta))
+        self.ledger.restart_at(self.log, max(0, self.log.offsets.log_end_offset + delta))
 
     @rule(counts=st.lists(COUNTS, max_size=5))
     def move(self, counts: list[int]) -> None:
@@ -219,8 +219,8 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         target = OTHER_DIR if manager.directory_of(PARTITION) == DATA_DIR else DATA_DIR
         assert manager.begin_move(PARTITION, target).run() is MoveState.DONE
         assert manager.directory_of(PARTITION) == target
-        assert self.log.recovery_point == self.log.log_end_offset
-        self.ledger.durable_end_offset = self.log.recovery_point
+        assert self.log.offsets.recovery_point == self.log.offsets.log_end_offset
+        self.ledger.durable_end_offset = self.log.offsets.recovery_point
 
     @rule(duration_ms=st.sampled_from([1, 600, 60_000]))
     def pass_time(self, duration_ms: int) -> None:
@@ -229,11 +229,11 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     @rule()
     def stop_and_start(self) -> None:
-        tiered_end_offset, end_offset = self.log.tiered_end_offset, self.log.log_end_offset
+        tiered_end_offset, end_offset = self.log.offsets.tiered_end_offset, self.log.offsets.log_end_offset
         self.machine.stop()
         self.log = self.machine.start()
         assert self.log.recovery_report.was_clean
-        assert self.log.recovery_point == self.log.log_end_offset == end_offset
+        assert self.log.offsets.recovery_point == self.log.offsets.log_end_offset == end_offset
         self.ledger.durable_end_offset = end_offset
         self._tell_what_the_store_knows(tiered_end_offset)
 
@@ -248,7 +248,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         self._start_after_crash()
 
     def _start_after_crash(self) -> None:
-        tiered_end_offset = self.log.tiered_end_offset
+        tiered_end_offset = self.log.offsets.tiered_end_offset
         self.log = self.machine.start()
         self._tell_what_the_store_knows(tiered_end_offset)
         self.ledger.verify(self.log, after_crash=True)
@@ -262,8 +262,8 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(position=FRACTIONS)
     def damage_an_index(self, position: float) -> None:
         """Index files of sealed segments are disposable: change one byte of each, and nobody notices."""
-        tiered_end_offset = self.log.tiered_end_offset
-        live = {info.base_offset for info in self.log.segments() if not info.is_active}
+        tiered_end_offset = self.log.offsets.tiered_end_offset
+        live = {info.base_offset for info in self.log.reader.segments() if not info.is_active}
         self.machine.stop()
         for path, data in self.machine.memory.contents().items():
             if (
@@ -279,7 +279,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
                 file.close()
         self.log = self.machine.start()
         self._tell_what_the_store_knows(tiered_end_offset)
-        self.ledger.durable_end_offset = self.log.log_end_offset
+        self.ledger.durable_end_offset = self.log.offsets.log_end_offset
 
     @invariant()
     def equal(self) -> None:
@@ -288,13 +288,18 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         self.ledger.verify_producers(self.log)
         assert self.machine.manager is not None
         self.machine.manager.check()
-        assert self.log.log_end_offset - self.log.recovery_point < self.machine.config.flush_messages
+        assert (
+            self.log.offsets.log_end_offset - self.log.offsets.recovery_point
+            < self.machine.config.flush_messages
+        )
         self.check_reserved_space()
 
     def check_reserved_space(self) -> None:
         """Only the active segment has any, and only where the topic asks for it."""
-        for info in self.log.segments():
-            spare_bytes = self.machine.memory.spare_bytes(f"{self.log.directory}/{info.base_offset:020d}.log")
+        for info in self.log.reader.segments():
+            spare_bytes = self.machine.memory.spare_bytes(
+                f"{self.log.local_log.directory}/{info.base_offset:020d}.log"
+            )
             limit_bytes = (
                 self.machine.config.segment_bytes if info.is_active and self.machine.config.preallocate else 0
             )

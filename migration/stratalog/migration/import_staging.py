@@ -206,13 +206,13 @@ class ImportStaging:
 
     def _described(self, log: UnifiedLog, holes_before: tuple[int, ...]) -> StagedLog:
         # Read after the close, so that the file has all of them.
-        epochs = LeaderEpochCache.load(self._filesystem, log.directory)
+        epochs = LeaderEpochCache.load(self._filesystem, log.local_log.directory)
         path = self._directory.partition_path(log.topic_partition)
         remains = tuple(f"{path}/{posixpath.basename(kept)}" for kept in log.recovery_report.remains)
         return StagedLog(
             # Nothing is left below the first segment.
-            log.local_log_start_offset,
-            log.log_end_offset,
+            log.offsets.local_log_start_offset,
+            log.offsets.log_end_offset,
             -1 if epochs.latest_epoch is None else epochs.latest_epoch,
             log.recovery_report._replace(remains=remains),
             holes_before,
@@ -298,9 +298,9 @@ class ImportStaging:
 def _holes_before(log: UnifiedLog) -> tuple[int, ...]:
     """Raises DataDirectoryError."""
     found: list[int] = []
-    for segment in log.segments()[1:]:
+    for segment in log.reader.segments()[1:]:
         try:
-            header = log.header_at(segment.base_offset - 1)
+            header = log.reader.header_at(segment.base_offset - 1)
         except CorruptRecordError:
             # A reader of the batch gets the error.
             continue

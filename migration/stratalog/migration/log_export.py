@@ -106,7 +106,7 @@ class PartitionExport:
 
     def _append(self, written: bytearray) -> None:
         view = memoryview(written)
-        first_offset = self._log.log_end_offset
+        first_offset = self._log.offsets.log_end_offset
         begin = end = 0
         for position, header in batches(written):
             if header.producer_id >= 0 and not self._keeps_producer_ids:
@@ -116,29 +116,29 @@ class PartitionExport:
                 continue
             if begin == end:
                 begin = position
-            elif batch_end - begin > self._log.config.segment_bytes:
+            elif batch_end - begin > self._log.local_log.config.segment_bytes:
                 # An append lies in one segment.
-                self._log.append_as_follower(view[begin:end])
+                self._log.appender.append_as_follower(view[begin:end])
                 begin = position
             end = batch_end
         if begin < end:
-            self._log.append_as_follower(view[begin:end])
+            self._log.appender.append_as_follower(view[begin:end])
 
     def finish(self) -> ExportedLog:
         """Finish the partition. Raises ExportTargetError."""
         log = self._log
         with _target_errors(self._target):
-            if log.log_end_offset <= self._log_start_offset:
+            if log.offsets.log_end_offset <= self._log_start_offset:
                 # No readable record is left.
-                log.truncate_fully_and_start_at(self._log_end_offset)
-            log.increment_log_start_offset(min(self._log_start_offset, log.log_end_offset))
+                log.truncation.truncate_fully_and_start_at(self._log_end_offset)
+            log.increment_log_start_offset(min(self._log_start_offset, log.offsets.log_end_offset))
         open_count = sum(producer.current_txn_first_offset is not None for producer in log.producers())
         return ExportedLog(
             topic_partition=log.topic_partition,
             topic_id=log.topic_id,
-            log_start_offset=log.log_start_offset,
+            log_start_offset=log.offsets.log_start_offset,
             log_end_offset=self._log_end_offset,
-            size_bytes=log.size_bytes,
+            size_bytes=log.local_log.segments.size_bytes,
             open_transaction_count=open_count,
             has_raised_producer_ids=self._has_raised_producer_ids,
         )

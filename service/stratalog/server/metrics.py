@@ -121,12 +121,12 @@ def _of_logs(logs: LogManager) -> Iterator[Metric]:
     yield _gauge(
         "log_manager_offline_log_count",
         "Open logs that refuse all requests because their disk failed.",
-        sum(log.is_offline for log in opened),
+        sum(log.availability.is_offline for log in opened),
     )
     yield _gauge(
         "log_future_timestamp_segments",
         "Segments with timestamps in the future that stopped the last retention by time, at most one a log.",
-        sum(log.future_segment_count for log in opened),
+        sum(log.retention.future_segment_count for log in opened),
     )
 
 

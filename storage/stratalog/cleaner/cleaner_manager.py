@@ -241,7 +241,7 @@ class CleanerManager:
         end_offset = first_dirty_offset(log, self._checkpoint_of(log))
         try:
             found = find_horizons(log, end_offset, self._clock.now_ms(), on_read)
-            self._put(log, end_offset, found.due_ms(log.config.delete_retention_ms))
+            self._put(log, end_offset, found.due_ms(log.local_log.config.delete_retention_ms))
         except CleaningAbortedError:
             pass
         except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being cleaned
@@ -318,7 +318,11 @@ class CleanerManager:
     # How it is done.
 
     def _is_cleanable(self, log: UnifiedLog) -> bool:
-        if log.is_closed or log.is_offline or not is_cleaned_here(log.config):
+        if (
+            log.availability.is_closed
+            or log.availability.is_offline
+            or not is_cleaned_here(log.local_log.config)
+        ):
             return False
         return self._checkpoints.has_directory(_log_directory(log))
 
@@ -411,8 +415,8 @@ class CleanerManager:
                 log.topic_partition,
                 "below its start" if is_passed else "that its log does not have",
                 offset,
-                log.log_start_offset,
-                log.log_end_offset,
+                log.offsets.log_start_offset,
+                log.offsets.log_end_offset,
             )
             try:
                 self._put(log, right_offset, None)
@@ -421,7 +425,7 @@ class CleanerManager:
 
     def _roll_if_old(self, log: UnifiedLog) -> None:
         """Seal an active segment without appends before it is too old to be cleaned in time."""
-        is_bounded = log.config.max_compaction_lag_ms < LONG_MAX
+        is_bounded = log.local_log.config.max_compaction_lag_ms < LONG_MAX
         if not (is_bounded and self._failures.may_try(log.topic_partition)):
             return
         try:
@@ -432,7 +436,7 @@ class CleanerManager:
 
     def _look_at(self, log: UnifiedLog) -> LogToClean | None:
         """None if the log cannot be read."""
-        segments, now_ms = log.local_segments, self._clock.now_ms()
+        segments, now_ms = log.local_log.segments, self._clock.now_ms()
         dirty_offset = first_dirty_offset(log, self._checkpoint_of(log))
         self._failures.note_dirty_bytes(log.topic_partition, dirty_bytes(log, dirty_offset))
         try:
@@ -441,7 +445,7 @@ class CleanerManager:
             )
         except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being cleaned
             # A log that was dropped or truncated meanwhile comes again in the next survey.
-            if log.local_segments is segments and self._is_cleanable(log):
+            if log.local_log.segments is segments and self._is_cleanable(log):
                 self._note_failure(log, failure)
             return None
 
@@ -487,4 +491,4 @@ def _place_in_line(found: LogToClean) -> tuple[bool, float]:
 
 def _log_directory(log: UnifiedLog) -> str:
     """The directory that holds the log now: it may move."""
-    return posixpath.dirname(log.directory)
+    return posixpath.dirname(log.local_log.directory)

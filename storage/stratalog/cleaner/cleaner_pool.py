@@ -235,7 +235,7 @@ class CleanerPool:
             return 0
         with self._manager.held(log) as is_held:
             try:
-                return log.delete_old_segments() if is_held else 0
+                return log.retention.delete_old_segments() if is_held else 0
             except Exception as failure:  # One log must not keep the others from shrinking.
                 is_expected = isinstance(failure, LogStoreError)
                 logger.warning(

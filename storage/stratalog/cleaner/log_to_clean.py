@@ -72,7 +72,7 @@ class LogToClean(NamedTuple):
     @property
     def is_filthy(self) -> bool:
         """It has enough dirt for a clean."""
-        is_dirty_enough = self.cleanable_ratio > self.log.config.min_cleanable_dirty_ratio
+        is_dirty_enough = self.cleanable_ratio > self.log.local_log.config.min_cleanable_dirty_ratio
         return self.cleanable_bytes > 0 and (self.is_forced or is_dirty_enough)
 
     @property
@@ -111,17 +111,17 @@ def first_ms_on(filesystem: FileSystem) -> FirstMs:
 def first_dirty_offset(log: UnifiedLog, checkpoint_offset: int | None) -> int:
     """The checkpoint, or the log's start if the checkpoint is outside of the log."""
     # The start of a log that was tiered once may lie before its first local segment.
-    start_offset = max(log.log_start_offset, log.local_segments.start_offset)
-    if checkpoint_offset is None or not start_offset <= checkpoint_offset <= log.log_end_offset:
+    start_offset = max(log.offsets.log_start_offset, log.local_log.segments.start_offset)
+    if checkpoint_offset is None or not start_offset <= checkpoint_offset <= log.offsets.log_end_offset:
         return start_offset
     return checkpoint_offset
 
 
 def has_clean_part(log: UnifiedLog, dirty_offset: int) -> bool:
     """The part below `dirty_offset` is not empty, and decided. A truncation can open a transaction again."""
-    segments = log.local_segments
-    start_offset = max(log.log_start_offset, segments.start_offset)
-    return start_offset < dirty_offset <= min(log.last_stable_offset, segments.active.base_offset)
+    segments = log.local_log.segments
+    start_offset = max(log.offsets.log_start_offset, segments.start_offset)
+    return start_offset < dirty_offset <= min(log.offsets.last_stable_offset, segments.active.base_offset)
 
 
 def log_to_clean(
@@ -136,11 +136,11 @@ def log_to_clean(
 
     Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped meanwhile).
     """
-    segments, config = log.local_segments, log.config
+    segments, config = log.local_log.segments, log.local_log.config
     if not has_clean_part(log, dirty_offset):
         # It was the horizon of records that are gone.
         horizon_ms = None
-    undecided_offset = min(log.last_stable_offset, segments.active.base_offset)
+    undecided_offset = min(log.offsets.last_stable_offset, segments.active.base_offset)
     sealed = [segment for segment in segments.sealed if segment.end_offset <= undecided_offset]
     dirty = [segment for segment in sealed if segment.end_offset > dirty_offset]
     cleanable = _old_enough(dirty, now_ms - config.min_compaction_lag_ms, newest_ms, config)
@@ -184,4 +184,4 @@ def _compaction_delay_ms(dirty: list[LogSegment], first_ms: FirstMs, now_ms: int
 
 def dirty_bytes(log: UnifiedLog, dirty_offset: int) -> int:
     """Bytes of the sealed segments that were not cleaned yet; does not read them."""
-    return sum(s.size_bytes for s in log.local_segments.sealed if s.end_offset > dirty_offset)
+    return sum(s.size_bytes for s in log.local_log.segments.sealed if s.end_offset > dirty_offset)

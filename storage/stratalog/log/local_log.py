@@ -56,6 +56,7 @@ class LocalLog:
         self,
         resources: SegmentResources,
         directory: str,
+        config: LogConfig,
         segments: Sequence[LogSegment],
         *,
         unsynced: Sequence[str],
@@ -66,6 +67,8 @@ class LocalLog:
         assert segments
         self.resources = resources
         self.directory = directory
+        self.config = config
+        """The configuration of the log, replaced as a whole by `UnifiedLog.reconfigure`."""
         self.segments = LogSegments(segments)
         self.is_changed = False
         """Something was done to the files since the log was loaded."""
@@ -84,7 +87,6 @@ class LocalLog:
 
     def roll(
         self,
-        config: LogConfig,
         now_ms: int,
         base_offset: int | None = None,
         on_begun: Callable[[], None] = lambda: None,
@@ -107,7 +109,7 @@ class LocalLog:
             old.save_indexes()
             self._sync_aborted(old)
             self._trim_active()
-        new = self._create(config, now_ms, base_offset)
+        new = self._create(now_ms, base_offset)
         if old.size_bytes > 0:
             old.seal()
             self._unsynced_sealed.append(old)
@@ -127,16 +129,16 @@ class LocalLog:
                 reason=str(failure),
             ) from failure
 
-    def _create(self, config: LogConfig, now_ms: int, base_offset: int) -> LogSegment:
+    def _create(self, now_ms: int, base_offset: int) -> LogSegment:
         segment = LogSegment.create(
             self.resources,
             self.directory,
             base_offset,
             created_ms=now_ms,
-            index_interval_bytes=config.index_interval_bytes,
-            reserved_bytes=config.reserved_bytes,
+            index_interval_bytes=self.config.index_interval_bytes,
+            reserved_bytes=self.config.reserved_bytes,
         )
-        self._may_be_reserved = config.preallocate
+        self._may_be_reserved = self.config.preallocate
         self._unsynced_directories.append(self.directory)
         return segment
 
@@ -271,7 +273,7 @@ class LocalLog:
         self.segments.active.trim(durable=True)
         self.segments.active.cut_indexes()
 
-    def restart_at(self, offset: int, config: LogConfig, now_ms: int) -> tuple[LogSegment, ...]:
+    def restart_at(self, offset: int, now_ms: int) -> tuple[LogSegment, ...]:
         """Replace all segments by an empty one at `offset`; durable when it returns. Returns the old ones,
         renamed."""
         self.is_changed = True
@@ -284,7 +286,7 @@ class LocalLog:
         for segment in reversed(dropped):
             segment.mark_deleted()
         self.resources.filesystem.sync_directory(self.directory)
-        self.segments = LogSegments((self._create(config, now_ms, offset),))
+        self.segments = LogSegments((self._create(now_ms, offset),))
         self.resources.filesystem.sync_directory(self.directory)
         return dropped
 

@@ -35,12 +35,10 @@ class LogOffsets:
         self,
         local_log: LocalLog,
         state: LogState,
-        min_durability: Durability,
         *,
         log_start_offset: int,
         recovery_point: int,
     ) -> None:
-        self.min_durability = min_durability
         self.log_start_offset = log_start_offset
         """First readable offset in any tier."""
         self.tiered_end_offset = 0
@@ -49,6 +47,11 @@ class LogOffsets:
         """Everything below is fsynced."""
         self._local = local_log
         self._state = state
+
+    @property
+    def min_durability(self) -> Durability:
+        """The durability that a record needs before consumers may see it."""
+        return self._local.config.min_durability
 
     @property
     def local_log_start_offset(self) -> int:
@@ -68,9 +71,10 @@ class LogOffsets:
     @property
     def high_watermark(self) -> int:
         """Exclusive end of what has reached the topic's `min.durability`."""
-        if self.min_durability is Durability.OS:
+        min_durability = self._local.config.min_durability
+        if min_durability is Durability.OS:
             return self.log_end_offset
-        if self.min_durability is Durability.DISK:
+        if min_durability is Durability.DISK:
             return self.recovery_point
         return max(self.tiered_end_offset, self.log_start_offset)
 

@@ -365,7 +365,7 @@ class LogManager:
             log.close(flush=False)
             with self._guard:
                 # One that was changed is like one that a crash has left.
-                is_clean = log.recovery_report.was_clean and not log.is_changed
+                is_clean = log.recovery_report.was_clean and not log.local_log.is_changed
                 self._directories.of(log).note_let_go(partition, is_clean=is_clean)
 
     def truncate_to(self, partition: TopicPartition, offset: int) -> int:
@@ -377,10 +377,10 @@ class LogManager:
         self.moves.end(partition)
         with self.cleaner.paused(partition):
             end_offset = offset
-            if log.local_log_start_offset <= offset < log.log_end_offset:
-                end_offset = log.end_without(offset)
+            if log.offsets.local_log_start_offset <= offset < log.offsets.log_end_offset:
+                end_offset = log.reader.end_without(offset)
             self._lower_cleaned(log, end_offset)
-            return log.truncate_to(offset)
+            return log.truncation.truncate_to(offset)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
         """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
@@ -389,11 +389,11 @@ class LogManager:
         self.moves.end(partition)
         with self.cleaner.paused(partition):
             self._lower_cleaned(log, offset)
-            log.truncate_fully_and_start_at(offset)
+            log.truncation.truncate_fully_and_start_at(offset)
 
     def _lower_cleaned(self, log: UnifiedLog, end_offset: int) -> None:
         """What is written to the log behind that offset must never count as cleaned."""
-        with disk_errors(log.directory):
+        with disk_errors(log.local_log.directory):
             self.cleaner.lower(log.topic_partition, end_offset)
 
     def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
@@ -479,7 +479,7 @@ class LogManager:
     def check(self) -> None:
         """Prove every log that is not offline, and the shared resources."""
         for log in self.logs():
-            if not log.is_offline:
+            if not log.availability.is_offline:
                 log.check()
         self._resources.files.check()
         self._resources.index_pages.check()

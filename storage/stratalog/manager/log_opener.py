@@ -338,13 +338,12 @@ class LogOpener:
             self._checkpoint,
             partition,
             wanted.topic_id,
-            wanted.config,
             directory.health,
         )
-        if end_offset < log.log_start_offset:
+        if end_offset < log.offsets.log_start_offset:
             # Records were deleted up to an offset that the log, which had not been flushed, has lost. Offsets
             # below it are spent all the same.
-            log.truncate_fully_and_start_at(log.log_start_offset)
+            log.truncation.truncate_fully_and_start_at(log.offsets.log_start_offset)
             log.recovery_report = log.recovery_report._replace(lost_end_offset=end_offset)
         return log
 

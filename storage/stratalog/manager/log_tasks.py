@@ -45,7 +45,7 @@ class LogTasks:
         failures: list[DataDirectoryError] = []
         for log in self._logs():
             try:
-                log.flush_if_old()
+                log.flusher.flush_if_old()
             except DataDirectoryError as failure:
                 failures.append(failure)
         _raise_first(failures)
@@ -100,11 +100,11 @@ class LogTasks:
         but for one that moves, from which it is kept away. Raises CorruptRecordError, DataDirectoryError.
         """
         # A move that ends behind the question is no matter: the pause waits for a clean that has begun.
-        if is_cleaned_here(log.config) and not self._is_moving(log.topic_partition):
+        if is_cleaned_here(log.local_log.config) and not self._is_moving(log.topic_partition):
             return 0
         with self._cleaner.paused(log.topic_partition):
             # It may have become the cleaner's, or may have ceased to be: nobody else has it now.
-            return log.delete_old_segments()
+            return log.retention.delete_old_segments()
 
     def remove_expired_producers(self) -> None:
         """Forget the producers that have been idle for too long."""

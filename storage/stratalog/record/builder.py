@@ -128,20 +128,11 @@ def rebuild_compressed(
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if delete_horizon_ms is not None:
         attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, delete_horizon_ms
-    rebuilt = BatchHeader(
-        header.base_offset,
-        0,
-        header.leader_epoch,
-        header.magic,
-        0,
-        attributes,
-        header.last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        records_count,
+    rebuilt = header._replace(
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        records_count=records_count,
     )
     return _assemble(rebuilt, section)
 

@@ -111,17 +111,17 @@ def _record_frame(payload: bytes, start: int) -> RecordFrame:
     if headers_position >= end:
         raise _fault("a record ends before its headers", start, "record_size", size)
     return RecordFrame(
-        start,
-        body,
-        end,
-        timestamp_delta,
-        delta_position,
-        offset_delta,
-        key_position,
-        key_size,
-        value_position,
-        value_size,
-        headers_position,
+        start=start,
+        body=body,
+        end=end,
+        timestamp_delta=timestamp_delta,
+        offset_delta_position=delta_position,
+        offset_delta=offset_delta,
+        key_position=key_position,
+        key_size=key_size,
+        value_position=value_position,
+        value_size=value_size,
+        headers_position=headers_position,
     )
 
 

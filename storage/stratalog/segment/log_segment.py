@@ -78,23 +78,22 @@ class LogSegment:
         self,
         resources: SegmentResources,
         directory: str,
-        base_offset: int,
+        extent: SegmentExtent,
         *,
-        end_offset: int,
-        size_bytes: int,
         created_ms: int,
         index_interval_bytes: int,
         indexes: SegmentIndexes | None = None,
         seal: SegmentSeal | None = None,
     ) -> None:
-        """`indexes`: of the active segment. `seal`: of its files, which it was sealed or closed with; None
-        too where nothing is known of them."""
+        """`extent` is the data that the segment has. `indexes` are those of an active segment. `seal` is the
+        one on disk, None if there is none."""
+        base_offset = extent.base_offset
         self._resources = resources
         self.directory = directory
         self.base_offset = base_offset
         self.path = segment_path(directory, base_offset, LOG_SUFFIX)
-        self.end_offset = end_offset
-        self.size_bytes = size_bytes
+        self.end_offset = extent.limit_offset
+        self.size_bytes = extent.size_bytes
         self.created_ms = created_ms
         self.first_timestamp_ms = NO_TIMESTAMP
         self.index_interval_bytes = index_interval_bytes
@@ -128,9 +127,7 @@ class LogSegment:
         segment = LogSegment(
             resources,
             directory,
-            base_offset,
-            end_offset=base_offset,
-            size_bytes=0,
+            SegmentExtent(base_offset, base_offset, 0),
             created_ms=created_ms,
             index_interval_bytes=index_interval_bytes,
             indexes=SegmentIndexes.empty(base_offset),
@@ -467,9 +464,7 @@ class LogSegment:
         kept = LogSegment(
             self._resources,
             self.directory,
-            self.base_offset,
-            end_offset=end_offset,
-            size_bytes=size_bytes,
+            SegmentExtent(self.base_offset, end_offset, size_bytes),
             created_ms=self.created_ms,
             index_interval_bytes=self.index_interval_bytes,
         )

@@ -21,6 +21,7 @@ from stratalog.segment.file_names import LOG_SUFFIX, SEGMENT_SUFFIXES, segment_p
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_seal import SegmentSeal
 
@@ -159,9 +160,7 @@ class SegmentCopy:
         segment = LogSegment(
             self._resources,
             directory,
-            self.base_offset,
-            end_offset=self.end_offset,
-            size_bytes=self.size_bytes,
+            SegmentExtent(self.base_offset, self.end_offset, self.size_bytes),
             created_ms=self.source.created_ms,
             index_interval_bytes=self.source.index_interval_bytes,
             indexes=self._indexes,

@@ -11,7 +11,7 @@ the log, writes the sizes and checksums of all that it has written::
     end_offset          int64   behind the last batch; the base offset where there is none
     offset_index_bytes  int64   size of the .index file
     time_index_bytes    int64   size of the .timeindex file
-    aborted_bytes       int64   size of the .txnindex file, 0 where there is none
+    aborted_bytes       int64   size of the .txnindex file, 0 if there is none
     page_crcs           uint32  CRC-32C of each page of the three files, in this order
 
 A page of an index has as many whole entries as fit into 4096 bytes. Checksums by page let a look-up prove the
@@ -29,13 +29,12 @@ an import has looked at every batch (`segment_adoption`).
 from __future__ import annotations
 
 import struct
-from itertools import accumulate
 from typing import NamedTuple, Self
 
 from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.base.filesystem import Buffer, FileSystem
+from stratalog.base.filesystem import FileSystem
 from stratalog.segment.file_names import SEAL_SUFFIX, segment_path
 from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
@@ -45,53 +44,70 @@ from stratalog.segment.indexes.transaction_index import TransactionIndex
 _VERSION = 1
 _HEAD = struct.Struct(">hI")
 _FIELDS = struct.Struct(">qqqqq")
-_CRC_SIZE = 4
 
 
 class SegmentSeal(NamedTuple):
-    """What the files of a sealed segment, or of a closed log's last one, hold."""
+    """Sizes and checksums of the files of a sealed segment, or of the last segment of a closed log.
+
+    The checksums of all pages stay packed as they are in the file, because a process holds one seal for each
+    segment.
+    """
 
     log_size_bytes: int
     end_offset: int
     """Behind the last batch; a hole may follow it."""
-    offset_index: IndexSeal
-    time_index: IndexSeal
-    transaction_index: IndexSeal
+    offset_index_bytes: int
+    time_index_bytes: int
+    aborted_bytes: int
+    """0 if the segment has no transaction index."""
+    page_crcs: bytes
 
     @classmethod
     def of(
         cls,
         log_size_bytes: int,
         end_offset: int,
-        offset_index: Buffer,
-        time_index: Buffer,
+        offset_index: IndexSeal,
+        time_index: IndexSeal,
         transaction_index: IndexSeal,
     ) -> Self:
-        """By the contents of the two files that lead to batches."""
-        return cls(
-            log_size_bytes,
-            end_offset,
-            IndexSeal.of(offset_index, OffsetIndex.page_bytes),
-            IndexSeal.of(time_index, TimeIndex.page_bytes),
-            transaction_index,
-        )
+        """The seal of a segment with these indexes."""
+        sizes = offset_index.size_bytes, time_index.size_bytes, transaction_index.size_bytes
+        crcs = offset_index.page_crcs + time_index.page_crcs + transaction_index.page_crcs
+        return cls(log_size_bytes, end_offset, *sizes, crcs)
+
+    @property
+    def offset_index(self) -> IndexSeal:
+        """The part that proves the offset index."""
+        end = OffsetIndex.crcs_bytes(self.offset_index_bytes)
+        return IndexSeal(self.offset_index_bytes, self.page_crcs[:end])
+
+    @property
+    def time_index(self) -> IndexSeal:
+        """The part that proves the time index."""
+        start = OffsetIndex.crcs_bytes(self.offset_index_bytes)
+        end = start + TimeIndex.crcs_bytes(self.time_index_bytes)
+        return IndexSeal(self.time_index_bytes, self.page_crcs[start:end])
+
+    @property
+    def transaction_index(self) -> IndexSeal:
+        """The part that proves the transaction index."""
+        start = len(self.page_crcs) - TransactionIndex.crcs_bytes(self.aborted_bytes)
+        return IndexSeal(self.aborted_bytes, self.page_crcs[start:])
 
     @property
     def has_aborted(self) -> bool:
         """The segment has a transaction index."""
-        return self.transaction_index.size_bytes > 0
+        return self.aborted_bytes > 0
 
     def to_bytes(self) -> bytes:
         """The contents of the file."""
-        indexes = (self.offset_index, self.time_index, self.transaction_index)
-        crcs = [crc for index in indexes for crc in index.page_crcs]
-        body = _FIELDS.pack(self.log_size_bytes, self.end_offset, *(index.size_bytes for index in indexes))
-        body += struct.pack(f">{len(crcs)}I", *crcs)
+        body = _FIELDS.pack(*self[:-1]) + self.page_crcs
         return _HEAD.pack(_VERSION, crc32c(body)) + body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Raises CorruptRecordError where the bytes are not a seal."""
+        """The seal in these bytes. Raises CorruptRecordError if they are not a seal."""
         if len(data) < _HEAD.size + _FIELDS.size:
             raise CorruptRecordError("a segment's seal is too short", size_bytes=len(data))
         version, crc = _HEAD.unpack_from(data)
@@ -100,21 +116,19 @@ class SegmentSeal(NamedTuple):
             raise CorruptRecordError("a segment's seal has an unknown version", version=version)
         if crc32c(body) != crc:
             raise CorruptRecordError("a segment's seal does not match its checksum", crc=crc)
-        log_size_bytes, end_offset, *sizes = _FIELDS.unpack_from(body)
-        page_sizes = (OffsetIndex.page_bytes, TimeIndex.page_bytes, TransactionIndex.page_bytes)
-        counts = [-(-size // page_bytes) for size, page_bytes in zip(sizes, page_sizes, strict=True)]
-        if len(body) != _FIELDS.size + _CRC_SIZE * sum(counts):
+        seal = cls._make((*_FIELDS.unpack_from(body), body[_FIELDS.size :]))
+        crcs_bytes = (
+            OffsetIndex.crcs_bytes(seal.offset_index_bytes)
+            + TimeIndex.crcs_bytes(seal.time_index_bytes)
+            + TransactionIndex.crcs_bytes(seal.aborted_bytes)
+        )
+        if len(seal.page_crcs) != crcs_bytes:
             raise CorruptRecordError("a segment's seal has another size than it says", size_bytes=len(data))
-        crcs = struct.unpack_from(f">{sum(counts)}I", body, _FIELDS.size)
-        indexes = [
-            IndexSeal(size, crcs[end - count : end])
-            for size, count, end in zip(sizes, counts, accumulate(counts), strict=True)
-        ]
-        return cls(log_size_bytes, end_offset, *indexes)
+        return seal
 
     @classmethod
     def read(cls, filesystem: FileSystem, directory: str, base_offset: int) -> Self | None:
-        """The seal of that segment; None where the file is missing or damaged. Raises OSError."""
+        """The seal of that segment; None if the file is missing or damaged. Raises OSError."""
         try:
             return cls.from_bytes(filesystem.read_file(segment_path(directory, base_offset, SEAL_SUFFIX)))
         except (FileNotFoundError, CorruptRecordError):

@@ -59,7 +59,7 @@ async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, conf
     [lost] = [
         one.topic_partition.partition
         for one in bench.server.engine.registry.topic("t").partitions
-        if one.log.directory.startswith(other)
+        if one.log.local_log.directory.startswith(other)
     ]
     disk.broken = other
     with pytest.raises(DataDirectoryError):

@@ -36,7 +36,7 @@ class FailingDisk(PosixFileSystem):
 
 
 def path_of(bench: ServiceBench, number: int, topic: str = "t") -> str:
-    return str(Path(bench.server.engine.registry.partition(topic, number).log.directory).parent)
+    return str(Path(bench.server.engine.registry.partition(topic, number).log.local_log.directory).parent)
 
 
 async def until_moved(bench: ServiceBench) -> list[admin_pb2.PartitionMove]:

@@ -39,7 +39,7 @@ async def fetch(bench: ServiceBench, partition: TopicPartition) -> None:
 
 def numbers_by_dir(bench: ServiceBench, topic: str) -> dict[str, int]:
     partitions = bench.server.engine.registry.topic(topic).partitions
-    return {os.path.dirname(one.log.directory): one.topic_partition.partition for one in partitions}
+    return {os.path.dirname(one.log.local_log.directory): one.topic_partition.partition for one in partitions}
 
 
 async def fill(bench: ServiceBench) -> None:

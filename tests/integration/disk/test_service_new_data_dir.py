@@ -107,7 +107,7 @@ async def test_an_import_leaves_the_configuration_alone(tmp_path: Path) -> None:
     settings = LogManagerSettings(data_dirs=(f"{tmp_path}/broker",))
     logs = LogManager.open(PosixFileSystem(), clock, ManualScheduler(clock), SequentialIds(5), settings)
     log = logs.open_log(TopicPartition("imported", 0), UUID(int=77), LogConfig())
-    log.append_as_leader(encode_batch([Record(0, 0, b"key", b"value")]), 0)
+    log.appender.append_as_leader(encode_batch([Record(0, 0, b"key", b"value")]), 0)
     logs.close()
     async with service_bench(tmp_path / "a", store_url=store) as bench:
         await bench.client.admin.alter_configs(KEEP)

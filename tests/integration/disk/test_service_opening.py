@@ -57,7 +57,7 @@ async def test_a_start_opens_logs_of_all_topics_beside_each_other(tmp_path: Path
 
 
 def path_of(bench: ServiceBench, number: int) -> str:
-    return bench.server.engine.registry.partition("t", number).log.directory
+    return bench.server.engine.registry.partition("t", number).log.local_log.directory
 
 
 async def test_a_directory_that_fails_is_offline_alone(

@@ -18,7 +18,7 @@ async def test_a_log_start_inside_of_a_segment_does_not_give_away_what_is_behind
         await asyncio.to_thread(partition.log.roll)
         await bench.append("t", [b"of 1970"])
         await asyncio.to_thread(partition.log.roll)
-        assert len(partition.log.segments()) == 3
+        assert len(partition.log.reader.segments()) == 3
         await bench.client.admin.delete_records("t", 0, 1)
         await asyncio.to_thread(bench.server.engine.tiers.remote_retention_pass)
         assert [record.value for record in (await bench.read_all("t"))[0]] == [b"new", b"of 1970"]

@@ -201,7 +201,9 @@ def test_the_same_import_again_says_what_is_there_and_brings_the_rest(tmp_path: 
     assert len(report["remarks"]) == len(TOPICS)
 
 
+# Where SIGINT is ignored, as in a run in the background, a child inherits that; so the program asks for it.
 _HANGS = """
+import signal
 import sys
 import threading
 from stratalog.cli.main import main
@@ -211,6 +213,7 @@ def open_logs(*arguments, **options):
     print("staged", flush=True)
     threading.Event().wait()
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ImportStaging.open = open_logs
 sys.argv[:1] = ["stratalog"]
 main()

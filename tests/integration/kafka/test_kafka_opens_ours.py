@@ -109,7 +109,7 @@ def test_the_dump_tool_reads_lz4_batches_of_every_client(tmp_path: Path, kafka: 
     )
     crc = crc32c(section, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
     machine = LogMachine(PosixFileSystem(), data_dirs=(str(tmp_path),))
-    machine.start().append_as_leader(header._replace(crc=crc).pack() + section, 1)
+    machine.start().appender.append_as_leader(header._replace(crc=crc).pack() + section, 1)
     machine.stop()
     [log] = tmp_path.glob("*/*.log")
     found = kafka.dump([log], "--deep-iteration", "--print-data-log")

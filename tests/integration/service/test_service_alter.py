@@ -81,12 +81,12 @@ async def test_appends_rolls_and_visibility_go_by_the_new_configuration(bench: S
     await bench.append("t", [b"before the look" * 200])
     await look(bench)
     log = partition_of(bench).log
-    assert log.high_watermark == log.recovery_point == 3, "visible records stay visible"
+    assert log.offsets.high_watermark == log.offsets.recovery_point == 3, "visible records stay visible"
     with pytest.raises(RecordTooLargeError):
         await bench.append("t", [b"x" * 3000])
     await bench.append("t", [b"x" * 500])
-    assert [info.base_offset for info in log.segments()] == [0, 3]
-    assert log.recovery_point == 4, "an append is acknowledged at disk now"
+    assert [info.base_offset for info in log.reader.segments()] == [0, 3]
+    assert log.offsets.recovery_point == 4, "an append is acknowledged at disk now"
     [described] = await bench.client.admin.describe_topics(["t"])
     assert (described.config["max.message.bytes"], described.topic_id) == ("2000", topic.topic_id)
 
@@ -97,15 +97,15 @@ async def test_flushes_and_new_segments_go_by_the_new_configuration(tmp_path: Pa
         logs, log = bench.server.engine.logs, partition_of(bench).log
         for recovery_point in (0, 2):
             await bench.append("t", [b"x"])
-            assert log.recovery_point == recovery_point
+            assert log.offsets.recovery_point == recovery_point
         alter(bench, "t", {"flush.ms": "0", "segment.jitter.ms": "7", "preallocate": "true"})
         await look(bench)
-        assert (log.config.segment_jitter_ms, log.config.preallocate) == (7, True)
+        assert (log.local_log.config.segment_jitter_ms, log.local_log.config.preallocate) == (7, True)
         for _ in range(3):
             await bench.append("t", [b"x"])
-        assert log.recovery_point == 2
+        assert log.offsets.recovery_point == 2
         await asyncio.to_thread(logs.tasks.flush_old)
-        assert log.recovery_point == 5
+        assert log.offsets.recovery_point == 5
         await asyncio.to_thread(log.roll)
         await bench.append("t", [b"x"])
         [topic] = await bench.client.admin.describe_topics(["t"])
@@ -119,14 +119,16 @@ async def test_flushes_and_new_segments_go_by_the_new_configuration(tmp_path: Pa
 async def test_a_weaker_durability_shows_waiting_records_at_once(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", 1, {"min.durability": "disk"})
     partition = partition_of(bench)
-    await asyncio.to_thread(partition.log.append_group, [encode_batch([Record(0, 0, None, b"v")])], 1)
-    assert partition.log.high_watermark == 0
+    await asyncio.to_thread(
+        partition.log.appender.append_group, [encode_batch([Record(0, 0, None, b"v")])], 1
+    )
+    assert partition.log.offsets.high_watermark == 0
     waiter = asyncio.Event()
     partition.signal.enter(waiter)
     alter(bench, "t", {})
     await look(bench)
     await asyncio.wait_for(waiter.wait(), 20)
-    assert partition.log.high_watermark == 1
+    assert partition.log.offsets.high_watermark == 1
 
 
 @pytest.mark.parametrize("is_tiered", [True, False])
@@ -180,7 +182,7 @@ async def test_without_the_catalog_records_that_only_this_disk_has_are_kept(tmp_
         is_away = True
         await asyncio.to_thread(bench.server.engine.local_retention.run)
         assert partition_of(bench).log_start_offset == 0
-        assert partition_of(bench, "tiered").log.local_log_start_offset == 1, "the bucket has it"
+        assert partition_of(bench, "tiered").log.offsets.local_log_start_offset == 1, "the bucket has it"
         is_away = False
         await asyncio.to_thread(bench.server.engine.local_retention.run)
         assert partition_of(bench).log_start_offset == 1
@@ -222,20 +224,20 @@ async def test_an_alteration_that_failed_half_way_and_was_taken_back_leaves_no_l
 
     def fail_some(log: UnifiedLog, config: LogConfig) -> None:
         if log.topic_partition.partition in failing:
-            raise DataDirectoryError("the disk failed", path=log.directory)
+            raise DataDirectoryError("the disk failed", path=log.local_log.directory)
         reconfigure(log, config)
 
     monkeypatch.setattr(UnifiedLog, "reconfigure", fail_some)
     partitions = [partition_of(bench, "t", number) for number in (0, 1)]
     alter(bench, "t", {"retention.ms": "1000"})
     await retain(bench)
-    assert [partition.log.config.retention_ms for partition in partitions] == [1000, -1]
+    assert [partition.log.local_log.config.retention_ms for partition in partitions] == [1000, -1]
     alter(bench, "t", {"retention.ms": "-1"})
     failing.add(0)
     await retain(bench)
     failing.clear()
     await retain(bench)
-    assert [partition.log.config.retention_ms for partition in partitions] == [-1, -1]
+    assert [partition.log.local_log.config.retention_ms for partition in partitions] == [-1, -1]
     assert [partition.log_start_offset for partition in partitions] == [0, 0]
 
 
@@ -280,7 +282,7 @@ async def test_tiering_can_be_switched_on_and_is_not_switched_off_over_slices(tm
         await look(bench)
         await bench.client.admin.upload(delete_local=True)
         assert partition_of(bench).tiered_end_offset == 1
-        assert partition_of(bench).log.local_log_start_offset == 1
+        assert partition_of(bench).log.offsets.local_log_start_offset == 1
         alter(bench, "t", {**UNTIERED, **kept})
         for _ in range(2):
             await look(bench)
@@ -324,7 +326,7 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
     records = await bench.read_all("t")
     assert [len(part) for part in records] == [30, 0, 0]
     assert [topic.name for topic in await bench.client.admin.list_topics()] == ["t"]
-    assert partition_of(bench).log.config.min_durability is Durability.DISK
+    assert partition_of(bench).log.local_log.config.min_durability is Durability.DISK
     await asyncio.to_thread(bench.server.engine.logs.check)
     with pytest.raises((UnknownTopicOrPartitionError, OffsetOutOfRangeError)):
         await bench.append("short-lived", [b"x"])

@@ -93,15 +93,15 @@ async def test_defaults_of_the_server_reach_its_logs_at_once_and_outlive_a_resta
             for _ in range(3):
                 await bench.append(topic, [b"x" * 800])
         await admin.alter_configs({"log.segment.bytes": "1024", "log.retention.bytes": "800"})
-        assert partition_of(bench).log.config.segment_bytes == 1024
+        assert partition_of(bench).log.local_log.config.segment_bytes == 1024
         await bench.append("t", [b"x" * 800])
         await asyncio.to_thread(bench.server.engine.local_retention.run)
         assert partition_of(bench).log_start_offset == 3
         assert partition_of(bench, "own").log_start_offset == 0, "a key of the topic is stronger"
     async with service_bench(tmp_path) as bench:
-        assert partition_of(bench).log.config.retention_bytes == 800
+        assert partition_of(bench).log.local_log.config.retention_bytes == 800
         await bench.client.admin.alter_configs({"log.retention.bytes": None})
-        assert partition_of(bench).log.config.retention_bytes == -1
+        assert partition_of(bench).log.local_log.config.retention_bytes == -1
         assert await value_of(bench, "log.segment.bytes") == ("1024", "DYNAMIC_BROKER_CONFIG")
 
 
@@ -251,7 +251,7 @@ async def test_altered_defaults_are_logged_once_for_all_topics(
             await bench.client.admin.alter_configs({"log.retention.ms": "5"})
         told = [record.message for record in caplog.records if record.levelno >= logging.INFO]
         assert told == ["the configuration was altered: log.retention.ms=5"]
-        assert partition_of(bench).log.config.retention_ms == 5
+        assert partition_of(bench).log.local_log.config.retention_ms == 5
 
 
 async def test_a_topic_is_described_with_the_source_of_each_value(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ async def test_positions_between_records_respect_what_is_left_out(bench: Service
             encode_batch([record] * 2, base_offset=offset + 1, leader_epoch=1, producer=producer),
             marker.to_batch(7, 0, 5, base_offset=offset + 3, leader_epoch=1),
         ):
-            log.append_as_follower(batch)
+            log.appender.append_as_follower(batch)
     consumer = bench.client.consumer({T0: 0}, end_offsets={T0: 8}, isolation=IsolationLevel.READ_COMMITTED)
     async for consumed in consumer:
         assert (consumed.record.offset, consumer.positions) == (0, {T0: 1})

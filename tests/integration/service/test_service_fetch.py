@@ -178,7 +178,7 @@ async def test_a_poll_for_more_than_fits_does_not_wait_in_vain(bench: ServiceBen
 async def test_records_that_could_still_be_lost_are_not_shown(bench: ServiceBench) -> None:
     await with_topic(bench, durability="disk")
     partition = bench.server.engine.registry.partition("t", 0)
-    partition.log.append_as_leader(encode_batch([Record(0, 0, None, b"x")]), 1)
+    partition.log.appender.append_as_leader(encode_batch([Record(0, 0, None, b"x")]), 1)
     answer = await fetch_one(bench, 0)
     assert (answer.batches, answer.high_watermark) == (b"", 0)
     poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))

@@ -12,7 +12,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.read.fetch_data import FetchData
 from stratalog.log.read.isolation import Isolation
-from stratalog.log.unified_log import UnifiedLog
+from stratalog.log.read.log_reader import LogReader
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -41,11 +41,11 @@ async def test_a_reader_of_committed_records_steps_over_a_hole_before_an_open_tr
 ) -> None:
     await bench.client.admin.create_topic("keyed", 1, {"cleanup.policy": "compact"})
     log = bench.server.engine.logs.log(KEYED)
-    log.append_as_follower(encode_batch([Record(0, 1000, b"k", b"0")], leader_epoch=1))
+    log.appender.append_as_follower(encode_batch([Record(0, 1000, b"k", b"0")], leader_epoch=1))
     open_one = BatchProducer(7, 0, 0, is_transactional=True)
     held = [Record(0, 1000, b"k", b"4")]
-    log.append_as_follower(encode_batch(held, base_offset=4, leader_epoch=1, producer=open_one))
-    assert log.last_stable_offset == 4
+    log.appender.append_as_follower(encode_batch(held, base_offset=4, leader_epoch=1, producer=open_one))
+    assert log.offsets.last_stable_offset == 4
     async with asyncio.timeout(20):
         positions = [2]
         async for response in bench.client.fetch_stream({KEYED: 2}, isolation=IsolationLevel.READ_COMMITTED):
@@ -62,21 +62,23 @@ async def test_a_partition_that_gives_nothing_holds_up_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever keeps a log from giving what lies below its end: the server goes on, and the reader later."""
-    read: Callable[..., FetchData] = UnifiedLog.read
-    is_stuck = True
+    read: Callable[..., FetchData] = LogReader.read
+    is_stuck = False
 
     def give_nothing(
-        log: UnifiedLog, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+        reader: LogReader, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:
-        if is_stuck and log.topic_partition == KEYED:
+        if is_stuck and reader is keyed:
             return FetchData(b"", offset)
-        return read(log, offset, max_bytes, isolation, min_one_message=min_one_message)
+        return read(reader, offset, max_bytes, isolation, min_one_message=min_one_message)
 
-    monkeypatch.setattr(UnifiedLog, "read", give_nothing)
+    monkeypatch.setattr(LogReader, "read", give_nothing)
     async with service_bench(tmp_path) as bench, asyncio.timeout(20):
         for name in ("keyed", "other"):
             await bench.client.admin.create_topic(name, 1, {})
             await bench.client.append(name, 0, [Record(0, 1000, b"k", b"v")])
+        keyed = bench.server.engine.registry.partition("keyed", 0).log.reader
+        is_stuck = True
         answers = aiter(bench.client.fetch_stream({KEYED: 0}))
         first = asyncio.ensure_future(anext(answers))
         assert await bench.read_all("other") == [[Record(0, 1000, b"k", b"v")]]

@@ -125,7 +125,7 @@ class Writer:
             identity = BatchProducer(producer, 0, sequence, is_transactional=True)
             self.oracle.open.setdefault(producer, []).extend(range(base_offset, self.oracle.end_offset))
         batch = encode_batch(records[base_offset:], producer=identity)
-        appended = self._partition.log.append_as_leader(batch, self._partition.shard.leader_epoch())
+        appended = self._partition.log.appender.append_as_leader(batch, self._partition.shard.leader_epoch())
         assert appended.base_offset == base_offset
 
     def end(self, producer: int, *, committed: bool) -> None:
@@ -134,7 +134,7 @@ class Writer:
             self.oracle.aborted.update(offsets)
         marker = end_transaction(self._partition, producer, committed=committed)
         assert marker.base_offset == self.oracle.end_offset
-        header = self._partition.log.header_at(marker.base_offset)
+        header = self._partition.log.reader.header_at(marker.base_offset)
         assert header is not None
         self.oracle.entries.append(Entry(marker.base_offset, header.max_timestamp, None))
 

@@ -132,14 +132,14 @@ async def test_segments_that_are_deleted_between_the_looks_into_the_tiers_are_fo
         await append(bench, timestamp_ms)
         await bench.client.admin.upload()
     engine = bench.server.engine
-    log = engine.registry.partition("t", 0).log
-    look = getattr(log, local_look)
+    reader = engine.registry.partition("t", 0).log.reader
+    look = getattr(reader, local_look)
 
     def look_too_late(*arguments: int) -> object:
         engine.tiers.upload_now([], delete_local=True)
         return look(*arguments)
 
-    monkeypatch.setattr(log, local_look, look_too_late)
+    monkeypatch.setattr(reader, local_look, look_too_late)
     find = {
         "offset_for_timestamp": lambda: by_time(bench, 1500),
         "max_timestamp": lambda: by_spec(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP),

@@ -46,7 +46,7 @@ async def fill(bench: ServiceBench, other: str) -> dict[str, int]:
         [numbers[topic]] = [
             one.topic_partition.partition
             for one in bench.server.engine.registry.topic(topic).partitions
-            if one.log.directory.startswith(other)
+            if one.log.local_log.directory.startswith(other)
         ]
     await bench.client.admin.upload(["tiered"])
     for number in range(2):

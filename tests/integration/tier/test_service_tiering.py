@@ -145,7 +145,7 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
         assert (empty.shard_count, empty.epoch) == (1, 1)
         for _ in range(5):
             await bench.append("t", [bytes(600)])
-        await asyncio.to_thread(bench.server.engine.registry.partition("t", 0).log.flush)
+        await asyncio.to_thread(bench.server.engine.registry.partition("t", 0).log.flusher.flush)
         assert (await bench.client.admin.tier_status()).pending_upload_bytes > 0
         await asyncio.to_thread(bench.server.engine.tiers.upload_pass)
         status = await bench.client.admin.tier_status()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 MISSING = why_spark_cannot_run()
-pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.slow]
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 GOLDEN_TOPICS = ("txn", "compacted")
@@ -217,7 +217,7 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> str:
         log = logs.logs[TopicPartition(name, 0)]
         for path in sorted((GOLDEN / "data" / f"g1-{name}-0").glob("*.log")):
             log.roll()
-            log.append_as_follower(path.read_bytes())
+            log.appender.append_as_follower(path.read_bytes())
     logs.seal()
     assert not logs.upload().failed
     return store.url

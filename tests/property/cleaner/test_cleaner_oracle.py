@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.log.config_key import LONG_MAX
 from tests.support.cleaner.cleaning_history import PRODUCER_COUNT, CleaningHistory
+from tests.support.logs.sampling import examples_of
 
 STEPS = (
     ["write"] * 8
@@ -82,6 +83,7 @@ def test_a_log_that_is_cleaned_again_and_again_keeps_what_it_must(seed: int, ste
     history.restart(is_clean=False, loses_files=True)
 
 
+@settings(max_examples=examples_of(4))
 @given(seed=st.integers(0, 2**32))
 def test_long_histories(seed: int) -> None:
     """Lists that Hypothesis makes are short as a rule: here are those that are not."""

@@ -56,15 +56,15 @@ def told(machine: CleanerMachine, log: UnifiedLog, steps: list[tuple[str, int, i
     found = Told(log, machine.clock.now_ms())
     for kind, count, hours in steps:
         now_ms = machine.clock.now_ms()
-        end_offset, time_ms = log.log_end_offset, now_ms + hours * HOUR_MS
+        end_offset, time_ms = log.offsets.log_end_offset, now_ms + hours * HOUR_MS
         if kind == "roll":
             log.roll()
         elif kind == "wait":
             machine.clock.advance(HOUR_MS)
         elif kind == "end":
             if found.unstable_offset is not None:
-                log.append_end_transaction_marker(PRODUCER_ID, 0, 0, committed=False, leader_epoch=1)
-                found.times_ms.setdefault(log.active_base_offset, []).append(now_ms)
+                log.appender.append_end_transaction_marker(PRODUCER_ID, 0, 0, committed=False, leader_epoch=1)
+                found.times_ms.setdefault(log.local_log.segments.active.base_offset, []).append(now_ms)
                 found.unstable_offset = None
         else:
             producer = BatchProducer()
@@ -74,31 +74,31 @@ def told(machine: CleanerMachine, log: UnifiedLog, steps: list[tuple[str, int, i
                 found.unstable_offset = end_offset if found.unstable_offset is None else found.unstable_offset
             written_ms = -1 if kind == "untimed" else time_ms
             records = [Record(0, written_ms, b"k", bytes(50 * count))] * max(count, 1)
-            log.append_as_leader(encode_batch(records, producer=producer), 1)
+            log.appender.append_as_leader(encode_batch(records, producer=producer), 1)
             # The append may have rolled: a segment is no older than the longest lag.
-            found.times_ms.setdefault(log.active_base_offset, []).append(written_ms)
+            found.times_ms.setdefault(log.local_log.segments.active.base_offset, []).append(written_ms)
     found.now_ms = machine.clock.now_ms()
     return found
 
 
 def expected(found: Told, checkpoint: int | None, machine: CleanerMachine) -> tuple[int, int, int, int, int]:
     """First dirty and first uncleanable offset, clean and cleanable bytes, and the delay."""
-    log, config = found.log, found.log.config
-    stable_offset = log.log_end_offset if found.unstable_offset is None else found.unstable_offset
-    dirty_offset = log.log_start_offset
-    if checkpoint is not None and log.log_start_offset <= checkpoint <= log.log_end_offset:
+    log, config = found.log, found.log.local_log.config
+    stable_offset = log.offsets.log_end_offset if found.unstable_offset is None else found.unstable_offset
+    dirty_offset = log.offsets.log_start_offset
+    if checkpoint is not None and log.offsets.log_start_offset <= checkpoint <= log.offsets.log_end_offset:
         dirty_offset = checkpoint
     uncleanable_offset, clean_bytes, cleanable_bytes = dirty_offset, 0, 0
     oldest_ms: int | None = None
     is_open = True
-    for segment in log.segments()[:-1]:
+    for segment in log.reader.segments()[:-1]:
         offsets = range(segment.base_offset, segment.end_offset)
         if not all(offset < stable_offset for offset in offsets):
             break
         if all(offset < dirty_offset for offset in offsets):
             clean_bytes += segment.size_bytes
             continue
-        path = f"{log.directory}/{segment.base_offset:020}.log"
+        path = f"{log.local_log.directory}/{segment.base_offset:020}.log"
         file_ms = machine.machine.disk.modified_ms(path)
         times_ms = found.times_ms[segment.base_offset]
         begun_ms = times_ms[0] if times_ms[0] >= 0 else file_ms
@@ -146,13 +146,13 @@ def test_the_range_is_what_the_rules_say(
     config = replace(COMPACTED, min_compaction_lag_ms=min_lag_ms, max_compaction_lag_ms=max_lag_ms)
     log = machine.open(0, replace(config, message_timestamp_after_max_ms=LONG_MAX), start_offset=start_offset)
     found = told(machine, log, steps)
-    log.increment_log_start_offset(min(log.high_watermark, start_offset + deleted_count))
-    log.delete_old_segments()
+    log.increment_log_start_offset(min(log.offsets.high_watermark, start_offset + deleted_count))
+    log.retention.delete_old_segments()
     chosen = looked_at(machine, found, checkpoint)
     assert chosen[1:6] == expected(found, checkpoint, machine)
-    assert chosen.first_uncleanable_offset <= min(log.last_stable_offset, log.active_base_offset) or (
-        chosen.cleanable_bytes == 0
-    )
+    assert chosen.first_uncleanable_offset <= min(
+        log.offsets.last_stable_offset, log.local_log.segments.active.base_offset
+    ) or (chosen.cleanable_bytes == 0)
     assert chosen.cleanable_bytes <= dirty_bytes(log, chosen.first_dirty_offset)
     assert chosen.is_forced == (chosen.compaction_delay_ms > 0)
 
@@ -214,8 +214,8 @@ def test_a_tiered_log_that_became_a_local_one_is_cleaned_from_what_is_here() -> 
     log = machine.open(0, LogConfig(cleanup_policy=frozenset({"compact"})))
     machine.fill(log, 2, 2, 2)
     log.update_tiered_end_offset(4)
-    log.delete_local_segments(ignore_retention=True)
-    assert log.log_start_offset == 0
+    log.retention.delete_local_segments(ignore_retention=True)
+    assert log.offsets.log_start_offset == 0
     log.reconfigure(COMPACTED)
     found = machine.manager.take_filthiest()
     assert found is not None

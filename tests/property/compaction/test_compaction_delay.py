@@ -47,7 +47,9 @@ class TimedLog:
 
     def _write(self, ages_ms: list[int]) -> None:
         for age_ms in ages_ms:
-            self.log.append_as_leader(encode_batch([Record(0, self.begun_ms - age_ms, b"k", b"v")]), 1)
+            self.log.appender.append_as_leader(
+                encode_batch([Record(0, self.begun_ms - age_ms, b"k", b"v")]), 1
+            )
             self.log.roll()
 
     def delay_ms(self) -> int | None:

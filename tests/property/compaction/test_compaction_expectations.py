@@ -57,7 +57,7 @@ class Expectations:
         self.history.machine.clock.set_wall_ms(self.history.now_ms + jump_ms)
 
     def _epoch(self) -> None:
-        self._epoch_ends[self.history.leader_epoch] = self.history.log.log_end_offset
+        self._epoch_ends[self.history.leader_epoch] = self.history.log.offsets.log_end_offset
         self.history.leader_epoch += self.history.chance.randrange(1, 4)
 
     def _time_type(self) -> None:
@@ -79,16 +79,16 @@ class Expectations:
 
     def _clean(self) -> None:
         history = self.history
-        producers, stable_offset = history.log.producers(), history.log.last_stable_offset
+        producers, stable_offset = history.log.producers(), history.log.offsets.last_stable_offset
         aborted = self._aborted_ranges()
         history.clean(history.chance.choice([1, 2, 5, 1000]), io_buffer_bytes=history.chance.choice([1, 600]))
         assert history.log.producers() == producers
-        assert history.log.last_stable_offset == stable_offset
+        assert history.log.offsets.last_stable_offset == stable_offset
         assert self._aborted_ranges() <= aborted
 
     def _aborted_ranges(self) -> set[tuple[int, int, int]]:
         log = self.history.log
-        found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+        found = log.reader.aborted_transactions(log.offsets.log_start_offset, log.offsets.log_end_offset)
         return {(one.producer_id, one.first_offset, one.last_offset) for one in found}
 
     def _kill_in_a_clean(self) -> None:
@@ -125,17 +125,19 @@ class Expectations:
         self._epoch_ends.clear()
 
     def _flush(self) -> None:
-        self.history.log.flush()
+        self.history.log.flusher.flush()
 
     def _resend(self) -> None:
         """A producer whose acknowledgement was lost sends its last batch again."""
         history, chance = self.history, self.history.chance
         known = [
-            pid for pid, (_, offset) in history.last_sent.items() if offset >= history.log.log_start_offset
+            pid
+            for pid, (_, offset) in history.last_sent.items()
+            if offset >= history.log.offsets.log_start_offset
         ]
         if known:
             data, last_offset = history.last_sent[chance.choice(known)]
-            info = history.log.append_as_leader(data, history.leader_epoch)
+            info = history.log.appender.append_as_leader(data, history.leader_epoch)
             assert (info.is_duplicate, info.last_offset) == (True, last_offset)
 
     def _reconfigure(self, **changes: Any) -> None:
@@ -146,10 +148,10 @@ class Expectations:
     def _delete(self) -> None:
         """Into the middle of batches, too."""
         log, chance = self.history.log, self.history.chance
-        part = int(chance.random() / 2 * (log.last_stable_offset - log.log_start_offset))
-        wanted = log.log_start_offset + part
+        part = int(chance.random() / 2 * (log.offsets.last_stable_offset - log.offsets.log_start_offset))
+        wanted = log.offsets.log_start_offset + part
         log.increment_log_start_offset(wanted)
-        assert log.log_start_offset == wanted
+        assert log.offsets.log_start_offset == wanted
 
     def _policy(self) -> None:
         chance = self.history.chance
@@ -159,16 +161,16 @@ class Expectations:
 
     def _retain(self) -> None:
         log = self.history.log
-        config, start_offset = self.history.machine.config, log.log_start_offset
-        log.delete_old_segments()
+        config, start_offset = self.history.machine.config, log.offsets.log_start_offset
+        log.retention.delete_old_segments()
         if not config.is_deleted or config.retention_ms == UNLIMITED:
-            assert log.log_start_offset == start_offset, "retention without the policy"
+            assert log.offsets.log_start_offset == start_offset, "retention without the policy"
         else:
             now_ms = self.history.now_ms
             gone = [
                 w.record
                 for o, w in self.history.published.items()
-                if start_offset <= o < log.log_start_offset
+                if start_offset <= o < log.offsets.log_start_offset
             ]
             assert all(now_ms - one.timestamp_ms > config.retention_ms for one in gone)
 
@@ -181,13 +183,13 @@ class Expectations:
             assert all(committed.get(one.offset) == one for one in found), (
                 "readers get what was not committed"
             )
-        end_offset = log.last_stable_offset
+        end_offset = log.offsets.last_stable_offset
         assert history.read_table() == history.table(end_offset)
         seen = {one.offset for one in history.read()}
         final = history.final_records(end_offset)
         assert all(one.offset in seen for one in final if one.value is not None)
         self._verify_times()
-        if log.log_start_offset == 0:
+        if log.offsets.log_start_offset == 0:
             for epoch, end in self._epoch_ends.items():
                 self._verify_epoch(epoch, end)
 
@@ -199,14 +201,18 @@ class Expectations:
 
     def _verify_times(self) -> None:
         log, chance = self.history.log, self.history.chance
-        there = [one for one in read_local(log) if log.log_start_offset <= one.offset < log.high_watermark]
+        there = [
+            one
+            for one in read_local(log)
+            if log.offsets.log_start_offset <= one.offset < log.offsets.high_watermark
+        ]
         if there:
             wanted = chance.choice(there).timestamp_ms + chance.choice([-1, 0, 0, 1])
             expected = next((one for one in there if one.timestamp_ms >= wanted), None)
-            answer = log.offset_for_timestamp(wanted)
+            answer = log.reader.offset_for_timestamp(wanted)
             assert (answer and tuple(answer)) == (expected and (expected.timestamp_ms, expected.offset))
         newest_ms = max((one.timestamp_ms for one in there), default=None)
-        found = log.max_timestamp(Isolation.HIGH_WATERMARK)
+        found = log.reader.max_timestamp(Isolation.HIGH_WATERMARK)
         assert (found and found.timestamp_ms) == newest_ms
 
 

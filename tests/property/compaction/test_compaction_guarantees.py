@@ -64,14 +64,14 @@ def test_a_consumer_in_the_head_sees_every_message_under_sequential_offsets(
     for step in steps:
         if step == "clean":
             # The active segment is head in any case: nothing of it is compacted.
-            consumer.catch_up(history.log.active_base_offset)
+            consumer.catch_up(history.log.local_log.segments.active.base_offset)
         play(history, step, during_clean)
         consumer.log = history.log
     consumer.catch_up()
     seen = [one for one in consumer.records if one.offset in history.published]
     assert seen == [written.record for written in history.published.values()]
-    assert [one.offset for one in consumer.records] == list(range(history.log.log_end_offset))
-    assert history.log.log_end_offset == len(history.published) + len(history.outcomes)
+    assert [one.offset for one in consumer.records] == list(range(history.log.offsets.log_end_offset))
+    assert history.log.offsets.log_end_offset == len(history.published) + len(history.outcomes)
 
 
 @given(
@@ -126,7 +126,7 @@ def test_a_message_is_eligible_when_max_compaction_lag_is_over(seed: int, lag_ms
     written_ms: dict[int, int] = {}
     cleaned_end_offset = 0
     for number in range(batches):
-        written_ms[history.log.log_end_offset] = history.now_ms
+        written_ms[history.log.offsets.log_end_offset] = history.now_ms
         history.put(f"k{chance.randrange(2)}={number}")
         if chance.random() < 0.3:
             history.log.roll()
@@ -134,7 +134,7 @@ def test_a_message_is_eligible_when_max_compaction_lag_is_over(seed: int, lag_ms
         if chance.random() < 0.2:
             # The next record finds the first one of the active segment too old, so it begins another.
             history.machine.clock.advance(lag_ms + 1)
-            written_ms[history.log.log_end_offset] = history.now_ms
+            written_ms[history.log.offsets.log_end_offset] = history.now_ms
             history.put("k0=last")
             due = [offset for offset, at_ms in written_ms.items() if history.now_ms - at_ms > lag_ms]
             result = history.clean()
@@ -189,7 +189,7 @@ def test_an_offset_is_for_ever_and_always_a_valid_position(seed: int, steps: lis
             assert (consumer.records[0] if consumer.records else None) == expected
 
     def any_offset() -> int:
-        return history.chance.randrange(history.log.log_end_offset + 1)
+        return history.chance.randrange(history.log.offsets.log_end_offset + 1)
 
     def sometimes() -> None:
         if history.chance.random() < 0.1:
@@ -198,7 +198,7 @@ def test_an_offset_is_for_ever_and_always_a_valid_position(seed: int, steps: lis
     for step in steps:
         play(history, step, sometimes)
         require_positions([any_offset(), any_offset()])
-    require_positions(list(range(history.log.log_end_offset + 1)))
+    require_positions(list(range(history.log.offsets.log_end_offset + 1)))
 
 
 @given(seed=SEEDS, steps=STEPS, begins=st.integers(0, 60), max_bytes=st.sampled_from([1, 400]))
@@ -212,7 +212,7 @@ def test_a_reader_from_the_start_sees_the_final_state_and_all_delete_markers(
     history = CompactedLog(seed=seed)
     for step in steps[:begins]:
         play(history, step)
-    reader, uncleaned_offset = Consumer(history.log), history.log.active_base_offset
+    reader, uncleaned_offset = Consumer(history.log), history.log.local_log.segments.active.base_offset
     begun_ms = history.now_ms
 
     def read_on() -> None:
@@ -227,7 +227,7 @@ def test_a_reader_from_the_start_sees_the_final_state_and_all_delete_markers(
         reader.log = history.log
         read_on()
     reader.catch_up()
-    end_offset = history.log.last_stable_offset
+    end_offset = history.log.offsets.last_stable_offset
     final = history.final_records(end_offset)
     seen = set(reader.records)
     assert [one for one in final if one.value is not None and one not in seen] == []

@@ -70,7 +70,7 @@ class History:
         producer = BatchProducer(producer_id, 0, sequence, is_transactional)
         values = [b"%d-%d" % (producer_id, sequence + number) for number in range(count)]
         batch = encode_batch([Record(0, 1, b"k", value) for value in values], producer=producer, codec=codec)
-        base_offset = self.log.append_as_leader(batch, self._epoch).base_offset
+        base_offset = self.log.appender.append_as_leader(batch, self._epoch).base_offset
         transaction = None
         if is_transactional:
             if producer_id not in self._open:
@@ -83,7 +83,7 @@ class History:
 
     def end(self, producer_id: int, *, is_aborted: bool) -> None:
         """With or without a transaction: a coordinator may send a marker to a partition that has none."""
-        info = self.log.append_end_transaction_marker(
+        info = self.log.appender.append_end_transaction_marker(
             producer_id, 0, 0, committed=not is_aborted, leader_epoch=self._epoch
         )
         transaction = self._open.pop(producer_id, None)
@@ -156,7 +156,7 @@ def consumed(data: FetchData, offset: int) -> list[tuple[int, bytes]]:
 
 
 def check_reads(reader: RemoteReader, tip: TopicIdPartition, history: History, max_bytes: int) -> None:
-    end_offset = history.log.tiered_end_offset
+    end_offset = history.log.offsets.tiered_end_offset
     for isolation, end in (
         (Isolation.HIGH_WATERMARK, end_offset),
         (Isolation.TXN_COMMITTED, history.stable_end(end_offset)),
@@ -211,15 +211,15 @@ def test_committed_records_are_read_from_the_store_as_they_were_written(
     logs.seal()
     if loses_transaction_index:
         # What is tiered outlives the disk: its damage must not become the truth.
-        for name in disk.list_directory(log.directory):
+        for name in disk.list_directory(log.local_log.directory):
             if name.endswith(".txnindex"):
-                disk.unlink(f"{log.directory}/{name}")
+                disk.unlink(f"{log.local_log.directory}/{name}")
     report = logs.upload()
     assert not report.failed
     tip = TopicIdPartition(topic.topic_id, 0)
     partition = logs.metadata.state().partition(tip)
     assert partition.stable_end_offset == history.stable_end(partition.tiered_end_offset)
     check_slices(logs, history, partition)
-    log.delete_local_segments(ignore_retention=True)
+    log.retention.delete_local_segments(ignore_retention=True)
     for reader_settings in (SMALL, RemoteReaderSettings()):
         check_reads(RemoteReader(store, logs.metadata, reader_settings), tip, history, max_bytes)

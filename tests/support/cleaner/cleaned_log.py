@@ -39,22 +39,26 @@ class Cleaned:
     def put(self, *pairs: tuple[bytes, bytes | None], codec: Codec = Codec.NONE) -> None:
         now_ms = self.machine.clock.now_ms()
         records = [Record(0, now_ms, key, value) for key, value in pairs]
-        self.log.append_as_leader(encode_batch(records, codec=codec), 1)
+        self.log.appender.append_as_leader(encode_batch(records, codec=codec), 1)
 
     def put_as(self, producer_id: int, sequence: int, *pairs: tuple[bytes, bytes | None]) -> None:
         records = [Record(0, self.machine.clock.now_ms(), key, value) for key, value in pairs]
         producer = BatchProducer(producer_id, 0, sequence, is_transactional=True)
-        self.log.append_as_leader(encode_batch(records, producer=producer), 1)
+        self.log.appender.append_as_leader(encode_batch(records, producer=producer), 1)
 
     def end(self, producer_id: int, *, committed: bool) -> None:
-        self.log.append_end_transaction_marker(producer_id, 0, 1, committed=committed, leader_epoch=1)
+        self.log.appender.append_end_transaction_marker(
+            producer_id, 0, 1, committed=committed, leader_epoch=1
+        )
 
     def clean(self, made: CleanLimits | None = None, *, all_dirty: bool = False) -> None:
         """Everything but what is written to."""
         log = self.log
         log.roll()
-        stop_offset = min(log.active_base_offset, log.last_stable_offset)
-        first_offset = log.log_start_offset if all_dirty else max(self.end_offset, log.log_start_offset)
+        stop_offset = min(log.local_log.segments.active.base_offset, log.offsets.last_stable_offset)
+        first_offset = (
+            log.offsets.log_start_offset if all_dirty else max(self.end_offset, log.offsets.log_start_offset)
+        )
         to_clean = LogToClean(log, first_offset, stop_offset, 0, 1, 0)
         cleaner = LogCleaner(self.machine.clock, SequentialIds())
         self.result = cleaner.clean(to_clean, limits() if made is None else made)
@@ -66,8 +70,8 @@ class Cleaned:
         return [(one.offset, one.key, one.value) for one in read_local(self.log)]
 
     def headers(self) -> list[BatchHeader]:
-        return [located.header for segment in self.log.local_segments for located in segment.batches()]
+        return [located.header for segment in self.log.local_log.segments for located in segment.batches()]
 
     def unfinished(self) -> list[str]:
-        names = self.machine.disk.list_directory(self.log.directory)
+        names = self.machine.disk.list_directory(self.log.local_log.directory)
         return [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]

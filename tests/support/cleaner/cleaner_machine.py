@@ -93,7 +93,7 @@ class CleanerMachine:
         for record_count in segments:
             now_ms = self.clock.now_ms()
             records = [Record(0, now_ms, b"k%d" % number, bytes(100)) for number in range(record_count)]
-            log.append_as_leader(encode_batch(records), 1)
+            log.appender.append_as_leader(encode_batch(records), 1)
             log.roll()
 
 

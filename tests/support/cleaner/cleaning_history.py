@@ -99,7 +99,7 @@ class CleaningHistory:
         if producer_id in self._open:
             self._open.discard(producer_id)
             epoch = self._epochs.get(producer_id, 0)
-            info = self.log.append_end_transaction_marker(
+            info = self.log.appender.append_end_transaction_marker(
                 producer_id, epoch, 1, committed=committed, leader_epoch=1
             )
             self._fences[producer_id, epoch] = info.last_offset
@@ -130,7 +130,7 @@ class CleaningHistory:
     ) -> None:
         codec = self.chance.choice([Codec.NONE] * 6 + list(Codec)) if codec is None else codec
         producer = BatchProducer() if producer is None else producer
-        info = self.log.append_as_leader(encode_batch(records, codec=codec, producer=producer), 1)
+        info = self.log.appender.append_as_leader(encode_batch(records, codec=codec, producer=producer), 1)
         self.oracle.write(
             (one._replace(offset=info.base_offset + delta) for delta, one in enumerate(records)),
             producer.producer_id if producer.is_transactional else -1,
@@ -138,17 +138,17 @@ class CleaningHistory:
 
     def delete_records(self, part: float) -> None:
         """Up to somewhere below the last stable offset."""
-        start_offset = self.log.log_start_offset
-        wanted = start_offset + int(part * (self.log.last_stable_offset - start_offset))
+        start_offset = self.log.offsets.log_start_offset
+        wanted = start_offset + int(part * (self.log.offsets.last_stable_offset - start_offset))
         self.log.increment_log_start_offset(wanted)
-        self.log.delete_old_segments()
-        self.first_dirty_offset = max(self.first_dirty_offset, self.log.log_start_offset)
+        self.log.retention.delete_old_segments()
+        self.first_dirty_offset = max(self.first_dirty_offset, self.log.offsets.log_start_offset)
 
     def stop_offsets(self) -> list[int]:
         """Where a clean may end: at segments, below what is undecided or written to."""
         log = self.log
-        limit = min(log.last_stable_offset, log.active_base_offset)
-        ends = [segment.end_offset for segment in log.local_segments.sealed]
+        limit = min(log.offsets.last_stable_offset, log.local_log.segments.active.base_offset)
+        ends = [segment.end_offset for segment in log.local_log.segments.sealed]
         return [end for end in ends if self.first_dirty_offset < end <= limit]
 
     def to_clean(self, stop_offset: int) -> LogToClean:
@@ -179,7 +179,7 @@ class CleaningHistory:
             min_cleanable_dirty_ratio=min_ratio,
         )
         expected = self._expected_stop_offset(config)
-        former_base_offset = self.log.active_base_offset
+        former_base_offset = self.log.local_log.segments.active.base_offset
         active_base_offset = self._expected_active_base_offset(config)
         disk, clock = self.machine.disk, self.machine.clock
         checkpoints = CleanerCheckpoints(disk)
@@ -191,7 +191,7 @@ class CleaningHistory:
         try:
             found = manager.take_filthiest()
             assert (None if found is None else found.first_uncleanable_offset) == expected
-            assert self.log.active_base_offset == active_base_offset
+            assert self.log.local_log.segments.active.base_offset == active_base_offset
             if active_base_offset != former_base_offset:
                 self._idle_roll = (active_base_offset, clock.now_ms())
             if found is None:
@@ -212,9 +212,9 @@ class CleaningHistory:
         stop_offset: int | None = None
         is_forced = is_young = False
         active_base_offset = self._expected_active_base_offset(config)
-        for segment in log.local_segments:
+        for segment in log.local_log.segments:
             is_active = segment.base_offset >= active_base_offset
-            if is_active or segment.end_offset > log.last_stable_offset:
+            if is_active or segment.end_offset > log.offsets.last_stable_offset:
                 break
             if segment.end_offset <= self.first_dirty_offset:
                 clean_bytes += segment.size_bytes
@@ -234,7 +234,7 @@ class CleaningHistory:
 
     def _expected_active_base_offset(self, config: LogConfig) -> int:
         """Where the active segment begins once nobody has appended for too long."""
-        active, now_ms = self.log.local_segments.active, self.machine.clock.now_ms()
+        active, now_ms = self.log.local_log.segments.active, self.machine.clock.now_ms()
         times_ms = [located.header.max_timestamp for located in active.batches()]
         limit_ms = min(config.segment_ms, config.max_compaction_lag_ms)
         is_too_old = bool(times_ms) and now_ms - times_ms[0] > limit_ms
@@ -279,7 +279,11 @@ class CleaningHistory:
     def _require_look_ups(self) -> None:
         """By time the first record is found that is as new and visible, whatever was cleaned before it."""
         log, now_ms = self.log, self.machine.clock.now_ms()
-        visible = [one for one in read_local(log) if log.log_start_offset <= one.offset < log.high_watermark]
+        visible = [
+            one
+            for one in read_local(log)
+            if log.offsets.log_start_offset <= one.offset < log.offsets.high_watermark
+        ]
         wanted_ms = [one.timestamp_ms for one in self.chance.sample(visible, min(3, len(visible)))]
         for timestamp_ms in (
             0,
@@ -287,26 +291,26 @@ class CleaningHistory:
             *wanted_ms,
             *(t + 1 for t in wanted_ms),
         ):
-            found = log.offset_for_timestamp(timestamp_ms)
+            found = log.reader.offset_for_timestamp(timestamp_ms)
             expected = next((one for one in visible if one.timestamp_ms >= timestamp_ms), None)
             assert found == (None if expected is None else (expected.timestamp_ms, expected.offset))
-        newest = log.max_timestamp()
+        newest = log.reader.max_timestamp()
         expected = max(visible, key=lambda one: (one.timestamp_ms, -one.offset), default=None)
         assert newest == (None if expected is None else (expected.timestamp_ms, expected.offset))
 
     def _require_reader(self, reader: Consumer) -> None:
         """It has seen the last value of every key, whatever was cleaned under its hands."""
         known = table_of(one for one in reader.catch_up() if one.key is not None)
-        assert known == self.oracle.final_values(reader.start_offset, self.log.last_stable_offset)
+        assert known == self.oracle.final_values(reader.start_offset, self.log.offsets.last_stable_offset)
 
     def restart(self, *, is_clean: bool, loses_files: bool = False) -> None:
         """End the process, in order or not, and find the same; also where the files are lost that only say
         what follows from the batches, or what was known to be durable."""
         records = read_local(self.log)
-        start_offset = self.log.log_start_offset
+        start_offset = self.log.offsets.log_start_offset
         producers = self._producers_since(start_offset)
-        stable_offset = self.log.last_stable_offset
-        self.log.flush()
+        stable_offset = self.log.offsets.last_stable_offset
+        self.log.flusher.flush()
         if is_clean:
             self.machine.stop()
         else:
@@ -325,7 +329,7 @@ class CleaningHistory:
         known = {producer_id for producer_id, *_ in producers}
         # Of the others all data lay below the log's start: of them it knows an epoch at most, by a marker.
         assert [entry for entry in self._producers_since(start_offset) if entry[0] in known] == producers
-        assert self.log.last_stable_offset == stable_offset
+        assert self.log.offsets.last_stable_offset == stable_offset
         for entry in self.log.producers():
             # Its batches lay below the log's start, and only a snapshot knew of them.
             self._sequences[entry.producer_id] = entry.next_sequence

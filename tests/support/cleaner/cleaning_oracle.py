@@ -99,8 +99,8 @@ class CleaningOracle:
         log.check()
         after = read_local(log)
         if before is not None:
-            self._require_part(before, after, log.log_start_offset)
-        start_offset = log.log_start_offset
+            self._require_part(before, after, log.offsets.log_start_offset)
+        start_offset = log.offsets.log_start_offset
         users = {one.offset: one for one in after if one.offset in self.history}
         for offset, one in users.items():
             assert one == self.history[offset].record, "a record has changed"
@@ -110,7 +110,7 @@ class CleaningOracle:
         committed = [
             one
             for offset, one in users.items()
-            if self.history[offset].is_committed and start_offset <= offset < log.last_stable_offset
+            if self.history[offset].is_committed and start_offset <= offset < log.offsets.last_stable_offset
         ]
         for max_bytes in (1, 1 << 20):
             found = read_as_consumer(log, Isolation.TXN_COMMITTED, max_bytes)

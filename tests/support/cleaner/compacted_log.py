@@ -99,11 +99,11 @@ class CompactedLog:
                 transaction = producer_id, self._open[producer_id]
             producer = BatchProducer(producer_id, 0, sequence, is_transactional)
         data = encode_batch(records, codec=codec, producer=producer)
-        info = self.log.append_as_leader(data, self.leader_epoch)
+        info = self.log.appender.append_as_leader(data, self.leader_epoch)
         assert not info.is_duplicate
         if producer_id is not None:
             self.last_sent[producer_id] = data, info.last_offset
-        is_stamped = self.log.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        is_stamped = self.log.local_log.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         for delta, one in enumerate(records):
             placed = one._replace(offset=info.base_offset + delta)
             if is_stamped:
@@ -114,7 +114,7 @@ class CompactedLog:
     def end(self, producer_id: int, *, committed: bool) -> None:
         """End the producer's transaction; nothing where none is open."""
         if producer_id in self._open:
-            info = self.log.append_end_transaction_marker(
+            info = self.log.appender.append_end_transaction_marker(
                 producer_id, 0, 0, committed=committed, leader_epoch=self.leader_epoch
             )
             transaction = producer_id, self._open.pop(producer_id)
@@ -169,7 +169,7 @@ class CompactedLog:
         """Go on where only that was left. What lies above the log's end then was never published, and a
         transaction whose marker does is open again."""
         self.restart_from(disk)
-        end_offset = self.log.log_end_offset
+        end_offset = self.log.offsets.log_end_offset
         self.published = {offset: one for offset, one in self.published.items() if offset < end_offset}
         lost = [one for one in self.outcomes if self._marker_offsets[one] >= end_offset]
         for transaction in lost:
@@ -202,7 +202,7 @@ class CompactedLog:
         self.log.check()
         known = {entry.producer_id: entry.next_sequence for entry in self.log.producers()}
         for producer_id, (_, last_offset) in self.last_sent.items():
-            if last_offset < self.log.log_start_offset:
+            if last_offset < self.log.offsets.log_start_offset:
                 # Nothing in the log tells of it any more.
                 self._sequences[producer_id] = known.get(producer_id, 0)
 
@@ -222,12 +222,12 @@ class CompactedLog:
 
     def final_records(self, end_offset: int | None = None) -> list[Record]:
         """Of each key the last committed record below there, in the order of their offsets."""
-        last = {one.key: one for one in self.committed(self.log.log_start_offset, end_offset)}
+        last = {one.key: one for one in self.committed(self.log.offsets.log_start_offset, end_offset)}
         return sorted(last.values(), key=lambda one: one.offset)
 
     def table(self, end_offset: int | None = None) -> dict[bytes | None, bytes]:
         """What a table holds that applied all committed records from the log's start on up to there."""
-        return table_of(self.committed(self.log.log_start_offset, end_offset))
+        return table_of(self.committed(self.log.offsets.log_start_offset, end_offset))
 
     def read(self, isolation: Isolation = Isolation.TXN_COMMITTED, max_bytes: int = 1 << 20) -> list[Record]:
         return Consumer(self.log, isolation=isolation).catch_up(max_bytes=max_bytes)
@@ -235,9 +235,9 @@ class CompactedLog:
     def headers(self) -> list[BatchHeader]:
         """Of all batches that are there."""
         found: list[BatchHeader] = []
-        offset = self.log.local_log_start_offset
-        while offset < self.log.log_end_offset:
-            data = self.log.read(offset, 1 << 20, Isolation.LOG_END)
+        offset = self.log.offsets.local_log_start_offset
+        while offset < self.log.offsets.log_end_offset:
+            data = self.log.reader.read(offset, 1 << 20, Isolation.LOG_END)
             found += [header for _, header in batches(data.batches)]
             offset = data.next_offset
         return found

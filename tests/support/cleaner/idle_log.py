@@ -93,7 +93,9 @@ class IdleLog:
     def horizons(self) -> set[int]:
         """The times that are written into batches."""
         headers = (
-            located.header for segment in self._history.log.local_segments for located in segment.batches()
+            located.header
+            for segment in self._history.log.local_log.segments
+            for located in segment.batches()
         )
         return {header.delete_horizon_ms for header in headers if header.delete_horizon_ms is not None}
 
@@ -104,7 +106,7 @@ class IdleLog:
             one
             for one in read_local(history.log)
             if one.offset in history.oracle.history
-            and history.log.log_start_offset <= one.offset
+            and history.log.offsets.log_start_offset <= one.offset
             and history.oracle.history[one.offset].batch_last_offset < history.first_dirty_offset
         ]
 
@@ -112,7 +114,7 @@ class IdleLog:
         """Offsets of the markers that are clean, and of whose transactions no batch is left."""
         history, found = self._history, list[int]()
         with_data: set[int] = set()
-        for segment in history.log.local_segments:
+        for segment in history.log.local_log.segments:
             for _, header in segment.batches():
                 if header.base_offset >= history.first_dirty_offset:
                     return found

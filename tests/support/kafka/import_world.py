@@ -46,7 +46,7 @@ class ImportWorld:
             for number in range(count):
                 log = broker.open_log(TopicPartition(name, number), topic_id, SMALL_SEGMENTS)
                 for _ in range(30):
-                    log.append_as_leader(encode_batch([Record(0, 5, b"k", b"v" * 100)]), 7)
+                    log.appender.append_as_leader(encode_batch([Record(0, 5, b"k", b"v" * 100)]), 7)
         broker.close()
 
     def broker(self) -> LogManager:

@@ -19,7 +19,7 @@ class Consumer:
     ) -> None:
         """`offset`: None for the log's start. With `LOG_END` it gets the markers, too."""
         self.log = log
-        self.offset = log.log_start_offset if offset is None else offset
+        self.offset = log.offsets.log_start_offset if offset is None else offset
         self.start_offset = self.offset
         self.records: list[Record] = []
         self._isolation = isolation
@@ -28,14 +28,14 @@ class Consumer:
     def end_offset(self) -> int:
         """Where there is nothing to read any more, for now."""
         if self._isolation is Isolation.TXN_COMMITTED:
-            return self.log.last_stable_offset
-        return self.log.log_end_offset
+            return self.log.offsets.last_stable_offset
+        return self.log.offsets.log_end_offset
 
     def poll(self, max_bytes: int = 1) -> bool:
         """Read on; False at the end."""
         if self.offset >= self.end_offset:
             return False
-        offset = max(self.offset, self.log.log_start_offset)
+        offset = max(self.offset, self.log.offsets.log_start_offset)
         found, self.offset = read_on(self.log, offset, self._isolation, max_bytes)
         for one in found:
             assert not self.records or self.records[-1].offset < one.offset, "a consumer goes back"
@@ -68,12 +68,12 @@ def table_of(records: Iterable[Record]) -> dict[bytes | None, bytes]:
 def read_as_consumer(log: UnifiedLog, isolation: Isolation, max_bytes: int) -> list[Record]:
     """The decided records of the local log, as Kafka's consumer finds them, who has no `LOG_END`."""
     assert isolation is not Isolation.LOG_END
-    return read_up_to(log.last_stable_offset, log, isolation, max_bytes)
+    return read_up_to(log.offsets.last_stable_offset, log, isolation, max_bytes)
 
 
 def read_up_to(end_offset: int, log: UnifiedLog, isolation: Isolation, max_bytes: int) -> list[Record]:
     """From the local log start on. With `LOG_END` the markers are there, too."""
-    offset, records = log.local_log_start_offset, list[Record]()
+    offset, records = log.offsets.local_log_start_offset, list[Record]()
     while offset < end_offset:
         found, offset = read_on(log, offset, isolation, max_bytes)
         records += found
@@ -83,7 +83,7 @@ def read_up_to(end_offset: int, log: UnifiedLog, isolation: Isolation, max_bytes
 def read_on(log: UnifiedLog, offset: int, isolation: Isolation, max_bytes: int) -> tuple[list[Record], int]:
     """What a consumer gets by one read from there, and where the next one begins. With `LOG_END` it gets
     the markers, too."""
-    data = log.read(offset, max_bytes, isolation)
+    data = log.reader.read(offset, max_bytes, isolation)
     assert data.next_offset > offset, "a reader would stand still"
     if isolation is not Isolation.LOG_END:
         return committed_records(data, offset), data.next_offset

@@ -104,16 +104,16 @@ class LogLedger:
         marker = EndTransactionMarker(control_type, self._sequence)
         [record] = decode(marker.to_batch(producer_id, 0, 0))
         self.producers.notes[record.value] = BatchNote(producer_id, is_abort=not committed)
-        offset = log.log_end_offset
+        offset = log.offsets.log_end_offset
         marked = record._replace(offset=offset, timestamp_ms=now_ms)
         self.attempted.setdefault(offset, []).append(marked)
-        was_offline = log.is_offline
+        was_offline = log.availability.is_offline
         try:
-            info = log.append_end_transaction_marker(
+            info = log.appender.append_end_transaction_marker(
                 producer_id, 0, self._sequence, committed=committed, leader_epoch=self.leader_epoch
             )
         except LogStoreError as failure:
-            if was_offline or not log.is_offline:
+            if was_offline or not log.availability.is_offline:
                 self._forget([record])
             return failure
         assert info.base_offset == info.last_offset == offset
@@ -123,17 +123,17 @@ class LogLedger:
 
     def append(self, log: UnifiedLog, requests: Sequence[bytes]) -> list[AppendInfo | LogStoreError]:
         """`append_group`, written down. Errors are returned, not raised."""
-        next_offset = log.log_end_offset
+        next_offset = log.offsets.log_end_offset
         for request in requests:
             records = decode_all(request)
             for delta, record in enumerate(records):
                 offset = next_offset + delta
                 self.attempted.setdefault(offset, []).append(record._replace(offset=offset))
             next_offset += len(records)
-        was_offline = log.is_offline
-        outcomes = log.append_group(requests, self.leader_epoch)
+        was_offline = log.availability.is_offline
+        outcomes = log.appender.append_group(requests, self.leader_epoch)
         # An acknowledgement also says that fewer records than that wait for a sync.
-        promised_offset = log.log_end_offset - log.config.flush_messages + 1
+        promised_offset = log.offsets.log_end_offset - log.local_log.config.flush_messages + 1
         has_acknowledged = any(not isinstance(outcome, LogStoreError) for outcome in outcomes)
         if has_acknowledged:
             self.durable_end_offset = max(self.durable_end_offset, promised_offset)
@@ -141,7 +141,7 @@ class LogLedger:
             records = decode_all(request)
             if isinstance(outcome, LogStoreError):
                 # Where a sync failed that the append was to wait for, nobody knows what is stored of it.
-                if was_offline or not log.is_offline:
+                if was_offline or not log.availability.is_offline:
                     self._forget(records)
                 continue
             assert outcome.size_bytes == len(request)
@@ -158,39 +158,39 @@ class LogLedger:
             self.attempted[offset] = [record for record in records if record.value not in values]
 
     def flush(self, log: UnifiedLog) -> None:
-        self.durable_end_offset = max(self.durable_end_offset, log.flush())
+        self.durable_end_offset = max(self.durable_end_offset, log.flusher.flush())
 
     def note_starts(self, log: UnifiedLog) -> None:
         """After a deletion that was acknowledged."""
-        self.log_start_offset = max(self.log_start_offset, log.log_start_offset)
-        self.local_start_offset = max(self.local_start_offset, log.local_log_start_offset)
+        self.log_start_offset = max(self.log_start_offset, log.offsets.log_start_offset)
+        self.local_start_offset = max(self.local_start_offset, log.offsets.local_log_start_offset)
 
     def restart_at(self, log: UnifiedLog, offset: int) -> None:
         """`truncate_fully_and_start_at`: until it returns, the log may still be the old one, or a beginning
         of it."""
         self.durable_end_offset = self.local_start_offset = 0
         self.log_start_offset = min(self.log_start_offset, offset)
-        log.truncate_fully_and_start_at(offset)
+        log.truncation.truncate_fully_and_start_at(offset)
         self._dropped = {}
         self.acknowledged = {}
         self.attempted = {}
         self.durable_end_offset = self.local_start_offset = offset
-        self.log_start_offset = log.log_start_offset
+        self.log_start_offset = log.offsets.log_start_offset
 
     def truncate_to(self, log: UnifiedLog, offset: int) -> None:
         """Until it returns, the log may still be what it was, or a beginning of it."""
-        if offset < log.local_log_start_offset:
+        if offset < log.offsets.local_log_start_offset:
             # Nothing local is left; the log begins anew.
             self.restart_at(log, offset)
             return
-        end_offset = min(offset, log.log_end_offset)
-        if end_offset < log.log_end_offset:
+        end_offset = min(offset, log.offsets.log_end_offset)
+        if end_offset < log.offsets.log_end_offset:
             # Batches go as a whole.
             end_offset -= self._indexes.get(self.acknowledged[end_offset].value, 0)
         self.durable_end_offset = min(self.durable_end_offset, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.local_start_offset = min(self.local_start_offset, end_offset)
-        assert log.truncate_to(offset) == end_offset
+        assert log.truncation.truncate_to(offset) == end_offset
         self.acknowledged = {at: record for at, record in self.acknowledged.items() if at < end_offset}
         self.attempted = {at: records for at, records in self.attempted.items() if at < end_offset}
 
@@ -198,8 +198,8 @@ class LogLedger:
         """The log holds what it must and nothing that it must not. Afterwards the ledger describes this very
         log."""
         log.check()
-        start_offset, end_offset = log.local_log_start_offset, log.log_end_offset
-        assert log.log_start_offset >= self.log_start_offset
+        start_offset, end_offset = log.offsets.local_log_start_offset, log.offsets.log_end_offset
+        assert log.offsets.log_start_offset >= self.log_start_offset
         assert start_offset >= self.local_start_offset
         assert end_offset >= self.durable_end_offset, "what was flushed is lost"
         if not after_crash:
@@ -216,7 +216,7 @@ class LogLedger:
         self._verify_times(log, records)
         if after_crash:
             # What is served from now on must survive another crash.
-            assert log.recovery_point == end_offset
+            assert log.offsets.recovery_point == end_offset
             self.durable_end_offset = end_offset
             self.acknowledged = {record.offset: record for record in records}
             self.attempted = {record.offset: [record] for record in records}
@@ -229,8 +229,12 @@ class LogLedger:
 
         Such a log begins there, empty, and knows no producer any more, as Kafka's.
         """
-        segments = log.segments()
-        return len(segments) == 1 and segments[0].base_offset == log.log_end_offset and not log.producers()
+        segments = log.reader.segments()
+        return (
+            len(segments) == 1
+            and segments[0].base_offset == log.offsets.log_end_offset
+            and not log.producers()
+        )
 
     def verify_producers(self, log: UnifiedLog) -> None:
         """The log knows of its producers what follows from its records, and readers of committed records get
@@ -250,28 +254,28 @@ class LogLedger:
             if entry.current_txn_first_offset is not None
         }
         assert opened == view.open_transactions
-        stable_offset = view.last_stable_offset(log.log_start_offset, log.high_watermark)
-        assert log.last_stable_offset == stable_offset
+        stable_offset = view.last_stable_offset(log.offsets.log_start_offset, log.offsets.high_watermark)
+        assert log.offsets.last_stable_offset == stable_offset
         everything = (self._dropped | self.acknowledged).items()
         committed = self.producers.committed([record for _, record in sorted(everything)], stable_offset)
-        start_offset = log.local_log_start_offset
+        start_offset = log.offsets.local_log_start_offset
         expected = [record for record in committed if record.offset >= start_offset]
         for max_bytes in (1, _READ_BYTES):
             assert read_as_consumer(log, Isolation.TXN_COMMITTED, max_bytes) == expected
 
     def _verify_times(self, log: UnifiedLog, records: Sequence[Record]) -> None:
-        visible = [record for record in records if record.offset < log.high_watermark]
-        found = log.max_timestamp()
+        visible = [record for record in records if record.offset < log.offsets.high_watermark]
+        found = log.reader.max_timestamp()
         newest_ms = max((record.timestamp_ms for record in visible), default=None)
         assert (found.timestamp_ms if found else None) == newest_ms
         samples = visible[:1] + visible[len(visible) // 2 :][:1] + visible[-1:]
         for wanted in sorted({record.timestamp_ms + delta for record in samples for delta in (0, 1)}):
             expected = next((record for record in visible if record.timestamp_ms >= wanted), None)
-            answer = log.offset_for_timestamp(wanted)
+            answer = log.reader.offset_for_timestamp(wanted)
             assert (answer.offset if answer else None) == (expected.offset if expected else None)
 
 
 def read_local(log: UnifiedLog, max_bytes: int = _READ_BYTES) -> list[Record]:
     """Every record from the local log start to the log end, markers included, in order, read as a consumer
     would."""
-    return read_up_to(log.log_end_offset, log, Isolation.LOG_END, max_bytes)
+    return read_up_to(log.offsets.log_end_offset, log, Isolation.LOG_END, max_bytes)

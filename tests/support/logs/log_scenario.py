@@ -67,7 +67,7 @@ class LogScenario:
             "commit": lambda words: self._end(int(words[0]), committed=True),
             "abort": lambda words: self._end(int(words[0]), committed=False),
             "roll": lambda _: _quiet(self._log.roll),
-            "flush": lambda _: _quiet(self._log.flush),
+            "flush": lambda _: _quiet(self._log.flusher.flush),
             "wait": lambda words: _quiet(lambda: self._machine.clock.advance(_duration_ms(words[0]))),
             "clock": self._jump,
             "retain": self._retain,
@@ -122,11 +122,11 @@ class LogScenario:
             producer = BatchProducer(producer_id, 0, sequence, is_transactional)
             self._sequences[producer_id] = sequence + len(records)
         data = encode_batch(records) if producer is None else encode_batch(records, producer=producer)
-        self._log.append_as_leader(data, _LEADER_EPOCH)
+        self._log.appender.append_as_leader(data, _LEADER_EPOCH)
         yield from ()
 
     def _end(self, producer_id: int, *, committed: bool) -> Iterator[str]:
-        self._log.append_end_transaction_marker(
+        self._log.appender.append_end_transaction_marker(
             producer_id, 0, 0, committed=committed, leader_epoch=_LEADER_EPOCH
         )
         yield from ()
@@ -137,8 +137,8 @@ class LogScenario:
         yield from ()
 
     def _retain(self, _: list[str]) -> Iterator[str]:
-        count = self._log.delete_old_segments()
-        future_count = self._log.future_segment_count
+        count = self._log.retention.delete_old_segments()
+        future_count = self._log.retention.future_segment_count
         yield f"{count} segments deleted" + (f", {future_count} of the future" if future_count else "")
 
     def _truncate(self, words: list[str]) -> Iterator[str]:
@@ -191,9 +191,9 @@ class LogScenario:
 
     def _show(self, _: list[str]) -> Iterator[str]:
         log = self._log
-        end = f"stable end {log.last_stable_offset}, end {log.log_end_offset}"
-        yield f"log start {log.log_start_offset}, {end}"
-        for segment in log.segments():
+        end = f"stable end {log.offsets.last_stable_offset}, end {log.offsets.log_end_offset}"
+        yield f"log start {log.offsets.log_start_offset}, {end}"
+        for segment in log.reader.segments():
             data = self._disk.read_file(f"{PARTITION_DIR}/{segment.base_offset:020d}.log")[
                 : segment.size_bytes
             ]
@@ -205,10 +205,12 @@ class LogScenario:
         options, flags = _split_options(words, ("from",))
         is_committed = "committed" in flags
         isolation = Isolation.TXN_COMMITTED if is_committed else Isolation.HIGH_WATERMARK
-        offset = int(options.get("from", self._log.log_start_offset))
-        end_offset = self._log.last_stable_offset if is_committed else self._log.high_watermark
+        offset = int(options.get("from", self._log.offsets.log_start_offset))
+        end_offset = (
+            self._log.offsets.last_stable_offset if is_committed else self._log.offsets.high_watermark
+        )
         while offset < end_offset:
-            fetched = self._log.read(offset, 1 << 20, isolation)
+            fetched = self._log.reader.read(offset, 1 << 20, isolation)
             for position, header in batches(fetched.batches):
                 if not header.is_control and not _is_aborted(header, fetched.aborted_transactions):
                     shown = (

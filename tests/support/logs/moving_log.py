@@ -86,7 +86,7 @@ class MovingLog:
         paths = [path for path in self.disk.inner.contents() if path.endswith("-delete")]
         for directory in DATA_DIRS:
             path = f"{directory}/{PARTITION}"
-            if path != self.log.directory and self.disk.inner.exists(path):
+            if path != self.log.local_log.directory and self.disk.inner.exists(path):
                 paths.append(path)
         return paths
 

@@ -43,9 +43,9 @@ class VariedLog:
         log = machine.start()
         now_ms = machine.clock.now_ms()
         for data in _batches(now_ms):
-            log.append_as_follower(data)
-        log.append_as_leader(encode_batch([Record(0, now_ms + 60, b"last", b"one")]), 9)
-        self.end_offset = log.log_end_offset
+            log.appender.append_as_follower(data)
+        log.appender.append_as_leader(encode_batch([Record(0, now_ms + 60, b"last", b"one")]), 9)
+        self.end_offset = log.offsets.log_end_offset
         machine.stop()
         self.contents = disk.contents()
         self.batches = tuple(self._placed())

@@ -94,10 +94,10 @@ def end_transaction(
 ) -> AppendInfo:
     """Append a marker as durable as the topic, and wake the readers."""
     epoch = partition.shard.leader_epoch()
-    marker = partition.log.append_end_transaction_marker(
+    marker = partition.log.appender.append_end_transaction_marker(
         producer_id, producer_epoch, 0, committed=committed, leader_epoch=epoch
     )
-    partition.log.flush()
+    partition.log.flusher.flush()
     partition.signal.notify()
     return marker
 

@@ -112,14 +112,14 @@ class TieredLogs:
 
     def append(self, log: UnifiedLog, records: Sequence[Record]) -> list[Record]:
         """Append a batch; returns the records with their offsets."""
-        info = log.append_as_leader(encode_batch(records), self.claimed.epoch)
+        info = log.appender.append_as_leader(encode_batch(records), self.claimed.epoch)
         return [record._replace(offset=info.base_offset + number) for number, record in enumerate(records)]
 
     def seal(self) -> None:
         """Roll and flush every log, so that all of it may be uploaded."""
         for log in self.logs.values():
             log.roll()
-            log.flush()
+            log.flusher.flush()
 
     def upload(self) -> UploadReport:
         """One pass over all logs."""
@@ -127,7 +127,7 @@ class TieredLogs:
         for log in self.logs.values():
             topic = self.catalog.by_id(log.topic_id)
             assert topic is not None
-            hashing = KeyHashing(topic.hash_key) if log.config.is_compacted else None
+            hashing = KeyHashing(topic.hash_key) if log.local_log.config.is_compacted else None
             candidates.append(UploadCandidate(log, hashing))
         return self.uploader.upload(candidates, epoch=self.claimed.epoch)
 

@@ -254,7 +254,7 @@ class LogTorture:
         for log in manager.logs():
             reader = TortureReader(log)
             reader.read_to_end()
-            if log.config.is_compacted:
+            if log.local_log.config.is_compacted:
                 self._require_all(reader)
 
     def _require_all(self, reader: TortureReader) -> None:
@@ -371,10 +371,10 @@ class LogTorture:
 
     def _delete_records(self, log: UnifiedLog, chance: random.Random) -> None:
         """Now and then. Of a compacted log few: there would be nothing left to be sure of."""
-        is_compacted = log.config.is_compacted
+        is_compacted = log.local_log.config.is_compacted
         if log.topic_partition.topic in _WHOLE or chance.random() >= (0.06 if is_compacted else 0.1):
             return
-        start_offset, end_offset = log.log_start_offset, log.high_watermark
+        start_offset, end_offset = log.offsets.log_start_offset, log.offsets.high_watermark
         part = chance.random() ** (4 if is_compacted else 1)
         log.increment_log_start_offset(start_offset + int(part * (end_offset - start_offset)))
         self._counts.compacted_deletions += is_compacted

@@ -56,7 +56,7 @@ class TortureProducer:
         if self._random.random() < 0.5:
             self._ledger.note(log.topic_partition, self._append(log, is_transactional=False))
             if self._random.random() < 0.02:
-                log.flush()
+                log.flusher.flush()
             return
         values: dict[bytes, LastValue] = {}
         for _ in range(self._random.randint(1, 4)):
@@ -65,7 +65,7 @@ class TortureProducer:
         # Noted before, because a reader may be quicker than this thread.
         if is_committed:
             self._ledger.note(log.topic_partition, values)
-        log.append_end_transaction_marker(
+        log.appender.append_end_transaction_marker(
             2 * self._number + 1, 0, 0, committed=is_committed, leader_epoch=LEADER_EPOCH
         )
         self.committed_count += is_committed
@@ -80,7 +80,7 @@ class TortureProducer:
             codec=self._random.choice(_CODECS),
             producer=BatchProducer(producer_id, 0, sequence, is_transactional),
         )
-        info = log.append_as_leader(batch, LEADER_EPOCH)
+        info = log.appender.append_as_leader(batch, LEADER_EPOCH)
         self._sequences[log, producer_id] = sequence + len(records)
         self.batch_count += 1
         return {

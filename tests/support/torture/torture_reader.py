@@ -19,21 +19,23 @@ class TortureReader:
 
     def __init__(self, log: UnifiedLog) -> None:
         self._log = log
-        self._offset = log.log_start_offset
+        self._offset = log.offsets.log_start_offset
         self.view = KeyedView(log.topic_partition, self._offset)
 
     def read_on(self) -> bool:
         """Read what one fetch gives; False where the reader has caught up. Raises AssertionError where it is
         not in order."""
-        end_offset = self._log.last_stable_offset
+        end_offset = self._log.offsets.last_stable_offset
         if self._offset >= end_offset:
             return False
         try:
-            fetched = self._log.read(self._offset, _FETCH_BYTES, Isolation.TXN_COMMITTED)
+            fetched = self._log.reader.read(self._offset, _FETCH_BYTES, Isolation.TXN_COMMITTED)
         except OffsetOutOfRangeError:
             # Retention was quicker, as it may be, or who deletes records.
-            assert self._offset < self._log.log_start_offset, f"{self._log.topic_partition} at {self._offset}"
-            self._offset = self._log.log_start_offset
+            assert self._offset < self._log.offsets.log_start_offset, (
+                f"{self._log.topic_partition} at {self._offset}"
+            )
+            self._offset = self._log.offsets.log_start_offset
             return True
         self._take(fetched)
         self._offset = fetched.next_offset
@@ -46,7 +48,7 @@ class TortureReader:
     def differences(self, ledger: KeyedLedger) -> list[str]:
         """Where it differs from what it is to be; once it has read to the end."""
         last_values = ledger.last_values(self._log.topic_partition)
-        return self.view.differences(last_values, self._log.log_start_offset)
+        return self.view.differences(last_values, self._log.offsets.log_start_offset)
 
     def _take(self, fetched: FetchData) -> None:
         for record in committed_records(fetched, self._offset):

@@ -79,7 +79,7 @@ def test_a_log_is_looked_at_again_once_nobody_else_can_change_it() -> None:
 
     found = manager.take_filthiest(fill)
     assert found is not None
-    assert (found.first_uncleanable_offset, found.log.log_end_offset) == (5, 5)
+    assert (found.first_uncleanable_offset, found.log.offsets.log_end_offset) == (5, 5)
     manager.release(found.partition)
 
     def clean(log: UnifiedLog) -> bool:
@@ -133,7 +133,7 @@ def test_a_clean_that_ends_as_it_is_paused_counts() -> None:
         with manager.paused(partition):
             seen.append(checkpoint_on_disk(machine))
             manager.lower(partition, 1)
-            found.log.truncate_to(1)
+            found.log.truncation.truncate_to(1)
 
     paused = Paused(machine, pause_and_truncate)
     manager.done(found, 2)

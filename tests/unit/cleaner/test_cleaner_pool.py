@@ -148,7 +148,7 @@ def test_each_clean_that_came_to_its_end_is_told(caplog: pytest.LogCaptureFixtur
     assert machine.cleaner.clean_filthiest()
     assert machine.fake.partitions == [0, 1]
     [told] = [record for record in caplog.records if record.levelno == logging.INFO]
-    end_offset = first.local_segments.active.base_offset
+    end_offset = first.local_log.segments.active.base_offset
     assert told.message == (
         f"a clean of {first.topic_partition} has ended, first_dirty_offset=`0` end_offset=`{end_offset}`"
         " duration_ms=`700` mapped_bytes=`0` map_entry_count=`3` max_map_entry_count=`12`"
@@ -191,7 +191,7 @@ def test_one_log_that_fails_keeps_no_other_waiting() -> None:
     assert (failure.partition, failure.kind) == (bad, FailureKind.DAMAGE)
     assert "path=`/data/x.log` position=`9`" in failure.reason
     assert stats.uncleanable[DATA_DIR] == (1, failure.dirty_bytes)
-    assert failure.dirty_bytes == machine.log_manager.log(bad).segments()[0].size_bytes
+    assert failure.dirty_bytes == machine.log_manager.log(bad).reader.segments()[0].size_bytes
     # What comes meanwhile waits, too.
     machine.fill(machine.log_manager.log(bad), 7)
     machine.clock.advance(1)
@@ -248,9 +248,9 @@ def test_the_retention_of_compacted_logs_goes_on_whatever_fails() -> None:
     compact.increment_log_start_offset(2)
     machine.cleaner.start()
     machine.machine.scheduler.run_due()
-    assert (both.local_log_start_offset, compact.local_log_start_offset) == (0, 2)
+    assert (both.offsets.local_log_start_offset, compact.offsets.local_log_start_offset) == (0, 2)
     machine.clock.advance(120_000)
-    assert (both.local_log_start_offset, compact.local_log_start_offset) == (4, 2)
+    assert (both.offsets.local_log_start_offset, compact.offsets.local_log_start_offset) == (4, 2)
     assert machine.fake.seen == []
 
 
@@ -288,19 +288,19 @@ def test_retention_goes_on_for_a_log_that_cannot_be_cleaned() -> None:
     machine.machine.scheduler.run_due()
     assert machine.cleaner.stats().failures[0].kind is FailureKind.FULL_DISK
     machine.clock.advance(120_000)
-    assert log.local_log_start_offset == 2
+    assert log.offsets.local_log_start_offset == 2
 
 
 def test_retention_leaves_out_what_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = CleanedMachine()
     logs = machine.filled(3)
     for log in logs:
-        log.increment_log_start_offset(log.high_watermark)
+        log.increment_log_start_offset(log.offsets.high_watermark)
 
     def refuse() -> int:
         raise CorruptRecordError("a timestamp is not what was written")
 
-    monkeypatch.setattr(logs[1], "delete_old_segments", refuse)
+    monkeypatch.setattr(logs[1].retention, "delete_old_segments", refuse)
     with machine.manager.paused(machine.partition(0)):
         assert machine.cleaner.delete_old_segments() == 1
     assert machine.cleaner.delete_old_segments() == 1

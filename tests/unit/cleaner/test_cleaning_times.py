@@ -90,10 +90,10 @@ def test_the_batch_before_the_high_watermark_stays() -> None:
     cleaned.put((b"a", b"1"))
     now_ms = cleaned.machine.clock.now_ms()
     for _ in range(2):
-        cleaned.log.append_as_leader(encode_batch([Record(0, now_ms, None, b"without a key")]), 1)
-    cleaned.log.flush()
+        cleaned.log.appender.append_as_leader(encode_batch([Record(0, now_ms, None, b"without a key")]), 1)
+    cleaned.log.flusher.flush()
     cleaned.put((b"b", b"1"))
-    assert cleaned.log.high_watermark == 3
+    assert cleaned.log.offsets.high_watermark == 3
     cleaned.clean()
     assert cleaned.end_offset == 3
     assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [
@@ -169,7 +169,7 @@ def test_a_tombstone_whose_time_has_passed_waits_for_the_next_clean_of_its_log()
 def test_a_marker_that_alone_tells_the_epoch_of_its_producer_stays_whole_until_that_is_forgotten() -> None:
     cleaned = Cleaned()
     cleaned.put_as(1, 0, (b"a", b"1"))
-    cleaned.log.append_end_transaction_marker(1, 1, 1, committed=True, leader_epoch=1)
+    cleaned.log.appender.append_end_transaction_marker(1, 1, 1, committed=True, leader_epoch=1)
     cleaned.put((b"a", b"2"))
     assert [entry.batches for entry in cleaned.log.producers()] == [()]
     for _ in range(4):

@@ -58,14 +58,14 @@ def test_an_idle_log_is_not_sealed_before_its_wait_is_over() -> None:
     found = machine.manager.take_filthiest()
     assert found is not None
     machine.manager.failed(log, OSError(ENOSPC, "no space"))
-    log.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"k", b"v")]), 1)
+    log.appender.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"k", b"v")]), 1)
     machine.clock.advance(2 * LAG_MS)
     assert machine.manager.take_filthiest() is None
-    assert (log.active_base_offset, log.log_end_offset) == (2, 3)
+    assert (log.local_log.segments.active.base_offset, log.offsets.log_end_offset) == (2, 3)
     machine.clock.advance(FIRST_DELAY_MS)
     found = machine.manager.take_filthiest()
     assert found is not None
-    assert (log.active_base_offset, found.first_uncleanable_offset) == (3, 3)
+    assert (log.local_log.segments.active.base_offset, found.first_uncleanable_offset) == (3, 3)
 
 
 def test_a_log_that_cannot_be_sealed_has_failed_once_for_each_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ class IdleMachine(CleanerMachine):
         records = [Record(0, now_ms, key, value) for key in keys for value in (b"v", None)]
         producer = BatchProducer(producer_id, 0, 0, is_transactional=True)
         producer = producer if producer_id >= 0 else BatchProducer()
-        log.append_as_leader(encode_batch(records, codec=codec, producer=producer), 1)
+        log.appender.append_as_leader(encode_batch(records, codec=codec, producer=producer), 1)
 
     def horizons_on_disk(self) -> dict[int, int]:
         entries = parse_checkpoint(self.machine.disk.read_file(PATH).decode())
@@ -197,8 +197,10 @@ def test_a_walk_knows_the_markers_that_wait() -> None:
     machine = IdleMachine()
     log = machine.open(0, CONFIG)
     machine.put(log, b"a", producer_id=7)
-    log.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
-    log.append_as_leader(encode_batch([Record(0, 0, b"b", b"v")], producer=BatchProducer(7, 0, 2)), 1)
+    log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
+    log.appender.append_as_leader(
+        encode_batch([Record(0, 0, b"b", b"v")], producer=BatchProducer(7, 0, 2)), 1
+    )
     machine.fill(log, 2)
     worker = machine.worker()
     assert worker.clean_filthiest()
@@ -220,9 +222,11 @@ def test_a_marker_is_looked_for_once_its_transaction_is_empty() -> None:
     log = machine.open(0, replace(CONFIG, min_cleanable_dirty_ratio=0.0))
     for sequence, key in enumerate((b"stays", b"goes")):
         producer = BatchProducer(7, 0, sequence, is_transactional=True)
-        log.append_as_leader(encode_batch([Record(0, 0, key, b"v")], producer=producer), 1)
-        log.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
-    log.append_as_leader(encode_batch([Record(0, 0, b"goes", b"w")], producer=BatchProducer(7, 0, 2)), 1)
+        log.appender.append_as_leader(encode_batch([Record(0, 0, key, b"v")], producer=producer), 1)
+        log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
+    log.appender.append_as_leader(
+        encode_batch([Record(0, 0, b"goes", b"w")], producer=BatchProducer(7, 0, 2)), 1
+    )
     machine.fill(log, 1)
     worker = machine.worker()
     assert worker.clean_filthiest()
@@ -264,7 +268,7 @@ def damaged(machine: IdleMachine) -> tuple[str, bytes]:
     """The file of a log that was cleaned, of which no horizon is known and no header can be read; and what
     was in it."""
     log = cleaned_once(machine)
-    disk, path = machine.machine.disk, log.local_segments[0].path
+    disk, path = machine.machine.disk, log.local_log.segments[0].path
     disk.unlink(PATH)
     whole = disk.read_file(path)
     overwrite(disk, path, b"\xff" * len(whole))
@@ -354,11 +358,11 @@ def test_a_truncation_below_what_is_clean_forgets_it() -> None:
     manager = machine.manager
     with manager.paused(log.topic_partition):
         manager.lower(log.topic_partition, 5)
-        log.truncate_to(5)
+        log.truncation.truncate_to(5)
     assert machine.horizons_on_disk() == {0: RETENTION_MS + machine.clock.now_ms()}
     with manager.paused(log.topic_partition):
         manager.lower(log.topic_partition, 2)
-        log.truncate_to(2)
+        log.truncation.truncate_to(2)
     assert machine.horizons_on_disk() == {}
     machine.clock.advance(RETENTION_MS)
     # What is clean is not sealed any more.
@@ -387,15 +391,15 @@ def test_while_a_transaction_is_open_again_nothing_below_is_touched() -> None:
     """A truncation took its marker, and what lies behind was clean."""
     machine = IdleMachine()
     log = machine.open(0, CONFIG)
-    log.append_as_leader(encode_batch([Record(0, 0, b"a", b"v")]), 1)
+    log.appender.append_as_leader(encode_batch([Record(0, 0, b"a", b"v")]), 1)
     machine.put(log, b"k", producer_id=7)
-    log.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
+    log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
     machine.put(log, b"k")
     log.roll()
     assert machine.worker().clean_filthiest()
     with machine.manager.paused(log.topic_partition):
         machine.manager.lower(log.topic_partition, 3)
-        log.truncate_to(3)
+        log.truncation.truncate_to(3)
     log.roll()
     machine.clock.advance(RETENTION_MS)
     before = read_local(log)
@@ -410,13 +414,13 @@ def test_a_disk_that_refuses_a_roll_is_told() -> None:
     disk = FaultyFileSystem()
     machine = IdleMachine(disk)
     log = machine.open(0, IN_TIME)
-    log.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"k", b"v")]), 1)
+    log.appender.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"k", b"v")]), 1)
     machine.clock.advance(LAG_MS + 1)
     disk.fail_at(disk.operation_count + 1, number=ENOSPC)
     assert machine.manager.take_filthiest() is None
     (failure,) = machine.manager.failures()
     assert failure.kind is FailureKind.FULL_DISK
-    assert not log.is_offline
+    assert not log.availability.is_offline
     assert machine.manager.take_filthiest() is None
     machine.clock.advance(MAX_DELAY_MS)
     assert machine.manager.take_filthiest() is not None
@@ -427,20 +431,20 @@ def test_what_nobody_appends_to_is_sealed_in_time_and_once(*, is_timed: bool) ->
     machine = IdleMachine()
     log = machine.open(0, IN_TIME)
     timestamp_ms = machine.clock.now_ms() if is_timed else -1
-    log.append_as_leader(encode_batch([Record(0, timestamp_ms, b"k", b"v")]), 1)
+    log.appender.append_as_leader(encode_batch([Record(0, timestamp_ms, b"k", b"v")]), 1)
     worker = machine.worker()
     machine.clock.advance(LAG_MS)
     assert not worker.clean_filthiest()
-    assert log.active_base_offset == 0
+    assert log.local_log.segments.active.base_offset == 0
     machine.clock.advance(1)
     assert worker.clean_filthiest()
-    assert (log.active_base_offset, machine.cleans[-1].first_uncleanable_offset) == (1, 1)
+    assert (log.local_log.segments.active.base_offset, machine.cleans[-1].first_uncleanable_offset) == (1, 1)
     for _ in range(3):
         machine.clock.advance(10 * LAG_MS)
         assert not worker.clean_filthiest()
-    assert [info.base_offset for info in log.segments()] == [0, 1]
-    log.append_as_follower(encode_batch([Record(0, 0, b"k", b"v")], base_offset=9, leader_epoch=1))
-    assert log.log_end_offset == 10
+    assert [info.base_offset for info in log.reader.segments()] == [0, 1]
+    log.appender.append_as_follower(encode_batch([Record(0, 0, b"k", b"v")], base_offset=9, leader_epoch=1))
+    assert log.offsets.log_end_offset == 10
     log.check()
 
 
@@ -454,16 +458,16 @@ def test_what_is_not_the_cleaners_is_not_sealed(who: str) -> None:
         "young": replace(IN_TIME, max_compaction_lag_ms=LAG_MS + 1),
     }.get(who, IN_TIME)
     log = machine.open(0, config)
-    log.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"k", b"v")]), 1)
+    log.appender.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"k", b"v")]), 1)
     machine.clock.advance(LAG_MS + 1)
     if who == "offline":
         disk.fail_at(disk.operation_count + 1, number=EIO)
         with pytest.raises(DataDirectoryError):
-            log.flush()
-        assert log.is_offline
+            log.flusher.flush()
+        assert log.availability.is_offline
     with ExitStack() as pauses:
         if who == "paused":
             pauses.enter_context(machine.manager.paused(log.topic_partition))
         assert machine.manager.take_filthiest() is None
-    assert log.active_base_offset == 0
+    assert log.local_log.segments.active.base_offset == 0
     assert machine.manager.failures() == ()

@@ -62,16 +62,16 @@ def test_a_marker_stays_while_data_of_its_transaction_waits_for_retention(*, com
     # It waits for a clean that finds no data any more, and that is made anyway.
     assert cleaned.result.horizon_ms == NO_HORIZON
     assert cleaned.machine.clock.now_ms() > now_ms
-    cleaned.log.flush()
+    cleaned.log.flusher.flush()
     cleaned.machine.kill()
     disk = cleaned.machine.disk
-    for name in disk.list_directory(cleaned.log.directory):
+    for name in disk.list_directory(cleaned.log.local_log.directory):
         if name.endswith(".snapshot"):
-            disk.unlink(f"{cleaned.log.directory}/{name}")
+            disk.unlink(f"{cleaned.log.local_log.directory}/{name}")
     cleaned.log = cleaned.machine.start()
     cleaned.log.check()
-    assert cleaned.log.last_stable_offset == cleaned.log.log_end_offset
-    cleaned.log.delete_old_segments()
+    assert cleaned.log.offsets.last_stable_offset == cleaned.log.offsets.log_end_offset
+    cleaned.log.retention.delete_old_segments()
     for _ in range(3):
         cleaned.clean(all_dirty=True)
         cleaned.machine.clock.advance(2000)
@@ -97,9 +97,9 @@ def test_nothing_is_cleaned_again_and_again_for_a_marker_that_has_to_stay(
     history.clean_all()
     assert [header.base_offset for header in history.headers() if header.is_control] == [2, 6]
     history.log.increment_log_start_offset(2)
-    assert history.log.local_segments.start_offset == 0
+    assert history.log.local_log.segments.start_offset == 0
     if is_dropped:
-        history.log.delete_old_segments()
+        history.log.retention.delete_old_segments()
     manager = history.machine.manager
     assert manager is not None
     clean_count = 0
@@ -110,7 +110,7 @@ def test_nothing_is_cleaned_again_and_again_for_a_marker_that_has_to_stay(
     assert 1 <= clean_count <= 3
     is_left = 2 in [header.base_offset for header in history.headers()]
     assert is_left == (not is_dropped)
-    history.log.delete_old_segments()
+    history.log.retention.delete_old_segments()
     history.put("y=1")
     for _ in range(2):
         history.clean_all()
@@ -129,7 +129,7 @@ def test_deleted_segments_that_go_during_a_clean_do_not_end_it() -> None:
 
     def drop() -> None:
         cleaned.log.increment_log_start_offset(2)
-        cleaned.log.delete_old_segments()
+        cleaned.log.retention.delete_old_segments()
 
     # What is dropped is dropped before the second pass asks for it.
     cleaned.log.roll()
@@ -163,13 +163,13 @@ def test_any_history_of_which_deleted_records_are_still_there(seed: int) -> None
             for producer_id in history.open_producers:
                 history.end(producer_id, committed=history.chance.random() < 0.5)
         if history.chance.random() < 0.1:
-            span = history.log.last_stable_offset - history.log.log_start_offset
+            span = history.log.offsets.last_stable_offset - history.log.offsets.log_start_offset
             history.log.increment_log_start_offset(
-                history.log.log_start_offset + int(history.chance.random() * span)
+                history.log.offsets.log_start_offset + int(history.chance.random() * span)
             )
         if history.chance.random() < 0.2:
             history.clean_all(history.chance.choice([1, 1000]))
-            assert history.read_table() == history.table(history.log.last_stable_offset)
+            assert history.read_table() == history.table(history.log.offsets.last_stable_offset)
             history.log.check()
         if history.chance.random() < 0.1:
             history.machine.clock.advance(COMPACTED.delete_retention_ms + 1)

@@ -59,16 +59,16 @@ class PoolMachine(CleanerMachine):
     def write(self, log: UnifiedLog, count: int) -> None:
         """So many segments with some keys each."""
         for _ in range(count):
-            first = log.log_end_offset
+            first = log.offsets.log_end_offset
             records = [
                 Record(0, self.clock.now_ms(), b"%d" % (offset % KEY_COUNT), b"%d" % offset)
                 for offset in range(first, first + 5)
             ]
-            log.append_as_leader(encode_batch(records), 1)
+            log.appender.append_as_leader(encode_batch(records), 1)
             log.roll()
 
     def leftovers(self, log: UnifiedLog) -> list[str]:
-        names = self.machine.disk.list_directory(log.directory)
+        names = self.machine.disk.list_directory(log.local_log.directory)
         return [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
 
 
@@ -99,7 +99,7 @@ def test_workers_clean_beside_each_other_and_beside_appends() -> None:
     while machine.cleaner.clean_filthiest():
         pass
     for log in logs:
-        assert values(log) == expected_values(log.log_end_offset)
+        assert values(log) == expected_values(log.offsets.log_end_offset)
         assert not machine.leftovers(log)
         log.check()
     stats = machine.cleaner.stats()
@@ -137,7 +137,7 @@ def end_at(number: int, kind: str) -> bool:
     machine = PoolMachine()
     log = machine.open(0, replace(COMPACTED, segment_bytes=1024))
     machine.write(log, SEGMENT_COUNT)
-    log.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"truncated", b"")]), 1)
+    log.appender.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"truncated", b"")]), 1)
     signals, told = SimpleQueue[str](), threading.Event()
 
     def at_check(count: int) -> None:
@@ -176,7 +176,7 @@ def end_at(number: int, kind: str) -> bool:
 def truncate(machine: PoolMachine, log: UnifiedLog) -> None:
     with machine.manager.paused(log.topic_partition):
         machine.manager.lower(log.topic_partition, END_OFFSET)
-        log.truncate_to(END_OFFSET)
+        log.truncation.truncate_to(END_OFFSET)
 
 
 def pause(machine: PoolMachine, log: UnifiedLog) -> None:
@@ -231,7 +231,7 @@ def refuse_at(number: int | None) -> int:
     machine.machine.scheduler.run_due()
     if number is None:
         return disk.operation_count - begun
-    if log.is_offline:
+    if log.availability.is_offline:
         # A sync was refused, or a rename: nobody knows what is on the disk. What takes space never ends so.
         assert not disk.trace[begun + number - 1].startswith("append ")
         return 0
@@ -253,7 +253,7 @@ def test_damage_names_the_segment_and_a_reset_tries_again_at_once() -> None:
     for log in (damaged, other):
         machine.write(log, 4)
     machine.cleaner.start()
-    path = f"{damaged.directory}/{5:020}.log"
+    path = f"{damaged.local_log.directory}/{5:020}.log"
     file = machine.machine.disk.open_append(path)
     whole = file.read_at(0, file.size())
     flip(file, whole, at=len(whole) - 3)
@@ -261,12 +261,12 @@ def test_damage_names_the_segment_and_a_reset_tries_again_at_once() -> None:
     (failure,) = machine.cleaner.stats().failures
     assert (failure.partition, failure.kind) == (damaged.topic_partition, FailureKind.DAMAGE)
     assert path in failure.reason
-    assert failure.dirty_bytes == sum(segment.size_bytes for segment in damaged.segments())
+    assert failure.dirty_bytes == sum(segment.size_bytes for segment in damaged.reader.segments())
     assert is_clean(other)
     # Its retention goes on.
     damaged.increment_log_start_offset(5)
     machine.cleaner.delete_old_segments()
-    assert damaged.local_log_start_offset == 5
+    assert damaged.offsets.local_log_start_offset == 5
     flip(file, whole, at=None)
     assert machine.cleaner.reset(damaged.topic_partition)
     machine.machine.scheduler.run_due()
@@ -294,7 +294,7 @@ def test_records_that_are_deleted_go_from_a_compacted_log() -> None:
     machine.write(log, 1)
     log.increment_log_start_offset(22)
     machine.clock.advance(15_000)
-    assert log.segments()[0].base_offset == 20
+    assert log.reader.segments()[0].base_offset == 20
     assert [record.offset for record in read_local(log) if record.offset >= 22] == [22, 23, 24]
     found = machine.manager.take_filthiest()
     assert found is None or found.first_dirty_offset == 22

@@ -41,10 +41,10 @@ class World:
     def append(self, key: bytes, value: bytes, producer: BatchProducer) -> int:
         record = Record(0, self.clock.now_ms(), key, value)
         data = encode_batch([record], producer=producer)
-        return self.logs.logs[T0].append_as_leader(data, self.logs.claimed.epoch).base_offset
+        return self.logs.logs[T0].appender.append_as_leader(data, self.logs.claimed.epoch).base_offset
 
     def end(self, producer_id: int, *, committed: bool) -> None:
-        self.logs.logs[T0].append_end_transaction_marker(
+        self.logs.logs[T0].appender.append_end_transaction_marker(
             producer_id, 0, 0, committed=committed, leader_epoch=self.logs.claimed.epoch
         )
 
@@ -114,5 +114,5 @@ def test_what_was_aborted_displaces_nothing_in_whichever_slice_the_marker_lies()
     assert [live.entry for live in after.slices[1:]] == [live.entry for live in before[1:]]
     refused = [reason for report in reports for _, reason in report.refused_partitions]
     assert any(TRANSACTIONS_REFUSED in reason for reason in refused)
-    world.logs.logs[T0].delete_local_segments(ignore_retention=True)
+    world.logs.logs[T0].retention.delete_local_segments(ignore_retention=True)
     assert world.committed() == {b"a": b"2", b"b": b"2"}

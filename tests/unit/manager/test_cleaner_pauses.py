@@ -32,7 +32,7 @@ def machine_cleaned_to(offset: int) -> LogMachine:
     machine = LogMachine(config=COMPACTED)
     log = machine.start()
     for _ in range(9):
-        log.append_as_leader(THREE, 1)
+        log.appender.append_as_leader(THREE, 1)
     machine.stop()
     OffsetCheckpoint(machine.disk, f"{DATA_DIR}/{CLEANER_OFFSET_FILE}").write({PARTITION: offset})
     return machine
@@ -60,7 +60,7 @@ def test_a_truncation_takes_what_is_gone_out_of_the_cleaners_checkpoint(offset: 
 def test_so_do_beginning_anew_and_deleting() -> None:
     machine, manager = compacted()
     manager.truncate_fully_and_start_at(PARTITION, 12)
-    assert (cleaned(machine), manager.log(PARTITION).log_end_offset) == (12, 12)
+    assert (cleaned(machine), manager.log(PARTITION).offsets.log_end_offset) == (12, 12)
     manager.delete_log(PARTITION)
     assert cleaned(machine) is None
     manager.open_log(PARTITION, TOPIC_ID, COMPACTED)
@@ -97,6 +97,10 @@ def test_whoever_changes_a_log_waits_for_a_clean_that_runs(change: str) -> None:
             except CleaningAbortedError:
                 break
         if change != "retention":
-            assert (log.log_end_offset, log.is_closed, changed.done()) == (27, False, False)
+            assert (log.offsets.log_end_offset, log.availability.is_closed, changed.done()) == (
+                27,
+                False,
+                False,
+            )
         clean.close()
         changed.result(20)

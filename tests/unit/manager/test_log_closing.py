@@ -23,7 +23,7 @@ def test_a_log_that_cannot_be_closed_leaves_no_marker() -> None:
     disk = FaultyFileSystem()
     machine = LogMachine(disk)
     log = machine.start()
-    log.append_as_leader(BATCH, 1)
+    log.appender.append_as_leader(BATCH, 1)
     disk.fail_at(disk.operation_count + 1)
     with pytest.raises(DataDirectoryError, match="offline"):
         machine.stop()
@@ -39,8 +39,8 @@ def test_a_log_that_cannot_be_closed_leaves_no_marker_on_a_disk_that_works(numbe
         disk = FaultyFileSystem()
         machine = LogMachine(disk)
         manager = machine.open()
-        manager.open_log(PARTITION, TOPIC_ID, CONFIG).append_as_leader(BATCH, 1)
-        manager.open_log(SECOND, TOPIC_ID, CONFIG).append_as_leader(BATCH, 1)
+        manager.open_log(PARTITION, TOPIC_ID, CONFIG).appender.append_as_leader(BATCH, 1)
+        manager.open_log(SECOND, TOPIC_ID, CONFIG).appender.append_as_leader(BATCH, 1)
         return disk, machine
 
     disk, machine = with_two_logs()

@@ -37,7 +37,7 @@ METADATA = f"{PARTITION_DIR}/partition.metadata"
 def append(manager: LogManager, partition: TopicPartition, count: int = 1, topic_id: UUID = TOPIC_ID) -> None:
     log = manager.open_log(partition, topic_id, CONFIG)
     for _ in range(count):
-        log.append_as_leader(BATCH, 1)
+        log.appender.append_as_leader(BATCH, 1)
 
 
 def test_a_directory_has_one_process() -> None:
@@ -87,7 +87,7 @@ def test_logs_are_created_and_found_again() -> None:
     append(manager, PARTITION, 2)
     append(manager, SECOND, 3)
     assert [str(log.topic_partition) for log in manager.logs()] == ["orders-0", "orders-1"]
-    assert manager.log(SECOND).log_end_offset == 3
+    assert manager.log(SECOND).offsets.log_end_offset == 3
     with pytest.raises(UnknownTopicOrPartitionError):
         manager.log(TopicPartition("orders", 2))
     machine.stop()
@@ -95,7 +95,7 @@ def test_logs_are_created_and_found_again() -> None:
     assert manager.was_clean
     assert manager.found.with_topics() == ((PARTITION, TOPIC_ID), (SECOND, TOPIC_ID))
     assert manager.logs() == ()
-    assert manager.open_log(SECOND, TOPIC_ID, CONFIG).log_end_offset == 3
+    assert manager.open_log(SECOND, TOPIC_ID, CONFIG).offsets.log_end_offset == 3
     manager.check()
 
 
@@ -107,7 +107,7 @@ def test_checkpoints_are_kafkas_and_carry_over_what_was_not_opened() -> None:
     machine.stop()
     manager = machine.open()
     append(manager, SECOND, 1)
-    manager.log(SECOND).flush()
+    manager.log(SECOND).flusher.flush()
     manager.checkpoint()
     text = machine.disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
     assert text == "0\n2\norders 0 2\norders 1 4\n"
@@ -126,7 +126,7 @@ def test_a_damaged_checkpoint_counts_as_empty_and_is_told(
     replace_file(machine.disk, path, contents)
     manager = machine.open()
     assert [path in record.getMessage() for record in caplog.records] == [True]
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     machine.stop()
     assert parse_checkpoint(machine.disk.read_file(path).decode()) == {PARTITION: 2}
 
@@ -145,27 +145,27 @@ def test_a_log_that_was_changed_before_it_was_let_go_is_not_clean(changes: str) 
     manager = machine.open()
     log = manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
     if changes == "append":
-        log.append_as_leader(BATCH, 1)
+        log.appender.append_as_leader(BATCH, 1)
     elif changes == "truncate":
-        log.truncate_to(7)
+        log.truncation.truncate_to(7)
     elif changes == "roll":
-        log.append_as_leader(BATCH, 1)
+        log.appender.append_as_leader(BATCH, 1)
         log.roll()
     else:
         log.increment_log_start_offset(5)
-        assert log.delete_old_segments() == 1
-    end_offset = log.log_end_offset
+        assert log.retention.delete_old_segments() == 1
+    end_offset = log.offsets.log_end_offset
     manager.let_go(PARTITION)
     # Neither for this process, nor for the next.
     log = manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
     assert not log.recovery_report.was_clean
-    assert log.log_end_offset == end_offset
-    log.append_as_leader(BATCH, 1)
+    assert log.offsets.log_end_offset == end_offset
+    log.appender.append_as_leader(BATCH, 1)
     manager.let_go(PARTITION)
     machine.stop()
     manager = machine.open()
     assert not manager.was_clean
-    assert manager.open_log(PARTITION, TOPIC_ID, UNTIERED).log_end_offset == end_offset + 1
+    assert manager.open_log(PARTITION, TOPIC_ID, UNTIERED).offsets.log_end_offset == end_offset + 1
 
 
 def test_the_marker_is_there_only_if_every_log_is_clean() -> None:
@@ -194,7 +194,7 @@ def test_the_directory_of_an_older_topic_is_set_aside() -> None:
     append(manager, PARTITION, 5)
     machine.stop()
     log = machine.open().open_log(PARTITION, UUID(int=8), CONFIG)
-    assert log.log_end_offset == 0
+    assert log.offsets.log_end_offset == 0
     strays = [name for name in machine.disk.list_directory(DATA_DIR) if name.endswith("-stray")]
     assert len(strays) == 1
     assert machine.disk.file_size(f"{DATA_DIR}/{strays[0]}/{0:020d}.log") == 5 * len(BATCH)
@@ -208,7 +208,7 @@ def test_an_empty_directory_of_its_name_is_the_new_partitions() -> None:
     machine = LogMachine()
     manager = machine.open()
     machine.disk.make_directories(PARTITION_DIR)
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 0
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 0
     assert machine.disk.exists(METADATA)
 
 
@@ -227,7 +227,7 @@ def test_metadata_that_are_lost_or_damaged_are_written_again(contents: bytes | N
         replace_file(disk, METADATA, contents)
     manager = machine.open()
     assert manager.found.with_topics() == ((PARTITION, TOPIC_ID),)
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 5
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 5
     assert disk.read_file(METADATA) == whole
 
 
@@ -247,7 +247,7 @@ def test_metadata_of_another_topic_than_the_manifest_says_are_a_matter_for_an_op
     machine.stop()
     assert disk.exists(PARTITION_DIR)
     disk.unlink(METADATA)
-    assert machine.start().log_end_offset == 5
+    assert machine.start().offsets.log_end_offset == 5
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -266,12 +266,12 @@ def test_a_log_that_is_let_go_is_left_to_the_next_process(is_clean: bool) -> Non
     log = manager.log(PARTITION)
     manager.let_go(PARTITION)
     manager.let_go(PARTITION)
-    assert log.is_closed
+    assert log.availability.is_closed
     assert [str(one.topic_partition) for one in manager.logs()] == ["orders-1"]
     machine.stop()
     manager = machine.open()
     assert manager.was_clean == is_clean
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 3
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 3
 
 
 def test_a_deleted_log_is_gone_at_once_and_its_bytes_later() -> None:
@@ -283,13 +283,13 @@ def test_a_deleted_log_is_gone_at_once_and_its_bytes_later() -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         manager.log(PARTITION)
     with pytest.raises(UnknownTopicOrPartitionError, match="closed"):
-        old.read(0, 100)
+        old.reader.read(0, 100)
     append(manager, PARTITION, 1, UUID(int=9))
-    assert manager.log(PARTITION).log_end_offset == 1
+    assert manager.log(PARTITION).offsets.log_end_offset == 1
     assert any(name.endswith("-delete") for name in machine.disk.list_directory(DATA_DIR))
     machine.clock.advance(1000)
     assert not any(name.endswith("-delete") for name in machine.disk.list_directory(DATA_DIR))
-    assert manager.log(PARTITION).log_end_offset == 1
+    assert manager.log(PARTITION).offsets.log_end_offset == 1
     manager.delete_log(TopicPartition("nothing", 0))
 
 
@@ -314,7 +314,7 @@ def test_setting_aside_keeps_everything() -> None:
     assert path.endswith("-fenced")
     assert machine.disk.file_size(f"{path}/{0:020d}.log") == 5 * len(BATCH)
     assert manager.set_aside(PARTITION, "fenced") is None
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG, start_offset=40).log_end_offset == 40
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG, start_offset=40).offsets.log_end_offset == 40
     machine.stop()
     machine.clock.advance(10**9)
     assert machine.disk.exists(path)
@@ -375,7 +375,7 @@ def test_thousands_of_partitions_share_few_files() -> None:
     for number in range(300):
         append(manager, TopicPartition("wide", number))
     for number in range(300):
-        assert manager.log(TopicPartition("wide", number)).read(0, 100).next_offset == 1
+        assert manager.log(TopicPartition("wide", number)).reader.read(0, 100).next_offset == 1
     manager.check()
 
 
@@ -385,7 +385,7 @@ def test_a_checkpoint_that_overtakes_a_deletion_says_nothing_about_the_next_log(
     machine = LogMachine()
     manager = machine.open()
     append(manager, PARTITION, 9)
-    manager.log(PARTITION).flush()
+    manager.log(PARTITION).flusher.flush()
     seen = manager.logs()
     manager.delete_log(PARTITION)
     append(manager, PARTITION, 1, UUID(int=9))
@@ -432,7 +432,7 @@ def test_logs_are_loaded_beside_each_other() -> None:
     with ThreadPoolExecutor(len(partitions)) as pool:
         futures = [pool.submit(manager.open_log, partition, TOPIC_ID, CONFIG) for partition in partitions]
     logs = [future.result() for future in futures]
-    assert [log.log_end_offset for log in logs] == [1, 2, 3]
+    assert [log.offsets.log_end_offset for log in logs] == [1, 2, 3]
     assert list(manager.logs()) == logs
     manager.check()
     machine.stop()
@@ -452,4 +452,4 @@ def test_a_log_that_cannot_be_loaded_is_named_and_can_be_tried_again() -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         manager.log(SECOND)
     append(manager, SECOND)
-    assert manager.log(SECOND).log_end_offset == 1
+    assert manager.log(SECOND).offsets.log_end_offset == 1

@@ -46,7 +46,7 @@ def killed_machine(disk: FaultyFileSystem, *partitions: TopicPartition) -> LogMa
         log = manager.open_log(partition, TOPIC_ID, CONFIG)
         for number in range(SEGMENT_COUNT):
             records = [Record(0, machine.clock.now_ms(), b"k", bytes(600))]
-            log.append_as_leader(encode_batch(records, producer=BatchProducer(9, 0, number)), 1)
+            log.appender.append_as_leader(encode_batch(records, producer=BatchProducer(9, 0, number)), 1)
     disk.inner.release_locks()
     after = LogMachine(disk, CONFIG, producer_id_expiration_ms=24 * HOUR_MS)
     after.clock = machine.clock

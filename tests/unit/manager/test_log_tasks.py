@@ -46,7 +46,7 @@ def test_retention_goes_on_while_a_compacted_log_moves(is_deleted_too: bool) -> 
     manager, log = moving.manager, moving.log
     cleaner = cleaner_of(moving.machine.clock, manager)
     if not is_deleted_too:
-        log.increment_log_start_offset(log.segments()[2].base_offset + 1)
+        log.increment_log_start_offset(log.reader.segments()[2].base_offset + 1)
         moving.ledger.note_starts(log)
     counts = list[tuple[int, int]]()
     assert manager.tasks.delete_old_segments(log) == 0, "it is the cleaner's"
@@ -62,15 +62,15 @@ def test_retention_goes_on_while_a_compacted_log_moves(is_deleted_too: bool) -> 
     move = manager.begin_move(PARTITION, OTHER_DIR)
     assert move.state is MoveState.WAITING
     move.cancel("the test begins another one")
-    before = len(log.segments())
+    before = len(log.reader.segments())
     assert moving.begin(retain).run() is MoveState.DONE
     assert counts[0][0] == 0
-    assert counts[0][1] == before - len(log.segments())
+    assert counts[0][1] == before - len(log.reader.segments())
     assert counts[0][1] >= 2
     assert set(counts[1:]) <= {(0, 0)}
-    assert log.directory == OTHER_PARTITION_DIR
+    assert log.local_log.directory == OTHER_PARTITION_DIR
     assert not manager.moves.is_moving(PARTITION)
-    assert read_local(log)[0].offset >= log.log_start_offset
+    assert read_local(log)[0].offset >= log.offsets.log_start_offset
     moving.ledger.verify(log, after_crash=False)
 
 
@@ -78,6 +78,6 @@ def test_behind_a_move_a_compacted_log_is_the_cleaners_again() -> None:
     moving = MovingLog(config=policy("compact"))
     manager, log = moving.manager, moving.log
     assert moving.begin().run() is MoveState.DONE
-    log.increment_log_start_offset(log.segments()[2].base_offset + 1)
+    log.increment_log_start_offset(log.reader.segments()[2].base_offset + 1)
     assert manager.tasks.delete_old_segments(log) == 0
     assert cleaner_of(moving.machine.clock, manager).delete_old_segments() == 2

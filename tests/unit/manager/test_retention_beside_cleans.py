@@ -87,24 +87,24 @@ def retain_beside(step: int) -> int | None:
     log_manager = machine.log_manager
     log.reconfigure(KEEPS_TWO_SEGMENTS)
     counts: list[int] = []
-    before = [(one.base_offset, one.size_bytes) for one in log.local_segments]
+    before = [(one.base_offset, one.size_bytes) for one in log.local_log.segments]
     try:
         retention = Paused(machine, lambda: counts.append(log_manager.tasks.delete_old_segments(log)))
         assert retention.is_waiting
-        assert [(one.base_offset, one.size_bytes) for one in log.local_segments] == before
+        assert [(one.base_offset, one.size_bytes) for one in log.local_log.segments] == before
     finally:
         stopped.go_on()
     retention.join()
     stats = stopped.cleaner.stats()
     assert (stats.aborted_count + stats.clean_count, stats.failures) == (1, ())
     # Those that went are those that were too much once nobody cleaned any more.
-    local = log.local_segments
+    local = log.local_log.segments
     sizes_bytes = [one.size_bytes for one in local]
     assert counts[0] > 0
     assert sum(sizes_bytes[1:]) < KEEPS_TWO_SEGMENTS.retention_bytes <= sum(sizes_bytes)
-    assert log.log_start_offset == local.start_offset
-    assert all(one.offset >= log.log_start_offset for one in read_local(log))
-    names = machine.machine.disk.list_directory(log.directory)
+    assert log.offsets.log_start_offset == local.start_offset
+    assert all(one.offset >= log.offsets.log_start_offset for one in read_local(log))
+    names = machine.machine.disk.list_directory(log.local_log.directory)
     assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     assert log_manager.cleaner.take_filthiest() is None
     log_manager.cleaner.check()

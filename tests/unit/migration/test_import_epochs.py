@@ -56,7 +56,7 @@ class Broker:
         manager = self.open("/kafka")
         log = manager.open_log(ORDERS, TOPIC_ID, CONFIG)
         for epoch in EPOCHS:
-            log.append_as_leader(encode_batch([Record(0, 5, b"k", b"v" * 20)]), epoch)
+            log.appender.append_as_leader(encode_batch([Record(0, 5, b"k", b"v" * 20)]), epoch)
         manager.close()
         self.disk.unlink("/kafka/.kafka_cleanshutdown")
         self.size = len(self.disk.read_file(self.logs[0])) // 5
@@ -105,9 +105,9 @@ def require_whole(broker: Broker, log: UnifiedLog) -> None:
     assert parse_epochs(broker.disk.read_file(f"{OURS}/{LEADER_EPOCH_FILE}")) == EXPECTED
     log.check()
     for offset in range(len(EPOCHS)):
-        [record, *_] = decode_all(log.read(offset, 1, Isolation.LOG_END).batches)
+        [record, *_] = decode_all(log.reader.read(offset, 1, Isolation.LOG_END).batches)
         assert record.offset == offset
-    assert log.log_end_offset == len(EPOCHS)
+    assert log.offsets.log_end_offset == len(EPOCHS)
 
 
 @pytest.mark.parametrize("recovery_point", [0, 4, 10, 15, 21, 23])
@@ -120,9 +120,9 @@ def test_epochs_that_are_newer_than_their_file_are_learnt(known_count: int, reco
 
 def offsets_of(log: UnifiedLog) -> list[int]:
     offsets: list[int] = []
-    next_offset = log.log_start_offset
-    while next_offset < log.log_end_offset:
-        data = log.read(next_offset, 1 << 20, Isolation.LOG_END)
+    next_offset = log.offsets.log_start_offset
+    while next_offset < log.offsets.log_end_offset:
+        data = log.reader.read(next_offset, 1 << 20, Isolation.LOG_END)
         offsets += [record.offset for record in decode_all(data.batches)]
         next_offset = data.next_offset
     return offsets
@@ -229,7 +229,7 @@ def test_a_torn_end_is_cut_behind_an_epoch_that_was_learnt() -> None:
     broker.know(EXPECTED[:3])
     broker.write(broker.logs[-1], broker.disk.read_file(broker.logs[-1])[:-1])
     log = broker.run()
-    assert log.log_end_offset == len(EPOCHS) - 1
+    assert log.offsets.log_end_offset == len(EPOCHS) - 1
     assert parse_epochs(broker.disk.read_file(f"{OURS}/{LEADER_EPOCH_FILE}")) == EXPECTED[:4]
 
 

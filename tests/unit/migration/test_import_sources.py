@@ -93,7 +93,7 @@ def test_logs_of_several_directories_are_opened_each_as_its_own_was_left(world: 
     logs = world.server()
     for topic in logs.catalog.topics().values():
         for partition, opened in logs.open_topic(topic).items():
-            assert opened.log.log_start_offset == starts[(partition.topic, partition.partition)]
+            assert opened.log.offsets.log_start_offset == starts[(partition.topic, partition.partition)]
     after = world.disk.contents()
     assert {path: after[path] for path in before if not path.startswith("/data")} == before
     # The same command again finds all of it.
@@ -245,7 +245,7 @@ def test_nothing_that_an_older_log_of_the_name_has_left_is_believed_of_the_new_o
     assert read_manifest(world.disk, "/data").partitions[TopicPartition("payments", 0)].log_start_offset == 0
     server = world.server()
     opened = server.open_topic(server.catalog.topics()["payments"])[TopicPartition("payments", 0)].log
-    assert (opened.log_start_offset, opened.log_end_offset) == (0, 30)
+    assert (opened.offsets.log_start_offset, opened.offsets.log_end_offset) == (0, 30)
 
 
 def test_a_partition_that_was_lost_before_is_missed_as_before(world: ImportWorld) -> None:
@@ -253,7 +253,7 @@ def test_a_partition_that_was_lost_before_is_missed_as_before(world: ImportWorld
     settings = LogManagerSettings(data_dirs=("/data",))
     logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, settings)
     log = logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS)
-    log.append_as_leader(encode_batch([Record(0, 5, b"k", b"v")]), 1)
+    log.appender.append_as_leader(encode_batch([Record(0, 5, b"k", b"v")]), 1)
     logs.close()
     world.disk.rename("/data/bills-0", "/lost")
     world.run("payments")
@@ -364,7 +364,7 @@ def test_an_epoch_that_begins_in_the_hole_at_the_end_contradicts_nothing(
     assert partition.log.log_end_offset >= 10
     server = world.server()
     opened = server.open_topic(server.catalog.topics()["payments"])[TopicPartition("payments", 0)].log
-    assert len(opened.read(0, 2**20, Isolation.LOG_END).batches) > 1000
+    assert len(opened.reader.read(0, 2**20, Isolation.LOG_END).batches) > 1000
     opened.check()
 
 

@@ -84,7 +84,7 @@ def test_a_second_import_passes_over_what_is_there_and_brings_the_others(world: 
     logs = world.server()
     for topic in logs.catalog.topics().values():
         for found in logs.open_topic(topic).values():
-            assert (found.reason, found.log.log_end_offset) == ("", 30)
+            assert (found.reason, found.log.offsets.log_end_offset) == ("", 30)
     assert sorted(logs.catalog.topics()) == ["orders", "payments"]
 
 
@@ -286,7 +286,10 @@ def test_a_compaction_that_the_broker_did_not_finish_is_settled(world: ImportWor
     found = logs.open_topic(logs.catalog.topics()["payments"])[TopicPartition("payments", 0)]
     found.log.check()
     assert found.reason == ""
-    assert (found.log.log_start_offset, found.log.local_log_start_offset) == (start_offset, start_offset)
+    assert (found.log.offsets.log_start_offset, found.log.offsets.local_log_start_offset) == (
+        start_offset,
+        start_offset,
+    )
 
 
 def test_a_producer_that_has_been_idle_for_long_comes_along(world: ImportWorld) -> None:
@@ -294,9 +297,11 @@ def test_a_producer_that_has_been_idle_for_long_comes_along(world: ImportWorld) 
     broker = world.broker()
     log = broker.open_log(TopicPartition("payments", 0), PAYMENTS, SMALL_SEGMENTS)
     producer = BatchProducer(producer_id=7, producer_epoch=0, base_sequence=0)
-    log.append_as_leader(encode_batch([Record(0, world.clock.now_ms(), b"k", b"v")], producer=producer), 7)
+    log.appender.append_as_leader(
+        encode_batch([Record(0, world.clock.now_ms(), b"k", b"v")], producer=producer), 7
+    )
     log.roll()
-    log.append_as_leader(encode_batch([Record(0, 5, b"k", b"v")]), 7)
+    log.appender.append_as_leader(encode_batch([Record(0, 5, b"k", b"v")]), 7)
     broker.close()
     # So the state is made again, from the snapshot that the last segment begins with.
     world.disk.unlink("/kafka/.kafka_cleanshutdown")
@@ -315,7 +320,7 @@ def test_a_topic_from_before_ids_gets_one(world: ImportWorld) -> None:
     logs = world.server()
     assert logs.catalog.topics()["orders"].topic_id == report.topics[0].topic_id
     opened = logs.open_topic(logs.catalog.topics()["orders"])
-    assert [found.log.log_end_offset for found in opened.values()] == [30, 30]
+    assert [found.log.offsets.log_end_offset for found in opened.values()] == [30, 30]
 
 
 def test_leader_epochs_are_found_in_the_batches_where_no_file_has_them(world: ImportWorld) -> None:
@@ -350,7 +355,7 @@ def test_a_store_that_others_have_owned_takes_what_is_imported(world: ImportWorl
         assert logs.claimed.trusted_epoch > 7
         for topic in logs.catalog.topics().values():
             for found in logs.open_topic(topic).values():
-                assert (found.reason, found.log.log_end_offset) == ("", 30)
+                assert (found.reason, found.log.offsets.log_end_offset) == ("", 30)
         logs.close()
     # Another machine takes over: from now on the import is as old as any other log of this one.
     world.server(MemoryFileSystem()).close()
@@ -364,5 +369,5 @@ def test_a_plain_topic_is_imported_without_the_store(world: ImportWorld) -> None
     logs = world.server()
     entry = logs.catalog.topics()["payments"]
     assert dict(entry.config) == {"remote.storage.enable": "false", "retention.ms": "60000"}
-    assert logs.open_topic(entry)[TopicPartition("payments", 0)].log.log_end_offset == 30
+    assert logs.open_topic(entry)[TopicPartition("payments", 0)].log.offsets.log_end_offset == 30
     assert TopicIdPartition(PAYMENTS, 0) not in logs.metadata.state().partitions

@@ -96,7 +96,7 @@ class TransactionalLog:
             self.upload()
 
     def send(self, producer: int, count: int = 1) -> None:
-        offsets = range(self.log.log_end_offset, self.log.log_end_offset + count)
+        offsets = range(self.log.offsets.log_end_offset, self.log.offsets.log_end_offset + count)
         identity = BatchProducer()
         if producer != PLAIN:
             sequence = self._sequences.get(producer, 0)
@@ -108,30 +108,32 @@ class TransactionalLog:
             self._open[producer].offsets += offsets
         now_ms = self.logs.clock.now_ms()
         records = [Record(0, now_ms, b"k", b"%d" % offset) for offset in offsets]
-        self.log.append_as_leader(encode_batch(records, producer=identity), self.logs.claimed.epoch)
+        self.log.appender.append_as_leader(encode_batch(records, producer=identity), self.logs.claimed.epoch)
         self.records += offsets
 
     def end(self, producer: int, *, committed: bool) -> None:
         found = self._open.pop(producer)
         found.is_committed = committed
-        marker = self.log.append_end_transaction_marker(
+        marker = self.log.appender.append_end_transaction_marker(
             producer, 0, 0, committed=committed, leader_epoch=self.logs.claimed.epoch
         )
         found.marker_offset = marker.base_offset
 
     def upload(self) -> int:
         """All that is sealed; returns where the tiered part ends."""
-        self.log.flush()
+        self.log.flusher.flush()
         with unstable_uploads():
             assert not self.logs.upload().failed
-        return self.log.tiered_end_offset
+        return self.log.offsets.tiered_end_offset
 
     def expected(self, isolation: IsolationLevel, log_start_offset: int) -> list[int]:
         """The offsets that a reader of what is tiered sees."""
-        end_offset = self.log.tiered_end_offset
+        end_offset = self.log.offsets.tiered_end_offset
         hidden = set[int]()
         if isolation is COMMITTED:
-            undecided = [one for one in self.transactions if one.marker_offset >= self.log.tiered_end_offset]
+            undecided = [
+                one for one in self.transactions if one.marker_offset >= self.log.offsets.tiered_end_offset
+            ]
             end_offset = min((end_offset, *(one.offsets[0] for one in undecided)))
             hidden.update(
                 offset for one in self.transactions if not one.is_committed for offset in one.offsets

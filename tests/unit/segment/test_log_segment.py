@@ -20,6 +20,7 @@ from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -50,9 +51,7 @@ def loaded(disk: MemoryFileSystem, segment: LogSegment) -> LogSegment:
     return LogSegment(
         SegmentResources.over(disk),
         "/d",
-        segment.base_offset,
-        end_offset=segment.end_offset,
-        size_bytes=segment.size_bytes,
+        SegmentExtent(segment.base_offset, segment.end_offset, segment.size_bytes),
         created_ms=0,
         index_interval_bytes=segment.index_interval_bytes,
         seal=SegmentSeal.read(disk, "/d", segment.base_offset),

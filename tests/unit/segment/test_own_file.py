@@ -73,7 +73,7 @@ def imported() -> tuple[LogMachine, LogLedger, dict[str, bytes]]:
     for _ in range(20):
         ledger.append(log, [ledger.batch(3)])
     machine.stop()
-    ledger.durable_end_offset = log.log_end_offset
+    ledger.durable_end_offset = log.offsets.log_end_offset
     disk.make_directories(BROKER)
     names = [name for name in disk.list_directory(PARTITION_DIR) if name.endswith(".log")]
     assert len(names) > 3
@@ -93,7 +93,7 @@ def test_truncations_appends_and_recoveries_leave_a_brokers_files_alone() -> Non
     log = machine.start()
     ledger.append(log, [ledger.batch(2)])
     assert broker_files(disk) == files, "an append changed them"
-    ledger.truncate_to(log, log.segments()[2].base_offset + 4)
+    ledger.truncate_to(log, log.reader.segments()[2].base_offset + 4)
     assert broker_files(disk) == files, "a truncation changed them"
     for _ in range(6):
         ledger.append(log, [ledger.batch(3)])
@@ -120,7 +120,7 @@ def test_a_recovery_that_cuts_a_shared_file_cuts_its_own_copy() -> None:
     files = broker_files(disk)
     log = machine.start()
     assert log.recovery_report.truncated_bytes > 0
-    assert log.log_end_offset < ledger.durable_end_offset
+    assert log.offsets.log_end_offset < ledger.durable_end_offset
     ledger.durable_end_offset = 0
     ledger.verify(log, after_crash=True)
     ledger.append(log, [ledger.batch(5)])

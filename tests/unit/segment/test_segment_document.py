@@ -27,7 +27,6 @@ from stratalog.manager.partitions.partition_metadata import (
 )
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
-from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
@@ -70,7 +69,11 @@ def test_the_transaction_index() -> None:
 def test_the_seal() -> None:
     indexes = [bytes.fromhex(example(f"{name} index")) for name in ("offset", "time", "transaction")]
     seal = SegmentSeal.of(
-        6_012, 147_070, indexes[0], indexes[1], IndexSeal.of(indexes[2], TransactionIndex.page_bytes)
+        6_012,
+        147_070,
+        OffsetIndex.seal_of(indexes[0]),
+        TimeIndex.seal_of(indexes[1]),
+        TransactionIndex.seal_of(indexes[2]),
     )
     assert seal.to_bytes() == bytes.fromhex(example("seal"))
     assert SegmentSeal.from_bytes(seal.to_bytes()) == seal

@@ -10,6 +10,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.segment.file_names import SEAL_SUFFIX, segment_path
 from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
+from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import TransactionIndex
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -22,14 +23,22 @@ FILES = st.integers(0, 3 * OffsetIndex.page_bytes).map(bytes)
 def test_what_was_written_is_read(
     log_size_bytes: int, end_offset: int, offset_index: bytes, time_index: bytes, aborted: bytes
 ) -> None:
-    transactions = IndexSeal.of(aborted, TransactionIndex.page_bytes)
-    seal = SegmentSeal.of(log_size_bytes, end_offset, offset_index, time_index, transactions)
+    transactions = TransactionIndex.seal_of(aborted)
+    seal = SegmentSeal.of(
+        log_size_bytes,
+        end_offset,
+        OffsetIndex.seal_of(offset_index),
+        TimeIndex.seal_of(time_index),
+        transactions,
+    )
     assert SegmentSeal.from_bytes(seal.to_bytes()) == seal
     assert seal.has_aborted == bool(aborted)
 
 
 def test_each_flip_and_each_other_size_is_found() -> None:
-    data = SegmentSeal.of(5647, 147_070, bytes(5000), bytes(12), IndexSeal()).to_bytes()
+    data = SegmentSeal.of(
+        5647, 147_070, OffsetIndex.seal_of(bytes(5000)), TimeIndex.seal_of(bytes(12)), IndexSeal()
+    ).to_bytes()
     for position in range(len(data)):
         for bit in range(8):
             flipped = bytearray(data)
@@ -51,7 +60,7 @@ def test_a_file_that_is_missing_or_damaged_is_no_seal() -> None:
     disk = MemoryFileSystem()
     disk.make_directories("/d")
     assert SegmentSeal.read(disk, "/d", 7) is None
-    seal = SegmentSeal.of(0, 7, b"", b"", IndexSeal())
+    seal = SegmentSeal.of(0, 7, IndexSeal(), IndexSeal(), IndexSeal())
     file = disk.open_append(segment_path("/d", 7, SEAL_SUFFIX))
     file.append([seal.to_bytes()])
     assert SegmentSeal.read(disk, "/d", 7) == seal

@@ -30,7 +30,6 @@ from stratalog.segment.file_names import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import TransactionIndex
@@ -83,9 +82,9 @@ def _seal_fields(_file: DumpedFile, data: bytes) -> list[_Fields]:
         {
             "log_size_bytes": seal.log_size_bytes,
             "end_offset": seal.end_offset,
-            "offset_index_bytes": seal.offset_index.size_bytes,
-            "time_index_bytes": seal.time_index.size_bytes,
-            "aborted_bytes": seal.transaction_index.size_bytes,
+            "offset_index_bytes": seal.offset_index_bytes,
+            "time_index_bytes": seal.time_index_bytes,
+            "aborted_bytes": seal.aborted_bytes,
         }
     ]
 
@@ -100,16 +99,16 @@ def _differences(file: DumpedFile) -> Iterator[str]:
         return
     if log_size_bytes != seal.log_size_bytes:
         yield f"the segment has {log_size_bytes} bytes, and was sealed with {seal.log_size_bytes}"
-    for suffix, page_bytes, sealed in (
-        (OFFSET_INDEX_SUFFIX, OffsetIndex.page_bytes, seal.offset_index),
-        (TIME_INDEX_SUFFIX, TimeIndex.page_bytes, seal.time_index),
-        (TRANSACTION_INDEX_SUFFIX, TransactionIndex.page_bytes, seal.transaction_index),
+    for suffix, seal_of, sealed in (
+        (OFFSET_INDEX_SUFFIX, OffsetIndex.seal_of, seal.offset_index),
+        (TIME_INDEX_SUFFIX, TimeIndex.seal_of, seal.time_index),
+        (TRANSACTION_INDEX_SUFFIX, TransactionIndex.seal_of, seal.transaction_index),
     ):
         path = file.beside(suffix)
         if not file.filesystem.exists(path):
             if suffix != TRANSACTION_INDEX_SUFFIX or seal.has_aborted:
                 yield f"there is no {os.path.basename(path)} beside it"
-        elif IndexSeal.of(file.filesystem.read_file(path), page_bytes) != sealed:
+        elif seal_of(file.filesystem.read_file(path)) != sealed:
             yield f"{os.path.basename(path)} is not the file that was sealed"
 
 

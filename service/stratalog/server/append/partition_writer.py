@@ -21,34 +21,17 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
 
 from stratalog.base.errors import DataDirectoryError, LogStoreError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from stratalog.server.append.pending_append import Appended, PendingAppend, SessionBrokenError
 
 logger = logging.getLogger(__name__)
 
 _Outcome = tuple[PendingAppend, Appended | Exception]
-
-
-class AppendableLog(Protocol):
-    """The part of a `UnifiedLog` that a writer uses."""
-
-    @property
-    def log_start_offset(self) -> int: ...
-
-    @property
-    def min_durability(self) -> Durability: ...
-
-    def append_group(
-        self, requests: Sequence[Buffer], leader_epoch: int
-    ) -> Sequence[AppendInfo | LogStoreError]: ...
-
-    def flush(self) -> int: ...
 
 
 class PartitionWriter:
@@ -58,7 +41,7 @@ class PartitionWriter:
         self,
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
-        log: AppendableLog,
+        log: UnifiedLog,
         leader_epoch: Callable[[], int],
         ensure_heard: Callable[[], None] | None,
         on_advance: Callable[[], None],
@@ -140,15 +123,15 @@ class PartitionWriter:
         if not writable:
             return outcomes
         try:
-            results = self._log.append_group(buffers, self._leader_epoch())
+            results = self._log.appender.append_group(buffers, self._leader_epoch())
         except Exception as error:  # noqa: BLE001 - it is the group's answer
             refusal = _as_engine_error(error)
             return outcomes + [(append, refusal) for append in writable]
         assert len(results) == len(writable)
         # Read after the append: if the topic's durability has become stronger meanwhile, it needs the flush
         # too, or the records would stay invisible.
-        min_durability = self._log.min_durability
-        log_start_offset = self._log.log_start_offset
+        min_durability = self._log.offsets.min_durability
+        log_start_offset = self._log.offsets.log_start_offset
         for append, result in zip(writable, results, strict=True):
             if isinstance(result, LogStoreError):
                 outcomes.append((append, result))
@@ -164,7 +147,7 @@ class PartitionWriter:
         acknowledgement at `disk`.
         """
         try:
-            recovery_point = self._log.flush()
+            recovery_point = self._log.flusher.flush()
             self._on_advance()
             # Again, because another server may have taken over while this process was suspended.
             if self._ensure_heard is not None:

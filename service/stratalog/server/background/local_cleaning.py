@@ -58,7 +58,7 @@ class LocalCleaning:
         """Whether this server still owns the store and, if there is a log to clean, can read the catalog."""
         if self._shards.is_fenced:
             return False
-        topic_ids = {log.topic_id for log in self._logs.logs() if is_cleaned_here(log.config)}
+        topic_ids = {log.topic_id for log in self._logs.logs() if is_cleaned_here(log.local_log.config)}
         return not topic_ids or self._confirmed.recent(topic_ids) is not None
 
     def _may_shrink(self, log: UnifiedLog) -> bool:

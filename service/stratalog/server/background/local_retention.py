@@ -52,7 +52,7 @@ class LocalRetention:
         for partition in partitions:
             try:
                 if partition.is_tiered:
-                    deleted_count += partition.log.delete_local_segments()
+                    deleted_count += partition.log.retention.delete_local_segments()
                 elif partition.topic_id_partition.topic_id in confirmed:
                     deleted_count += self._logs.tasks.delete_old_segments(partition.log)
             except (LogStoreError, OSError) as error:

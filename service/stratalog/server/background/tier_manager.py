@@ -145,7 +145,7 @@ class TierManager:
         deleted_count = 0
         if delete_local:
             for partition in partitions:
-                delete = partial(partition.log.delete_local_segments, ignore_retention=True)
+                delete = partial(partition.log.retention.delete_local_segments, ignore_retention=True)
                 deleted_count += _collect(failures, delete) or 0
         uploaded = uploaded._replace(local_segments_deleted=deleted_count)
         if failures:
@@ -238,7 +238,7 @@ class TierManager:
         StoreError.
         """
         epoch = partition.shard.leader_epoch()
-        high_watermark = partition.log.high_watermark
+        high_watermark = partition.log.offsets.high_watermark
         offset = high_watermark if before_offset == HIGH_WATERMARK else before_offset
         if not 0 <= offset <= high_watermark:
             raise OffsetOutOfRangeError(
@@ -258,7 +258,7 @@ class TierManager:
                 )
             state = partition.shard.metadata.state().partition(partition.topic_id_partition)
             partition.log.update_tiered_end_offset(state.tiered_end_offset)
-            offset = min(state.log_start_offset, partition.log.high_watermark)
+            offset = min(state.log_start_offset, partition.log.offsets.high_watermark)
         partition.log.increment_log_start_offset(offset)
         partition.signal.notify()
         return partition.log_start_offset
@@ -329,8 +329,8 @@ def _with_what_was_uploaded(failure: LogStoreError, uploaded: Uploaded) -> LogSt
 
 def _flush_rolled(log: UnifiedLog) -> int:
     """Flush if a segment was rolled since the last flush; returns the recovery point."""
-    is_rolled = log.recovery_point < log.active_base_offset
-    return log.flush() if is_rolled else log.recovery_point
+    is_rolled = log.offsets.recovery_point < log.local_log.segments.active.base_offset
+    return log.flusher.flush() if is_rolled else log.offsets.recovery_point
 
 
 def _collect(failures: list[LogStoreError], work: Callable[[], R]) -> R | None:
@@ -346,5 +346,5 @@ def _candidate(catalog: Catalog, partition: HostedPartition) -> UploadCandidate:
     """The partition's log, with the topic's hash key if its objects need key streams."""
     entry = catalog.by_id(partition.topic_id_partition.topic_id)
     assert entry is not None, "a hosted topic is in the catalog"
-    is_compacted = partition.log.config.is_compacted
+    is_compacted = partition.log.local_log.config.is_compacted
     return UploadCandidate(partition.log, KeyHashing(entry.hash_key) if is_compacted else None)

@@ -54,7 +54,7 @@ class HostedPartition:
     @property
     def is_tiered(self) -> bool:
         """Whether the topic's data goes to the object store."""
-        return self.log.config.remote_storage_enable
+        return self.log.local_log.config.remote_storage_enable
 
     def tier_state(self) -> TieredPartition | None:
         """The partition's state in the object store; None if the topic is not tiered or has no commit yet."""
@@ -64,7 +64,7 @@ class HostedPartition:
     def log_start_offset(self) -> int:
         """First readable offset in any tier."""
         state = self.tier_state()
-        return self.log.log_start_offset if state is None else state.log_start_offset
+        return self.log.offsets.log_start_offset if state is None else state.log_start_offset
 
     @property
     def tiered_end_offset(self) -> int:
@@ -79,11 +79,11 @@ class HostedPartition:
         the local log start is an upper bound.
         """
         state = self.tier_state()
-        return 0 if state is None else min(state.compacted_upto, self.log.local_log_start_offset)
+        return 0 if state is None else min(state.compacted_upto, self.log.offsets.local_log_start_offset)
 
     @property
     def log_end_offset(self) -> int:
-        return self.log.log_end_offset
+        return self.log.offsets.log_end_offset
 
     def ensure_served(self) -> None:
         """Raises UnknownTopicOrPartitionError once the topic is deleted, FencedError once another server has
@@ -96,10 +96,14 @@ class HostedPartition:
     def offline(self) -> OfflinePartition | None:
         """The partition with its failure if the disk of its log directory has failed; None otherwise."""
         try:
-            self.log.require_disk()
+            self.log.availability.require_disk()
         except DataDirectoryError as failure:
             return OfflinePartition(
-                self.topic_partition, self.topic_id_partition, self.shard, self.log.directory, failure
+                self.topic_partition,
+                self.topic_id_partition,
+                self.shard,
+                self.log.local_log.directory,
+                failure,
             )
         return None
 
@@ -118,14 +122,14 @@ class HostedPartition:
         # The local start is read first: it may move up to the tiered end meanwhile, never back, and the data
         # that it leaves behind is committed. A global start read later may be the larger one: take it for
         # both.
-        local_log_start_offset = max(self.log.local_log_start_offset, self._intact_from_offset)
+        local_log_start_offset = max(self.log.offsets.local_log_start_offset, self._intact_from_offset)
         log_start_offset = self.log_start_offset
         # Each of these is read before the one that it may not exceed.
-        last_stable_offset = self.log.last_stable_offset
+        last_stable_offset = self.log.offsets.last_stable_offset
         return Watermarks(
             log_start_offset=log_start_offset,
             local_log_start_offset=max(local_log_start_offset, log_start_offset),
-            high_watermark=self.log.high_watermark,
+            high_watermark=self.log.offsets.high_watermark,
             last_stable_offset=last_stable_offset,
         )
 
@@ -136,7 +140,7 @@ class HostedPartition:
         now and for every offset that is tiered by now.
         """
         try:
-            return self.log.read(offset, max_bytes, isolation, min_one_message=min_one_message)
+            return self.log.reader.read(offset, max_bytes, isolation, min_one_message=min_one_message)
         except CorruptRecordError as damage:
             tiered_end_offset = self.tiered_end_offset
             if offset >= tiered_end_offset:
@@ -155,8 +159,8 @@ class HostedPartition:
             return self._reader.read(self.topic_id_partition, offset, max_bytes)
         # Of a transaction that is open at the tiered end and decided since, the marker is in the local log,
         # which is asked first: where it lets go of the marker meanwhile, the object store has it by then.
-        decided_end_offset = min(self.tiered_end_offset, self.log.last_stable_offset)
-        aborted = self.log.aborted_transactions(offset, decided_end_offset)
+        decided_end_offset = min(self.tiered_end_offset, self.log.offsets.last_stable_offset)
+        aborted = self.log.reader.aborted_transactions(offset, decided_end_offset)
         data = self._reader.read(
             self.topic_id_partition, offset, max_bytes, isolation, decided_end_offset=decided_end_offset
         )
@@ -171,7 +175,7 @@ class HostedPartition:
 
     def effective_durability(self, requested: Durability | None) -> Durability:
         """The stronger of the request's level and the topic's. Raises UnsupportedOperationError."""
-        level = max(requested or Durability.OS, self.log.config.min_durability)
+        level = max(requested or Durability.OS, self.log.local_log.config.min_durability)
         if level is Durability.OBJECT:
             raise UnsupportedOperationError(
                 "acknowledging once committed in the object store is not supported yet, ask for disk",

@@ -74,8 +74,8 @@ class LogDirectoryManager:
         one in this process, or had begun one in the former."""
         size_bytes: Counter[str] = Counter()
         for log in self._logs.logs():
-            if not log.is_offline:
-                size_bytes[posixpath.dirname(log.directory)] += log.size_bytes
+            if not log.availability.is_offline:
+                size_bytes[posixpath.dirname(log.local_log.directory)] += log.local_log.segments.size_bytes
         set_aside = self._logs.found.set_aside()
         statuses = self._logs.directories()
         missing = [DescribedDirectory(status, 0) for status in self._logs.missing_directories()]

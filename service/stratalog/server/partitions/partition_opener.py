@@ -65,7 +65,7 @@ class PartitionHost:
 
         def ensure_heard() -> None:
             # A topic that is not tiered has all its data on the local disk, through any takeover.
-            if log.config.remote_storage_enable:
+            if log.local_log.config.remote_storage_enable:
                 shard.ensure_heard()
 
         writer = PartitionWriter(
@@ -275,7 +275,7 @@ class PartitionOpener:
             return log
         logger.warning(
             "closing the log of a deleted topic, because another topic has its name, path=`%s`",
-            log.directory,
+            log.local_log.directory,
         )
         self._logs.let_go(wanted.topic_partition)
         return None
@@ -289,7 +289,7 @@ def _tell(log: UnifiedLog) -> None:
             "the recovery of %s cut off damage with sound batches behind it, end_offset=`%d`, and kept the "
             "cut part for inspection: %s",
             log.topic_partition,
-            log.log_end_offset,
+            log.offsets.log_end_offset,
             ", ".join(report.remains),
         )
     elif report.truncated_bytes:
@@ -299,7 +299,7 @@ def _tell(log: UnifiedLog) -> None:
             "the log of %s ended at offset %d, below its start; it begins anew at %d, empty",
             log.topic_partition,
             report.lost_end_offset,
-            log.log_start_offset,
+            log.offsets.log_start_offset,
         )
 
 

@@ -52,7 +52,7 @@ def partition_log_message(partition: HostedPartition | OfflinePartition) -> admi
         return _offline_log_message(offline)
     assert isinstance(partition, HostedPartition)
     try:
-        return _log_message(partition, partition.log.segments())
+        return _log_message(partition, partition.log.reader.segments())
     except DataDirectoryError:
         offline = partition.offline()
         if offline is None:
@@ -70,14 +70,16 @@ def _log_message(partition: HostedPartition, segments: Iterable[SegmentInfo]) ->
         log_start_offset=marks.log_start_offset,
         local_log_start_offset=marks.local_log_start_offset,
         tiered_end_offset=partition.tiered_end_offset,
-        earliest_pending_upload_offset=log.earliest_pending_upload_offset if partition.is_tiered else -1,
+        earliest_pending_upload_offset=log.offsets.earliest_pending_upload_offset
+        if partition.is_tiered
+        else -1,
         compacted_upto=partition.compacted_upto,
         high_watermark=marks.high_watermark,
         last_stable_offset=marks.last_stable_offset,
-        log_end_offset=log.log_end_offset,
-        recovery_point=log.recovery_point,
+        log_end_offset=log.offsets.log_end_offset,
+        recovery_point=log.offsets.recovery_point,
         leader_epoch=partition.shard.claimed.epoch,
-        local_size_bytes=log.size_bytes,
+        local_size_bytes=log.local_log.segments.size_bytes,
         tiered_size_bytes=0 if state is None else state.tiered_bytes,
         segments=[
             admin_pb2.Segment(

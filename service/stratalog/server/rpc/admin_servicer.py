@@ -173,7 +173,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         partition = self._registry.partition(request.topic, request.partition)
         had_failed = self._cleaner.reset(partition.topic_partition)
         if not had_failed:
-            _require_cleaned_here(request.topic, partition.log.config)
+            _require_cleaned_here(request.topic, partition.log.local_log.config)
         return admin_pb2.ResetCleanerResponse(had_failed=had_failed)
 
     @guarded

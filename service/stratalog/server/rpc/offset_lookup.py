@@ -67,7 +67,7 @@ class OffsetLookup:
         if find is None:
             raise InvalidRequestError("a query names an offset or a timestamp", spec=int(query.spec))
         if not partition.is_tiered or query.spec not in _TOLD_BY_STORE:
-            partition.log.require_disk()
+            partition.log.availability.require_disk()
         return find(partition, isolation)
 
 
@@ -84,7 +84,7 @@ def at_timestamp(partition: HostedPartition, timestamp_ms: int, isolation: Isola
             if tiered is not None and tiered.offset < local_log_start_offset:
                 is_seen = tiered.offset < partition.watermarks().end_offset(isolation)
                 return Found(tiered.offset, tiered.timestamp_ms) if is_seen else NOT_FOUND
-        local = partition.log.offset_for_timestamp(timestamp_ms, isolation)
+        local = partition.log.reader.offset_for_timestamp(timestamp_ms, isolation)
         return NOT_FOUND if local is None else Found(local.offset, local.timestamp_ms)
 
     return _in_both_tiers(partition, look)
@@ -95,7 +95,7 @@ def max_timestamp(partition: HostedPartition, isolation: Isolation) -> Found:
 
     def look(local_log_start_offset: int) -> Found:
         candidates: list[Found] = []
-        local = partition.log.max_timestamp(isolation)
+        local = partition.log.reader.max_timestamp(isolation)
         if local is not None:
             candidates.append(Found(local.offset, local.timestamp_ms))
         if partition.log_start_offset < local_log_start_offset:
@@ -112,9 +112,9 @@ def _in_both_tiers(partition: HostedPartition, look: Callable[[int], Found]) -> 
     segments are deleted, so a second look is rare.
     """
     while True:
-        local_log_start_offset = partition.log.local_log_start_offset
+        local_log_start_offset = partition.log.offsets.local_log_start_offset
         found = look(local_log_start_offset)
-        if partition.log.local_log_start_offset == local_log_start_offset:
+        if partition.log.offsets.local_log_start_offset == local_log_start_offset:
             return found
 
 
@@ -130,7 +130,7 @@ _BY_SPEC: dict[int, Callable[[HostedPartition, Isolation], Found]] = {
     # The inclusive form: -1 where nothing is committed in the object store.
     log_pb2.OFFSET_SPEC_LATEST_TIERED: lambda partition, _: Found(partition.tiered_end_offset - 1),
     log_pb2.OFFSET_SPEC_EARLIEST_PENDING_UPLOAD: lambda partition, _: Found(
-        partition.log.earliest_pending_upload_offset if partition.is_tiered else NO_OFFSET
+        partition.log.offsets.earliest_pending_upload_offset if partition.is_tiered else NO_OFFSET
     ),
     log_pb2.OFFSET_SPEC_COMPACTED_UPTO: lambda partition, _: Found(partition.compacted_upto),
 }

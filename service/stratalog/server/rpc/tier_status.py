@@ -50,7 +50,7 @@ def _pending_upload_bytes(partition: HostedPartition) -> int:
     if not partition.is_tiered or partition.offline() is not None:
         return 0
     try:
-        segments = partition.log.segments()
+        segments = partition.log.reader.segments()
     except DataDirectoryError:
         if partition.offline() is None:
             raise

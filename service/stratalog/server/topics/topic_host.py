@@ -170,7 +170,7 @@ class TopicHost:
 
     def _reconfigure(self, partition: HostedPartition, config: LogConfig) -> None:
         """The cleaner of local logs is paused while it gains or loses the log. Raises DataDirectoryError."""
-        if is_cleaned_here(partition.log.config) == is_cleaned_here(config):
+        if is_cleaned_here(partition.log.local_log.config) == is_cleaned_here(config):
             partition.reconfigure(config)
             return
         with self._logs.cleaner.paused(partition.topic_partition):

@@ -35,7 +35,7 @@ def find_horizons(log: UnifiedLog, end_offset: int, now_ms: int, on_read: OnRead
     """
     found = KeptHorizons(now_ms)
     with_data: set[int] = set()
-    for segment in log.local_segments:
+    for segment in log.local_log.segments:
         if segment.base_offset >= end_offset:
             break
         for header in _headers_of(segment, on_read, end_offset):

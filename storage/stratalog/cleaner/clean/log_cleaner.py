@@ -74,14 +74,16 @@ class LogCleaner:
             limits.check_done()
             limits.throttle(size_bytes)
 
-        config = log.config
+        config = log.local_log.config
         producers = log.producers()
-        segments = log.local_segments
+        segments = log.local_log.segments
         window_bytes = _window_bytes(limits, segments, to_clean.first_uncleanable_offset)
-        assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
+        assert to_clean.first_uncleanable_offset <= min(
+            log.offsets.last_stable_offset, segments.active.base_offset
+        )
         left: list[SegmentGroup] = []
         # Retention drops the segments below, perhaps now.
-        looked_up = segments.since(max(log.log_start_offset, segments.start_offset))
+        looked_up = segments.since(max(log.offsets.log_start_offset, segments.start_offset))
         aborted = AbortedIndex(looked_up, on_io)
         try:
             offset_map = self._filled_map(to_clean, segments, aborted, limits, stats, on_io, window_bytes)
@@ -91,7 +93,7 @@ class LogCleaner:
             left = group_segments(wanted, config.segment_bytes, config.segment_index_bytes)
             cleaner = GroupCleaner(
                 log.segment_exchange.resources,
-                log.directory,
+                log.local_log.directory,
                 plan,
                 aborted,
                 transactions_open_behind(deleted, on_io),
@@ -108,7 +110,9 @@ class LogCleaner:
             if not isinstance(failure, FileNotFoundError) or _are_there(log, segments, left):
                 raise
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned") from failure
-        return CleanResult(end_offset, stats, cleaner.horizons.due_ms(log.config.delete_retention_ms))
+        return CleanResult(
+            end_offset, stats, cleaner.horizons.due_ms(log.local_log.config.delete_retention_ms)
+        )
 
     def _filled_map(
         self,
@@ -147,8 +151,8 @@ class LogCleaner:
         window_bytes: int,
     ) -> CleanPlan:
         kept = {entry.batches[-1].last_offset for entry in producers if entry.batches}
-        kept.add(log.high_watermark - 1)
-        start_offset = log.log_start_offset
+        kept.add(log.offsets.high_watermark - 1)
+        start_offset = log.offsets.log_start_offset
         without_data = (
             entry for entry in producers if not entry.batches or entry.batches[-1].last_offset < start_offset
         )
@@ -159,14 +163,14 @@ class LogCleaner:
             now_ms=self._clock.now_ms(),
             kept_empty=array("q", sorted_stepwise([*kept], key=int)),
             kept_epochs=array("q", chain.from_iterable(epochs)),
-            config=log.config,
+            config=log.local_log.config,
             window_bytes=window_bytes,
         )
 
     def _exchange(self, log: UnifiedLog, cleaner: GroupCleaner, group: SegmentGroup, on_read: OnRead) -> None:
         # Taken anew for each group: a consumer can read the records that a tombstone deletes until their
         # group, this one or one before, is exchanged.
-        horizon_ms = new_horizon_ms(self._clock.now_ms(), log.config.delete_retention_ms)
+        horizon_ms = new_horizon_ms(self._clock.now_ms(), log.local_log.config.delete_retention_ms)
         cleaned = cleaner.clean(group, horizon_ms)
         if not log.segment_exchange.replace(cleaned, group, on_read):
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
@@ -187,6 +191,6 @@ def _parts(segments: LogSegments, plan: CleanPlan) -> tuple[list[LogSegment], li
 
 def _are_there(log: UnifiedLog, segments: LogSegments, left: Sequence[SegmentGroup]) -> bool:
     """The segments that the clean still needs are in the log."""
-    found = set(map(id, log.local_segments))
+    found = set(map(id, log.local_log.segments))
     needed = [segment for group in left for segment in group] or segments
     return all(id(segment) in found for segment in needed)

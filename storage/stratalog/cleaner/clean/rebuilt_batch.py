@@ -135,7 +135,12 @@ class _LeftRecords(NamedTuple):
             # Else it would be in memory together with the next one.
             del one
         records = CleanedRecords(
-            NOTHING, kept_count, max_timestamp_delta or 0, tombstone_count, dropped_count, null_key_count
+            NOTHING,
+            records_kept=kept_count,
+            max_timestamp_delta=max_timestamp_delta or 0,
+            tombstone_count=tombstone_count,
+            dropped_tombstone_count=dropped_count,
+            null_key_count=null_key_count,
         )
         return _LeftRecords(records, size_bytes)
 

@@ -26,8 +26,9 @@ from stratalog.segment.file_names import (
     segment_path,
 )
 from stratalog.segment.indexes.index_file import IndexSeal
-from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
+from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.segment_files import unlink_segment
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_seal import SegmentSeal
@@ -118,7 +119,11 @@ class SegmentWriter:
         self._close()
         offset_index, time_index = self._indexes.closing_files()
         seal = SegmentSeal.of(
-            self.size_bytes, self.next_offset, offset_index, time_index, self._save_aborted()
+            self.size_bytes,
+            self.next_offset,
+            OffsetIndex.seal_of(offset_index),
+            TimeIndex.seal_of(time_index),
+            self._save_aborted(),
         )
         self._save(OFFSET_INDEX_SUFFIX, offset_index)
         self._save(TIME_INDEX_SUFFIX, time_index)

@@ -124,7 +124,7 @@ class AppendRun:
         last_offset = self._last_offset(request)
         if self._refusal is None and self._must_roll(request, last_offset):
             self._state.producers.take_snapshot(durable=False)
-            self._local.roll(self._config, self._now_ms)
+            self._local.roll(self._now_ms)
         return last_offset
 
     def _must_roll(self, request: ValidatedAppend, last_offset: int) -> bool:

@@ -11,7 +11,6 @@ One for which no file could be opened has not begun: the next flush does what wa
 
 from __future__ import annotations
 
-from stratalog.log.log_config import LogConfig
 from stratalog.log.log_parts import LogParts
 
 
@@ -30,7 +29,10 @@ class LogFlusher:
         """When the last flush began: what was appended since may not be durable."""
 
     def flush(self) -> int:
-        """See `UnifiedLog.flush`."""
+        """Make durable, names included, what was appended before the call; return the recovery point then.
+
+        Appends go on meanwhile. Raises DataDirectoryError: a sync that fails takes the log offline.
+        """
         with self._lock:
             with self._log_lock:
                 self._availability.require_online()
@@ -54,20 +56,23 @@ class LogFlusher:
                 self._state.publish(self._offsets.high_watermark)
                 return self._offsets.recovery_point
 
-    def flush_if_many(self, config: LogConfig) -> None:
-        """Flush where `flush.messages` wants it. Raises as `flush` does; must not be called under
-        `log_lock`."""
-        if self._unflushed_count() >= config.flush_messages:
+    def flush_if_many(self) -> None:
+        """Flush if `flush.messages` records or more wait. Raises as `flush` does. Must not be called under
+        UnifiedLog.lock."""
+        flush_messages = self._local.config.flush_messages
+        if self._unflushed_count() >= flush_messages:
             with self._lock:
                 # Another one's flush may have been waited for, and may have been enough.
-                if self._unflushed_count() >= config.flush_messages:
+                if self._unflushed_count() >= flush_messages:
                     self.flush()
 
-    def flush_if_old(self, config: LogConfig) -> None:
-        """The same for `flush.ms`. A log that takes no changes any more is left alone."""
+    def flush_if_old(self) -> None:
+        """Flush if records wait and the last flush began `flush.ms` ago or earlier; for a periodic task. Does
+        nothing to a log that is offline or closed. Raises DataDirectoryError."""
         with self._lock:
             age_ms = (self._clock.monotonic_s() - self._flushed_s) * 1000
-            if self._unflushed_count() and age_ms >= config.flush_ms and self._availability.refusal() is None:
+            is_old = age_ms >= self._local.config.flush_ms
+            if is_old and self._unflushed_count() and self._availability.refusal() is None:
                 self.flush()
 
     def _unflushed_count(self) -> int:

@@ -28,11 +28,8 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError, Unsupp
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, LeaderEpochCache
-from stratalog.log.local_log import LocalLog
-from stratalog.log.log_availability import LogAvailability
-from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_parts import LogParts
 from stratalog.log.log_segments import LogSegments
-from stratalog.log.log_state import LogState
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot, parse_snapshot_name, snapshot_path
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.record.builder import NO_LEADER_EPOCH
@@ -67,28 +64,27 @@ process will find, so the log goes offline.
 
 
 class LogCopy:
-    """Used by one thread; `relocate` under the log's locks, all else beside whatever changes the log."""
+    """Used by one thread, beside whatever changes the log; `relocate` takes the log's locks."""
 
     def __init__(
         self,
-        local_log: LocalLog,
-        state: LogState,
-        offsets: LogOffsets,
-        availability: LogAvailability,
+        parts: LogParts,
         directory: str,
     ) -> None:
         """Use `UnifiedLog.copy_to`. `directory` is there, and empty but for files that the caller has put."""
         self.directory = directory
         self.durable_end_offset = 0
         """Below it the copy is durable, as of the last `prepare`."""
-        self._source_directory = local_log.directory
-        self._cut_count = local_log.cut_count
-        self._local = local_log
-        self._state = state
-        self._offsets = offsets
-        self._availability = availability
-        self._resources = local_log.resources
-        self._filesystem: FileSystem = local_log.resources.filesystem
+        self._flush_lock = parts.flush_lock
+        self._lock = parts.lock
+        self._local = parts.local_log
+        self._state = parts.state
+        self._offsets = parts.offsets
+        self._availability = parts.availability
+        self._source_directory = self._local.directory
+        self._cut_count = self._local.cut_count
+        self._resources = self._local.resources
+        self._filesystem: FileSystem = self._local.resources.filesystem
         self._segments: list[SegmentCopy] = []
         self._dropped: list[SegmentCopy] = []
         # The log's segments when these were compared with them: a log replaces its list as a whole.
@@ -268,10 +264,14 @@ class LogCopy:
 
     def relocate(self, commit: Commit) -> bool:
         """Copy the rest, `commit`, and let the log go on in the new place; False, with nothing changed, where
-        the rest is too much by now. The log's locks are held.
+        the rest is too much by now. What was appended is durable when it returns True.
 
-        Raises what `commit` does, and as `advance` does, with the log where it was.
+        Takes the log's locks. Raises what `commit` does, and as `advance` does, with the log where it was.
         """
+        with self._flush_lock, self._lock:
+            return self._relocate(commit)
+
+    def _relocate(self, commit: Commit) -> bool:
         self._availability.require_online()
         self._follow()
         if not self.is_close:

@@ -26,6 +26,7 @@ from stratalog.log.local_log import LocalLog
 from stratalog.log.log_parts import LogParts
 from stratalog.log.log_segments import LogSegments
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
 
 
@@ -201,9 +202,7 @@ def _live(
         LogSegment(
             local.resources,
             local.directory,
-            segment.base_offset,
-            end_offset=end_offset,
-            size_bytes=segment.size_bytes,
+            SegmentExtent(segment.base_offset, end_offset, segment.size_bytes),
             created_ms=replaced[0].created_ms,
             index_interval_bytes=replaced[0].index_interval_bytes,
             seal=segment.seal,

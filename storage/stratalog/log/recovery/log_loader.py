@@ -54,9 +54,9 @@ from stratalog.segment.file_names import (
     parse_segment_name,
     segment_path,
 )
-from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.transaction_index import TransactionIndex
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_seal import SegmentSeal
 
@@ -174,6 +174,7 @@ class LogLoader:
         return LocalLog(
             self._resources,
             self._directory,
+            self._config,
             [segment],
             unsynced=unsynced,
             may_be_reserved=self._config.preallocate,
@@ -190,7 +191,12 @@ class LogLoader:
             if self._written_by_broker:
                 require_order(self._resources.files, segments)
             local_log = LocalLog(
-                self._resources, self._directory, segments, unsynced=(), may_be_reserved=False
+                self._resources,
+                self._directory,
+                self._config,
+                segments,
+                unsynced=(),
+                may_be_reserved=False,
             )
             require_known_epochs(segments, state.epochs)
             if not state.epochs.entries:
@@ -284,7 +290,7 @@ class LogLoader:
                 index = self._filesystem.read_file(path)
             except FileNotFoundError:
                 return False
-            if IndexSeal.of(index, TransactionIndex.page_bytes) != seal.transaction_index:
+            if TransactionIndex.seal_of(index) != seal.transaction_index:
                 return False
         # The last one ends where its batches do.
         return segment.end_offset == segment.base_offset or seal.end_offset <= segment.end_offset
@@ -319,12 +325,11 @@ class LogLoader:
         return segments
 
     def _segment(self, base_offset: int) -> LogSegment:
+        size_bytes = self._filesystem.file_size(segment_path(self._directory, base_offset, LOG_SUFFIX))
         return LogSegment(
             self._resources,
             self._directory,
-            base_offset,
-            end_offset=base_offset,
-            size_bytes=self._filesystem.file_size(segment_path(self._directory, base_offset, LOG_SUFFIX)),
+            SegmentExtent(base_offset, base_offset, size_bytes),
             created_ms=self._now_ms,
             index_interval_bytes=self._config.index_interval_bytes,
             seal=SegmentSeal.read(self._filesystem, self._directory, base_offset),

@@ -164,7 +164,9 @@ class LogRecovery:
             truncated_bytes=lost_bytes,
         )
         # Nobody has given back what the process that was killed had reserved.
-        local_log = LocalLog(self._resources, self._directory, kept, unsynced=(), may_be_reserved=True)
+        local_log = LocalLog(
+            self._resources, self._directory, self._config, kept, unsynced=(), may_be_reserved=True
+        )
         return RecoveredLog(local_log, report)
 
     def _walk_valid(self, segments: Sequence[LogSegment]) -> list[WalkedSegment]:

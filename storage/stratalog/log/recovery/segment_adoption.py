@@ -35,7 +35,6 @@ from stratalog.segment.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.index_rebuild import index_batches
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
@@ -161,9 +160,9 @@ class SegmentAdoption:
         seal = SegmentSeal.of(
             segment.size_bytes,
             end_offset,
-            offset_index,
-            time_index,
-            IndexSeal.of(aborted, TransactionIndex.page_bytes),
+            OffsetIndex.seal_of(offset_index),
+            TimeIndex.seal_of(time_index),
+            TransactionIndex.seal_of(aborted),
         )
         segment.written_seal = seal
         segment.has_aborted = seal.has_aborted

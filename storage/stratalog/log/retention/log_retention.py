@@ -15,12 +15,11 @@ in its place may have the time of the damaged one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DISK_FAILURES
-from stratalog.log.log_config import LogConfig
 from stratalog.log.log_parts import LogParts
 from stratalog.log.retention import retention
 from stratalog.segment.log_segment import LogSegment
@@ -32,11 +31,20 @@ DAMAGED_AGAIN_S = 60 * 60
 
 
 class LogRetention:
-    """Guarded by UnifiedLog: its flush lock and its lock are held for every change but of what `prove_ages`
-    finds, which is replaced as a whole."""
+    """Thread-safe: it takes both locks of UnifiedLog for every change, but not for the proven ages, which are
+    replaced as a whole."""
 
-    def __init__(self, parts: LogParts, topic_partition: TopicPartition, roll: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        parts: LogParts,
+        topic_partition: TopicPartition,
+        *,
+        roll: Callable[[], None],
+        unlink_later: Callable[[Sequence[LogSegment]], None],
+    ) -> None:
         """`roll` begins a new segment."""
+        self._flush_lock = parts.flush_lock
+        self._lock = parts.lock
         self._clock = parts.clock
         self._topic_partition = topic_partition
         self._local = parts.local_log
@@ -44,6 +52,7 @@ class LogRetention:
         self._offsets = parts.offsets
         self._availability = parts.availability
         self._roll = roll
+        self._unlink_later = unlink_later
         self._filesystem = parts.local_log.resources.filesystem
         self._newest_ms_of = retention.newest_ms_on(self._filesystem)
         self._reported_base_offset = self._damaged_base_offset = -1
@@ -62,8 +71,28 @@ class LogRetention:
         base_offset = self._future_base_offset
         return int(base_offset is not None and base_offset >= self._offsets.local_log_start_offset)
 
-    def prove_ages(self, rule: retention.RetentionRule, config: LogConfig) -> None:
-        """Compare checksums of what `drop_beyond` drops by age. That may read whole segments: under no lock,
+    def delete_local_segments(self, *, ignore_retention: bool = False) -> int:
+        """Drop local segments that are in the object store and beyond the local retention; returns how many.
+
+        What lies below the log start goes in any case. `ignore_retention`: everything that is in the object
+        store. Raises CorruptRecordError, DataDirectoryError.
+        """
+        return self._delete(retention.all_tiered if ignore_retention else retention.beyond_local_retention)
+
+    def delete_old_segments(self) -> int:
+        """Drop segments of a log that is not tiered, below its start or beyond its retention; returns how
+        many. The log start follows. Raises CorruptRecordError, DataDirectoryError."""
+        return self._delete(retention.beyond_retention)
+
+    def _delete(self, rule: retention.RetentionRule) -> int:
+        self._prove_ages(rule)
+        with self._flush_lock, self._lock:
+            dropped = self._drop_beyond(rule)
+            self._unlink_later(dropped)
+            return len(dropped)
+
+    def _prove_ages(self, rule: retention.RetentionRule) -> None:
+        """Compare checksums of what `_drop_beyond` drops by age. That may read whole segments: under no lock,
         beside appends. Raises CorruptRecordError, DataDirectoryError."""
         proven: dict[LogSegment, int] = {}
 
@@ -76,10 +105,10 @@ class LogRetention:
             proven[segment] = size_bytes
             return True
 
-        self._count_of(rule, config, is_older)
+        self._count_of(rule, is_older)
         self._proven = proven
 
-    def drop_beyond(self, rule: retention.RetentionRule, config: LogConfig) -> tuple[LogSegment, ...]:
+    def _drop_beyond(self, rule: retention.RetentionRule) -> tuple[LogSegment, ...]:
         """Drop what the rule lets go; by age, what was proven: the rest is another look's. Raises
         CorruptRecordError, DataDirectoryError."""
 
@@ -87,15 +116,15 @@ class LogRetention:
             return self._seems_older(segment, before_ms) and self._is_proven(segment, segment.size_bytes)
 
         self._future_base_offset = None
-        return self._drop(self._count_of(rule, config, is_older), config)
+        return self._drop(self._count_of(rule, is_older))
 
-    def _count_of(self, rule: retention.RetentionRule, config: LogConfig, is_older: retention.IsOlder) -> int:
-        now_ms = self._clock.now_ms()
+    def _count_of(self, rule: retention.RetentionRule, is_older: retention.IsOlder) -> int:
+        config, now_ms = self._local.config, self._clock.now_ms()
         return self._availability.reading(
             lambda: rule(self._local.segments, self._offsets, config, is_older, now_ms)
         )
 
-    def _drop(self, count: int, config: LogConfig) -> tuple[LogSegment, ...]:
+    def _drop(self, count: int) -> tuple[LogSegment, ...]:
         """Drop the first `count` segments, and those below the log start."""
         count = max(count, retention.below_log_start(self._local.segments, self._offsets))
         if count == 0:
@@ -114,13 +143,13 @@ class LogRetention:
         with self._availability.unchanged_on_refusal():
             count = self._local.put_aside_oldest(count, self._tell_left)
         start_offset = self._local.segments[count].base_offset
-        if not config.remote_storage_enable:
+        if not self._local.config.remote_storage_enable:
             # Before the list is another one: who misses them is told where the log starts by now.
             self._offsets.log_start_offset = max(self._offsets.log_start_offset, start_offset)
         with self._availability.offline_on_failure():
             dropped = self._local.drop_oldest(count)
             self._remove_snapshots(start_offset)
-        if not config.remote_storage_enable:
+        if not self._local.config.remote_storage_enable:
             self.follow_log_start()
         self._offsets.recovery_point = max(self._offsets.recovery_point, start_offset)
         return dropped

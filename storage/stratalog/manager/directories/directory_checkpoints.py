@@ -50,7 +50,7 @@ class DirectoryCheckpoints:
         partition = log.topic_partition
         with self._lock:
             former = self._recovery_points.offsets.get(partition)
-            self._recovery_points.set(partition, log.recovery_point)
+            self._recovery_points.set(partition, log.offsets.recovery_point)
             try:
                 self._spare.writing(self._recovery_points.save)
                 self._spare.writing(
@@ -67,7 +67,7 @@ class DirectoryCheckpoints:
         a log that was deleted since must not come back. Raises OSError."""
         with self._lock:
             for log in filter(is_here, logs):
-                self._recovery_points.set(log.topic_partition, log.recovery_point)
+                self._recovery_points.set(log.topic_partition, log.offsets.recovery_point)
             self._recovery_points.save()
 
     def write_starts(self, logs: Iterable[UnifiedLog], is_here: Callable[[UnifiedLog], bool]) -> None:
@@ -78,8 +78,10 @@ class DirectoryCheckpoints:
             for log in filter(is_here, logs):
                 entry = self._manifest.entry(log.topic_partition)
                 # A start that was written may not be the log's yet; one that goes back is written at once.
-                if entry is not None and entry.log_start_offset < log.log_start_offset:
-                    changed[log.topic_partition] = entry._replace(log_start_offset=log.log_start_offset)
+                if entry is not None and entry.log_start_offset < log.offsets.log_start_offset:
+                    changed[log.topic_partition] = entry._replace(
+                        log_start_offset=log.offsets.log_start_offset
+                    )
             self._manifest.update(partitions=changed)
             entries = self._manifest.now.partitions.items()
             self._start_checkpoint.write(

@@ -167,7 +167,7 @@ class DirectorySet:
 
     def of(self, log: UnifiedLog) -> LogDirectory:
         """The directory that the log is in."""
-        return self.at(posixpath.dirname(log.directory))
+        return self.at(posixpath.dirname(log.local_log.directory))
 
     def holders(self, partition: TopicPartition) -> list[LogDirectory]:
         """The directories that list the partition, online or not; more than one where an older topic had its

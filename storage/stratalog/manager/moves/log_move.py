@@ -124,7 +124,7 @@ class LogMove:
     @property
     def progress(self) -> MoveProgress:
         """As it is now. No lock is taken."""
-        copy, state, size_bytes = self._copy, self._state, self._log.size_bytes
+        copy, state, size_bytes = self._copy, self._state, self._log.local_log.segments.size_bytes
         copied_bytes = 0 if copy is None else copy.copied_bytes
         if state is MoveState.DONE:
             copied_bytes = size_bytes
@@ -216,7 +216,7 @@ class LogMove:
             # From here on nobody ends it.
             self._require_wanted()
             self._state = MoveState.SWAPPING
-        is_moved = self._log.relocate(copy, self._target.commit)
+        is_moved = copy.relocate(self._target.commit)
         if not is_moved:
             self._state = MoveState.COPYING
         return is_moved

@@ -167,13 +167,13 @@ class MoveRegistry:
             for move in self._moves.values()
             if move.target_path == target.path and not move.state.is_final
         )
-        if free_bytes < promised_bytes + log.size_bytes:
+        if free_bytes < promised_bytes + log.local_log.segments.size_bytes:
             raise DataDirectoryError(
                 "the log directory has less free space than the partition and the moves to there still take;"
                 " free some or name another",
                 path=target.path,
                 free_bytes=free_bytes,
-                size_bytes=log.size_bytes,
+                size_bytes=log.local_log.segments.size_bytes,
                 moving_bytes=promised_bytes,
             )
 

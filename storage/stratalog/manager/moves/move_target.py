@@ -64,7 +64,9 @@ class MoveTarget:
         return copy
 
     def _entry(self, state: PartitionState) -> PartitionEntry:
-        return PartitionEntry(self._log.topic_id, state, self._log.log_start_offset, self._move_number)
+        return PartitionEntry(
+            self._log.topic_id, state, self._log.offsets.log_start_offset, self._move_number
+        )
 
     def prepare(self, durable_end_offset: int) -> None:
         """The commit may follow: the target has the recovery point, and the source says where the partition
@@ -92,8 +94,8 @@ class MoveTarget:
         """
         # No hole between two segments may lie above the recovery point: a recovery takes it for lost data,
         # and cuts off the rest.
-        if self._noted_end_offset < self._log.active_base_offset:
-            self._note_end(self._log.log_end_offset)
+        if self._noted_end_offset < self._log.local_log.segments.active.base_offset:
+            self._note_end(self._log.offsets.log_end_offset)
         manifest = self._target.manifest
         self._is_undecided = True
         try:

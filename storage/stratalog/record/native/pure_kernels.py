@@ -45,14 +45,14 @@ def scan_records(payload: Buffer, records_count: int, last_offset_delta: int) ->
     is_dense = records_count == last_offset_delta + 1
     latest = max(timestamp_deltas, default=0)
     return RecordsSummary(
-        tombstone_count,
-        null_key_count,
-        latest,
-        is_dense,
-        min(timestamp_deltas, default=0),
-        offset_deltas[0] if offset_deltas else -1,
-        last_delta,
-        offset_deltas[timestamp_deltas.index(latest)] if offset_deltas else -1,
+        tombstone_count=tombstone_count,
+        null_key_count=null_key_count,
+        max_timestamp_delta=latest,
+        is_dense=is_dense,
+        min_timestamp_delta=min(timestamp_deltas, default=0),
+        first_offset_delta=offset_deltas[0] if offset_deltas else -1,
+        last_offset_delta=last_delta,
+        max_timestamp_offset_delta=offset_deltas[timestamp_deltas.index(latest)] if offset_deltas else -1,
     )
 
 

@@ -90,12 +90,22 @@ class AbstractIndex(ABC, Generic[Entry]):
             index.last = index.entry(len(index) - 1)
         return index
 
+    @classmethod
+    def crcs_bytes(cls, size_bytes: int) -> int:
+        """How long the checksums of the pages are in the seal of a file with that size."""
+        return IndexSeal.crcs_bytes(size_bytes, cls.page_bytes)
+
     def _begin(self, base_offset: int, file: IndexFile | None, extent: _Extent) -> None:
         self.base_offset = base_offset
         self.last = None
         self._file = file
         self._extent = extent
         self._write_at_bytes = self.page_bytes
+
+    @classmethod
+    def seal_of(cls, data: Buffer) -> IndexSeal:
+        """The seal of a file with these contents."""
+        return IndexSeal.of(data, cls.page_bytes)
 
     @classmethod
     def _require_whole(cls, size_bytes: int) -> None:

@@ -10,7 +10,7 @@ again, perhaps weeks later; each read is compared with the checksum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
 from typing import NamedTuple, Self
 
 from crc32c import crc32c
@@ -19,19 +19,28 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.segment.indexes.index_page_cache import IndexPageCache
 
+_CRC = struct.Struct(">I")
+
 
 class IndexSeal(NamedTuple):
-    """What an index file holds: its size, and the CRC-32C of each page."""
+    """The size of an index file, and the CRC-32C of each of its pages."""
 
     size_bytes: int = 0
-    page_crcs: Sequence[int] = ()
+    page_crcs: bytes = b""
+    """Packed uint32, big-endian."""
 
     @classmethod
     def of(cls, data: Buffer, page_bytes: int) -> Self:
-        """Of a file with these contents."""
+        """The seal of a file with these contents."""
         view = memoryview(data)
         starts = range(0, len(view), page_bytes)
-        return cls(len(view), tuple(crc32c(view[start : start + page_bytes]) for start in starts))
+        crcs = (_CRC.pack(crc32c(view[start : start + page_bytes])) for start in starts)
+        return cls(len(view), b"".join(crcs))
+
+    @staticmethod
+    def crcs_bytes(size_bytes: int, page_bytes: int) -> int:
+        """The length of `page_crcs` of a file with that size."""
+        return -(-size_bytes // page_bytes) * _CRC.size
 
 
 class IndexFile:
@@ -39,14 +48,12 @@ class IndexFile:
 
     __slots__ = ("_cache", "_number", "_page_bytes", "_page_crcs", "path")
 
-    def __init__(
-        self, cache: IndexPageCache, path: str, page_bytes: int, page_crcs: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, cache: IndexPageCache, path: str, page_bytes: int, page_crcs: bytes = b"") -> None:
         """`page_crcs`: of the pages that the file has. The file need not be there."""
         self._cache = cache
         self._number = cache.next_number()
         self._page_bytes = page_bytes
-        self._page_crcs = list(page_crcs)
+        self._page_crcs = page_crcs
         self.path = path
 
     def anew(self) -> IndexFile:
@@ -71,7 +78,7 @@ class IndexFile:
 
         Raises CorruptRecordError where the page is not what was written, OSError (FileNotFoundError).
         """
-        crc = self._page_crcs[position // self._page_bytes]
+        (crc,) = _CRC.unpack_from(self._page_crcs, position // self._page_bytes * _CRC.size)
         return self._cache.read(self.path, (self._number, position), size_bytes, crc, is_kept=is_kept)
 
     def write(self, position: int, data: Buffer) -> None:
@@ -83,12 +90,13 @@ class IndexFile:
                 file.truncate(position)
             if len(data):
                 file.append([data])
-        self._page_crcs[position // self._page_bytes :] = IndexSeal.of(data, self._page_bytes).page_crcs
+        kept = self._page_crcs[: IndexSeal.crcs_bytes(position, self._page_bytes)]
+        self._page_crcs = kept + IndexSeal.of(data, self._page_bytes).page_crcs
 
     def seal(self, size_bytes: int) -> IndexSeal:
         """Of the file, which has so many bytes."""
-        assert len(self._page_crcs) == -(-size_bytes // self._page_bytes)
-        return IndexSeal(size_bytes, tuple(self._page_crcs))
+        assert len(self._page_crcs) == IndexSeal.crcs_bytes(size_bytes, self._page_bytes)
+        return IndexSeal(size_bytes, self._page_crcs)
 
     def cut(self, position: int) -> None:
         """Shorten the file to `position`, if there is one that is longer. Raises OSError."""

@@ -16,8 +16,9 @@ from stratalog.segment.file_names import (
     segment_path,
 )
 from stratalog.segment.indexes.index_file import IndexSeal
-from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
+from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_seal import SegmentSeal
@@ -94,7 +95,8 @@ def rebuild_indexes(
     files = indexes.closing_files()
     if not replaces_files or indexes.damaged_position is not None:
         return indexes
-    seal = SegmentSeal.of(extent.size_bytes, end_offset, *files, aborted)
+    offset_index, time_index = OffsetIndex.seal_of(files[0]), TimeIndex.seal_of(files[1])
+    seal = SegmentSeal.of(extent.size_bytes, end_offset, offset_index, time_index, aborted)
     suffixes = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SEAL_SUFFIX)
     try:
         for data, suffix in zip((*files, seal.to_bytes()), suffixes, strict=True):

@@ -143,7 +143,7 @@ class SegmentIndexes:
         Raises OSError.
         """
         self.seal = None
-        seal = self.seal = SegmentSeal(
+        seal = self.seal = SegmentSeal.of(
             log_size_bytes,
             end_offset,
             self.offset_index.save(),

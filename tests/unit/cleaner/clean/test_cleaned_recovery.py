@@ -72,7 +72,7 @@ def test_an_older_copy_in_the_place_of_a_cleaned_log_is_cleaned_from_its_start(
     for number in range(6):
         history.put(f"b={number}")
     history.clean_all()
-    end_offset = history.log.log_end_offset
+    end_offset = history.log.offsets.log_end_offset
     if is_clean:
         history.machine.stop()
     else:
@@ -88,13 +88,13 @@ def test_an_older_copy_in_the_place_of_a_cleaned_log_is_cleaned_from_its_start(
         # Where it ended it is not to be missed.
         disk.unlink(f"{DATA_DIR}/{RECOVERY_POINT_FILE}")
     history.log = history.machine.start()
-    assert history.log.log_end_offset < end_offset
+    assert history.log.offsets.log_end_offset < end_offset
     assert "is cleaned from its start" in caplog.text
     assert parse_checkpoint(disk.read_file(f"{DATA_DIR}/{CLEANER_OFFSET_FILE}").decode()) == {}
     for number in range(8):
         history.put(f"b={number}")
         history.clean_all()
-        history.machine.clock.advance(history.log.config.delete_retention_ms + 1)
+        history.machine.clock.advance(history.log.local_log.config.delete_retention_ms + 1)
     assert history.read_table() == {b"b": b"7"}
     assert [one.key for one in history.read()] == [b"b"]
 

@@ -110,8 +110,8 @@ def test_a_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
     history = CompactedLog(WIDE)
     keyless = encode_batch([Record(0, 0, b"k", b"v"), Record(0, 0, None, b"v")], codec=codec)
     with pytest.raises(LogStoreError):
-        history.log.append_as_leader(keyless, 1)
-    assert history.log.log_end_offset == 0
+        history.log.appender.append_as_leader(keyless, 1)
+    assert history.log.offsets.log_end_offset == 0
 
 
 def test_records_without_a_key_from_before_it_was_compacted_go() -> None:
@@ -192,7 +192,7 @@ def test_a_partition_with_a_single_key_shrinks_to_its_last_record() -> None:
         history.put(f"k={number}")
         history.clean_all()
     assert pairs(history) == [(503, b"k", b"503")]
-    assert len(history.log.segments()) == 2
+    assert len(history.log.reader.segments()) == 2
 
 
 @pytest.mark.parametrize("key_count", [1, 2, 7, 1000])
@@ -211,7 +211,7 @@ def test_a_hundred_tiny_segments_become_few() -> None:
         history.log.roll()
     history.clean_all()
     assert history.read() == history.final_records()
-    infos = history.log.segments()
+    infos = history.log.reader.segments()
     assert len(infos) < 10
     assert all(info.size_bytes <= 2000 for info in infos)
 
@@ -223,7 +223,9 @@ def test_offsets_may_be_farther_apart_than_a_segment_reaches() -> None:
     for number, offset in enumerate(offsets):
         for delta, key in enumerate((b"same", b"k%d" % number)):
             record = Record(offset + delta * 2, history.now_ms, key, b"%d" % number)
-            history.log.append_as_follower(encode_batch([record], base_offset=record.offset, leader_epoch=1))
+            history.log.appender.append_as_follower(
+                encode_batch([record], base_offset=record.offset, leader_epoch=1)
+            )
     before = read_local(history.log)
     history.clean_all()
     expected = [one for one in before if one.key != b"same" or one is before[-2]]

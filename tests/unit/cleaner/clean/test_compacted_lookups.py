@@ -31,11 +31,11 @@ def require_times(history: CompactedLog) -> None:
     there = read_local(history.log)
     for wanted in sorted({one.timestamp_ms + delta for one in there for delta in (-1, 0, 1)} | {0, 2**62}):
         expected = next((one for one in there if one.timestamp_ms >= wanted), None)
-        found = history.log.offset_for_timestamp(wanted, Isolation.LOG_END)
+        found = history.log.reader.offset_for_timestamp(wanted, Isolation.LOG_END)
         assert (found and found.offset) == (expected and expected.offset)
         assert (found and found.timestamp_ms) == (expected and expected.timestamp_ms)
     newest = max(there, key=lambda one: (one.timestamp_ms, -one.offset))
-    found = history.log.max_timestamp()
+    found = history.log.reader.max_timestamp()
     assert found is not None
     assert (found.timestamp_ms, found.offset) == (newest.timestamp_ms, newest.offset)
 
@@ -94,7 +94,7 @@ def test_a_leader_epoch_ends_where_it_did() -> None:
         history.leader_epoch = 2 * epoch
         for number in range(epoch % 3 + 1):
             history.put(f"k{number}={epoch}")
-        ends[2 * epoch] = history.log.log_end_offset
+        ends[2 * epoch] = history.log.offsets.log_end_offset
     expected = {epoch: history.log.end_offset_for(epoch) for epoch in range(26)}
     for epoch, end_offset in ends.items():
         found = expected[epoch]
@@ -109,7 +109,7 @@ def test_a_leader_epoch_ends_where_it_did() -> None:
 
 
 def nothing(history: CompactedLog) -> None:
-    assert history.log.log_end_offset > 0
+    assert history.log.offsets.log_end_offset > 0
 
 
 def restart(history: CompactedLog) -> None:
@@ -167,11 +167,11 @@ def test_records_deleted_up_to_the_middle_of_a_batch(to: int) -> None:
     history.put("z=1")
     history.log.increment_log_start_offset(to)
     for step in range(4):
-        assert history.log.log_start_offset == to
+        assert history.log.offsets.log_start_offset == to
         assert history.read() == [one for one in history.read() if one.offset >= to]
         assert history.read_table() == history.table()
         if step == 0:
-            history.log.delete_old_segments()
+            history.log.retention.delete_old_segments()
         elif step == 1:
             history.clean_all()
             assert history.read() == history.final_records()
@@ -219,12 +219,12 @@ def test_policies_alternate() -> None:
 
     def publish(count: int) -> None:
         for number in range(count):
-            history.put(f"k{number % 3}={history.log.log_end_offset}")
+            history.put(f"k{number % 3}={history.log.offsets.log_end_offset}")
         history.log.roll()
 
     publish(12)
     history.machine.clock.advance(10 * MINUTE_MS)
-    assert history.log.delete_old_segments() == 0
+    assert history.log.retention.delete_old_segments() == 0
     history.clean_all()
     compacted = history.read()
     assert compacted == history.final_records()
@@ -232,21 +232,21 @@ def test_policies_alternate() -> None:
     assert history.clean() is None
     publish(12)
     assert history.clean() is None
-    assert history.log.delete_old_segments() > 0
-    assert history.log.log_start_offset == 12
+    assert history.log.retention.delete_old_segments() > 0
+    assert history.log.offsets.log_start_offset == 12
     assert len(history.read()) == 12
     reconfigure(history, cleanup_policy=frozenset({"compact", "delete"}))
     history.clean_all()
     assert history.read() == history.final_records()
     history.machine.clock.advance(5 * MINUTE_MS + 1)
     publish(2)
-    history.log.delete_old_segments()
-    assert history.log.log_start_offset == 24
+    history.log.retention.delete_old_segments()
+    assert history.log.offsets.log_start_offset == 24
     assert history.read_table() == history.table()
     reconfigure(history, cleanup_policy=frozenset({"compact"}))
     history.machine.clock.advance(5 * MINUTE_MS + 1)
     publish(9)
-    assert history.log.delete_old_segments() == 0
+    assert history.log.retention.delete_old_segments() == 0
     history.clean_all()
     assert history.read() == history.final_records()
     history.restart(is_clean=False)

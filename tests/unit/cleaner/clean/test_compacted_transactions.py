@@ -50,7 +50,7 @@ def test_producers_interleave_on_one_key(outcomes: tuple[bool, ...], rolls: bool
         if rolls:
             history.log.roll()
         history.clean()
-        assert history.read_table() == history.table(history.log.last_stable_offset)
+        assert history.read_table() == history.table(history.log.offsets.last_stable_offset)
     history.clean_all()
     last = max((number for number, committed in enumerate(outcomes) if committed), default=None)
     value = b"first" if last is None else b"%d.1" % last
@@ -138,7 +138,7 @@ def test_a_transaction_that_spans_the_log_start(delete_to: int, committed: bool)
     history.log.roll()
     history.put("last=1")
     history.log.increment_log_start_offset(delete_to)
-    history.log.delete_old_segments()
+    history.log.retention.delete_old_segments()
     for step in range(4):
         assert history.read_table() == history.table()
         if step % 2:
@@ -162,7 +162,7 @@ def test_readers_of_committed_records_in_any_place_of_an_aborted_transaction() -
     history.log.roll()
     history.end(1, committed=True)
     for _ in range(3):
-        for offset in range(history.log.log_end_offset):
+        for offset in range(history.log.offsets.log_end_offset):
             seen = Consumer(history.log, offset).catch_up()
             expected = [one for one in history.committed(offset) if one in seen]
             assert seen == expected
@@ -173,7 +173,7 @@ def test_readers_of_committed_records_in_any_place_of_an_aborted_transaction() -
 def test_a_transaction_without_data_and_one_of_nothing_but_tombstones() -> None:
     history = CompactedLog(SMALL)
     history.put("a=1", "b=1")
-    history.log.append_end_transaction_marker(3, 0, 0, committed=False, leader_epoch=1)
+    history.log.appender.append_end_transaction_marker(3, 0, 0, committed=False, leader_epoch=1)
     history.put("a", txn=4)
     history.end(4, committed=True)
     history.put("b", txn=4)
@@ -219,11 +219,11 @@ def test_a_truncation_opens_a_transaction_again_of_which_nothing_is_left() -> No
     assert history.machine.manager is not None
     assert history.machine.manager.truncate_to(PARTITION, 5) == 5
     history.log.check()
-    assert history.log.last_stable_offset == 1
+    assert history.log.offsets.last_stable_offset == 1
     history.restart(is_clean=False)
-    assert history.log.last_stable_offset == 1
-    history.log.append_end_transaction_marker(7, 0, 0, committed=False, leader_epoch=1)
-    assert history.log.last_stable_offset == 6
+    assert history.log.offsets.last_stable_offset == 1
+    history.log.appender.append_end_transaction_marker(7, 0, 0, committed=False, leader_epoch=1)
+    assert history.log.offsets.last_stable_offset == 6
     history.clean_all()
     assert history.read_table() == {b"z": b"1", b"a": b"1", b"c": b"2"}
 
@@ -243,8 +243,8 @@ def test_entries_of_aborted_transactions_are_those_of_the_segment_that_has_their
             history.end(number % 3, committed=number % 4 == 1)
     for producer_id in history.open_producers:
         history.end(producer_id, committed=False)
-    end_offset = history.log.log_end_offset
-    before = history.log.aborted_transactions(0, end_offset)
+    end_offset = history.log.offsets.log_end_offset
+    before = history.log.reader.aborted_transactions(0, end_offset)
     config = dataclasses.replace(history.machine.config, segment_index_bytes=40, index_interval_bytes=1)
     history.machine.config = config
     history.log.reconfigure(config)
@@ -256,10 +256,10 @@ def test_entries_of_aborted_transactions_are_those_of_the_segment_that_has_their
     for is_restarted in (False, True):
         if is_restarted:
             history.restart(is_clean=False)
-        for segment in history.log.local_segments:
+        for segment in history.log.local_log.segments:
             for entry in segment.indexes().transaction_index:
                 assert segment.base_offset <= entry.last_offset < segment.end_offset
-        assert history.log.aborted_transactions(0, end_offset) == before
+        assert history.log.reader.aborted_transactions(0, end_offset) == before
         for offset in range(end_offset):
             seen = Consumer(history.log, offset).catch_up()
             assert seen == [one for one in history.committed(offset) if one in seen]
@@ -293,11 +293,11 @@ def test_transaction_indexes_below_the_log_start_are_not_looked_at() -> None:
         history.put(f"k{number % 3}={number}", txn=1)
         history.end(1, committed=number % 2 == 0)
     history.log.roll()
-    segments = history.log.local_segments
+    segments = history.log.local_log.segments
     assert segments[0].has_aborted
     history.log.increment_log_start_offset(segments[3].base_offset)
     counts: list[int] = []
-    result = history.clean(on_step=lambda: counts.append(history.log.delete_old_segments()))
+    result = history.clean(on_step=lambda: counts.append(history.log.retention.delete_old_segments()))
     assert sum(counts) == 3
     assert result is not None
     assert history.read_table() == history.table()

@@ -62,25 +62,27 @@ class Emptied:
         for number in range(count * PER_SEGMENT):
             record = Record(0, self.machine.clock.now_ms() + number, b"k%d" % (number % 4), b"%d" % number)
             # Epochs ascend with the segments.
-            self.log.append_as_leader(encode_batch([record]), number // PER_SEGMENT)
+            self.log.appender.append_as_leader(encode_batch([record]), number // PER_SEGMENT)
             if number % PER_SEGMENT == PER_SEGMENT - 1:
                 self.log.roll()
-        self.log.append_as_leader(encode_batch([Record(0, self.machine.clock.now_ms(), b"z", b"end")]), count)
+        self.log.appender.append_as_leader(
+            encode_batch([Record(0, self.machine.clock.now_ms(), b"z", b"end")]), count
+        )
         self.machine.stop()
         for ordinal in empty:
             base_offset = ordinal * PER_SEGMENT
-            seal = SegmentSeal.of(0, base_offset, b"", b"", IndexSeal()).to_bytes()
+            seal = SegmentSeal.of(0, base_offset, IndexSeal(), IndexSeal(), IndexSeal()).to_bytes()
             for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SEAL_SUFFIX):
                 path = segment_path(PARTITION_DIR, base_offset, suffix)
                 write_file(self.disk, path, [seal] if suffix == SEAL_SUFFIX else [])
         self.log = self.machine.start()
-        assert [s.base_offset // PER_SEGMENT for s in self.log.local_segments if s.size_bytes == 0] == list(
-            empty
-        )
+        assert [
+            s.base_offset // PER_SEGMENT for s in self.log.local_log.segments if s.size_bytes == 0
+        ] == list(empty)
 
     def clean(self, stop_offset: int | None = None) -> None:
         log = self.log
-        stop_offset = log.active_base_offset if stop_offset is None else stop_offset
+        stop_offset = log.local_log.segments.active.base_offset if stop_offset is None else stop_offset
         cleaner = LogCleaner(self.machine.clock, SequentialIds())
         assert cleaner.clean(LogToClean(log, 0, stop_offset, 0, 1, 0), limits()).end_offset == stop_offset
         log.check()
@@ -89,7 +91,7 @@ class Emptied:
         return [one.offset for one in read_local(self.log)]
 
     def bases(self) -> list[int]:
-        return [segment.base_offset for segment in self.log.local_segments]
+        return [segment.base_offset for segment in self.log.local_log.segments]
 
 
 PLACES = [(0,), (1,), (5,), (1, 2), (0, 1, 2, 3, 4), (4, 5), (0, 2, 4), (0, 1, 2, 3, 4, 5)]
@@ -109,20 +111,22 @@ def test_such_a_log_is_opened_read_and_checked(empty: tuple[int, ...], *, is_cle
     emptied.log = emptied.machine.start()
     emptied.log.check()
     assert emptied.offsets() == expected
-    assert [emptied.log.read(offset, 1, Isolation.LOG_END).next_offset for offset in range(18)] == [
+    assert [emptied.log.reader.read(offset, 1, Isolation.LOG_END).next_offset for offset in range(18)] == [
         next(found for found in expected if found >= offset) + 1 for offset in range(18)
     ]
     start_ms = emptied.machine.clock.now_ms()
     for offset in range(18):
-        found = emptied.log.offset_for_timestamp(start_ms + offset)
+        found = emptied.log.reader.offset_for_timestamp(start_ms + offset)
         # The last record is as old as the first.
         new_enough = [one for one in expected if offset <= one < 18 or offset == 0]
         assert (None if found is None else found.offset) == next(iter(new_enough), None)
     sealed = [offset for offset in expected if offset < 18]
-    newest = emptied.log.max_timestamp()
+    newest = emptied.log.reader.max_timestamp()
     assert newest is not None
     assert newest.offset == (sealed[-1] if sealed else 18)
-    assert [info.max_timestamp_ms < 0 for info in emptied.log.segments()] == [n in empty for n in range(7)]
+    assert [info.max_timestamp_ms < 0 for info in emptied.log.reader.segments()] == [
+        n in empty for n in range(7)
+    ]
 
 
 @pytest.mark.parametrize("empty", PLACES)
@@ -135,11 +139,13 @@ def test_a_clean_takes_them_with_the_next_segment(empty: tuple[int, ...], segmen
     assert emptied.offsets() == sorted((*kept.values(), 18))
     # What is left of them is at the end: there is no next one yet.
     left = [
-        segment.base_offset // PER_SEGMENT for segment in emptied.log.local_segments if not segment.size_bytes
+        segment.base_offset // PER_SEGMENT
+        for segment in emptied.log.local_log.segments
+        if not segment.size_bytes
     ]
     full = [number for number in range(6) if number not in empty]
     assert left == [number for number in range(6) if number > (full[-1] if full else -1)]
-    emptied.log.flush()
+    emptied.log.flusher.flush()
     emptied.machine.kill()
     emptied.log = emptied.machine.start()
     emptied.log.check()
@@ -153,7 +159,7 @@ def test_a_power_loss_in_a_clean_leaves_old_segments_or_new_ones(empty: tuple[in
     def ready() -> tuple[FaultyFileSystem, Emptied]:
         disk = FaultyFileSystem()
         emptied = Emptied(empty, config=config, disk=disk)
-        emptied.log.flush()
+        emptied.log.flusher.flush()
         emptied.machine.checkpoint()
         return disk, emptied
 
@@ -194,41 +200,41 @@ def test_they_wait_for_no_clean() -> None:
 def test_deleted_records_go_with_them(empty: tuple[int, ...]) -> None:
     emptied = Emptied(empty)
     emptied.log.increment_log_start_offset(10)
-    assert emptied.log.delete_old_segments() == 3
+    assert emptied.log.retention.delete_old_segments() == 3
     assert emptied.bases()[0] == 9
     emptied.log.increment_log_start_offset(19)
-    assert emptied.log.delete_old_segments() == 4
+    assert emptied.log.retention.delete_old_segments() == 4
     emptied.log.check()
-    assert emptied.log.delete_old_segments() == 0, "an empty active one stays"
+    assert emptied.log.retention.delete_old_segments() == 0, "an empty active one stays"
     assert emptied.bases() == [19]
 
 
 @pytest.mark.parametrize("empty", PLACES)
 def test_size_and_age_count_them(empty: tuple[int, ...]) -> None:
     emptied = Emptied(empty)
-    active_bytes = emptied.log.local_segments.active.size_bytes
+    active_bytes = emptied.log.local_log.segments.active.size_bytes
     emptied.log.reconfigure(dataclasses.replace(CONFIG, retention_bytes=active_bytes))
-    assert emptied.log.delete_old_segments() == 6
+    assert emptied.log.retention.delete_old_segments() == 6
     emptied = Emptied(empty)
     now_ms = emptied.machine.clock.now_ms()
-    for ordinal, segment in enumerate(emptied.log.local_segments):
+    for ordinal, segment in enumerate(emptied.log.local_log.segments):
         # An empty one is as old as its file.
         emptied.disk.set_modified_ms(segment.path, now_ms if ordinal == 5 else now_ms - DAY_MS)
     emptied.machine.clock.advance(DAY_MS // 2)
     emptied.log.reconfigure(dataclasses.replace(CONFIG, retention_ms=DAY_MS))
     leading = next((number for number in range(6) if number not in empty), 5)
-    assert emptied.log.delete_old_segments() == leading
+    assert emptied.log.retention.delete_old_segments() == leading
     emptied.machine.clock.advance(DAY_MS)
-    assert emptied.log.delete_old_segments() == 7 - leading
+    assert emptied.log.retention.delete_old_segments() == 7 - leading
 
 
 def test_what_is_in_the_object_store_goes_with_them() -> None:
     emptied = Emptied((0, 2, 3), config=LogConfig(retention_ms=UNLIMITED, segment_bytes=4096))
-    emptied.log.flush()
-    sources = emptied.log.upload_candidates(0)
+    emptied.log.flusher.flush()
+    sources = emptied.log.reader.upload_candidates(0)
     assert [(source.base_offset, source.end_offset) for source in sources] == [(3, 6), (12, 15), (15, 18)]
     emptied.log.update_tiered_end_offset(15)
-    assert emptied.log.delete_local_segments(ignore_retention=True) == 5
+    assert emptied.log.retention.delete_local_segments(ignore_retention=True) == 5
     assert emptied.bases() == [15, 18]
 
 
@@ -245,7 +251,7 @@ def test_a_move_takes_them_along(empty: tuple[int, ...]) -> None:
         emptied.disk.rename("/other/future", "/other/orders-0")
         return LogPlace("/other/orders-0", DirectoryHealth("/other"))
 
-    assert emptied.log.relocate(copy, commit)
+    assert copy.relocate(commit)
     emptied.log.check()
     assert (emptied.offsets(), emptied.bases()) == before
 
@@ -265,5 +271,5 @@ def test_epochs_are_learned_from_the_others(empty: tuple[int, ...]) -> None:
 def test_a_truncation_may_end_with_one() -> None:
     emptied = Emptied((2, 3))
     for offset, expected in ((17, 17), (11, 11), (9, 9), (7, 7), (6, 6), (5, 5)):
-        assert emptied.log.truncate_to(offset) == expected
+        assert emptied.log.truncation.truncate_to(offset) == expected
         emptied.log.check()

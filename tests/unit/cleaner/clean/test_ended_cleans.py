@@ -78,7 +78,7 @@ def test_a_cleaned_segment_without_one_of_its_files_replaces_nothing(lost: str) 
     for suffix in SEGMENT_SUFFIXES:
         if suffix != lost:
             disk.open_append(segment_path("/log", 0, suffix) + CLEANED_SUFFIX).close()
-    seal = SegmentSeal.of(0, 0, b"", b"", IndexSeal(ENTRY_SIZE, (0,)))
+    seal = SegmentSeal.of(0, 0, IndexSeal(), IndexSeal(), IndexSeal(ENTRY_SIZE, bytes(4)))
     with pytest.raises(FileNotFoundError):
         CleanedSegment(0, 0, 0, seal).prove(disk, "/log", lambda _: None)
 
@@ -89,12 +89,14 @@ def test_a_pause_does_not_wait_for_a_look_at_all_transaction_indexes() -> None:
     for number in range(40):
         history.put(f"k{number}=1", txn=1)
         history.end(1, committed=False)
-    segments = history.log.local_segments
+    segments = history.log.local_log.segments
     with_aborted = [segment for segment in segments if segment.has_aborted]
     assert len(with_aborted) > 5
     sizes: list[int] = []
     AbortedIndex(segments, sizes.append).between(0, 1)
-    assert sum(sizes) == ENTRY_SIZE * len(history.log.aborted_transactions(0, history.log.log_end_offset))
+    assert sum(sizes) == ENTRY_SIZE * len(
+        history.log.reader.aborted_transactions(0, history.log.offsets.log_end_offset)
+    )
     assert len(sizes) >= len(with_aborted)
 
     asked: list[int] = []
@@ -116,13 +118,17 @@ def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exceptio
     machine = CleanerMachine()
     log = machine.open(0, dataclasses.replace(COMPACTED, segment_bytes=40_000))
     machine.fill(log, *[200] * 12)
-    before_bytes, before_count = log.size_bytes, len(read_local(log))
+    before_bytes, before_count = log.local_log.segments.size_bytes, len(read_local(log))
     is_failing = True
     looks = iter(range(look_count))
 
     def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
         def check_done() -> None:
-            if is_failing and log.size_bytes < before_bytes / 2 and next(looks, None) is None:
+            if (
+                is_failing
+                and log.local_log.segments.size_bytes < before_bytes / 2
+                and next(looks, None) is None
+            ):
                 raise failure
             limits.check_done()
 
@@ -132,7 +138,7 @@ def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exceptio
 
     workers = CleanerPool(machine.clock, machine.machine.scheduler, machine.manager, clean, CleanerSettings())
     assert workers.clean_filthiest()
-    stats, reclaimed_bytes = workers.stats(), before_bytes - log.size_bytes
+    stats, reclaimed_bytes = workers.stats(), before_bytes - log.local_log.segments.size_bytes
     assert stats.clean_count == 0
     assert reclaimed_bytes > 0
     assert stats.reclaimed_bytes == reclaimed_bytes
@@ -142,4 +148,4 @@ def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exceptio
     machine.clock.advance(3_600_000)
     assert workers.clean_filthiest()
     assert workers.stats().clean_count == 1
-    assert workers.stats().reclaimed_bytes == before_bytes - log.size_bytes
+    assert workers.stats().reclaimed_bytes == before_bytes - log.local_log.segments.size_bytes

@@ -73,7 +73,7 @@ class Broker:
 
 
 def horizons_ms(log: UnifiedLog) -> list[int]:
-    headers = (located.header for segment in log.local_segments for located in segment.batches())
+    headers = (located.header for segment in log.local_log.segments for located in segment.batches())
     return sorted(h.delete_horizon_ms for h in headers if h.delete_horizon_ms is not None)
 
 
@@ -96,7 +96,7 @@ def test_what_the_brokers_cleaner_left_reads_back_the_same_after_ours() -> None:
         ):
             assert read_as_consumer(log, isolation, 4096) == expected(level)
     assert log.producers() == producers
-    log.flush()
+    log.flusher.flush()
     broker.start()
     assert read_local(broker.open()) == before
 

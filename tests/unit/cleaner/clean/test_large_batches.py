@@ -140,7 +140,9 @@ def large_batch(codec: Codec, value_bytes: int, count: int, now_ms: int, base_of
 def clean_of(codec: Codec, value_bytes: int, count: int) -> Cleaned:
     made = Cleaned(dataclasses.replace(CONFIG, segment_bytes=1 << 30))
     made.put((b"before", b"1"), (b"before", b"2"))
-    made.log.append_as_follower(large_batch(codec, value_bytes, count, made.machine.clock.now_ms(), 2))
+    made.log.appender.append_as_follower(
+        large_batch(codec, value_bytes, count, made.machine.clock.now_ms(), 2)
+    )
     made.put((b"k0", b"later"), (b"behind", b"1"))
     made.put((b"behind", b"2"))
     return made
@@ -187,7 +189,7 @@ def test_a_map_that_is_full_inside_of_a_large_batch_ends_the_clean_there() -> No
     made.clean(limits(5000))
     assert 4000 < made.end_offset < 6000
     expected = made.left()
-    while made.end_offset < made.log.active_base_offset:
+    while made.end_offset < made.log.local_log.segments.active.base_offset:
         made.clean(limits(5000))
     assert [key for _, key, _ in expected].count(b"k0") == 2
     assert [key for _, key, _ in made.left()].count(b"k0") == 1

@@ -36,7 +36,7 @@ def test_the_last_record_of_each_key_stays_where_it_was() -> None:
     cleaned.put((b"b", b"2"), (b"c", b"1"))
     cleaned.clean()
     assert cleaned.left() == [(2, b"a", b"2"), (3, b"b", b"2"), (4, b"c", b"1")]
-    assert cleaned.log.read(0, 1000, Isolation.LOG_END).next_offset > 2
+    assert cleaned.log.reader.read(0, 1000, Isolation.LOG_END).next_offset > 2
     assert [(header.base_offset, header.last_offset) for header in cleaned.headers()] == [(0, 2), (3, 4)]
 
 
@@ -71,19 +71,21 @@ def test_a_segment_of_which_nothing_stays_keeps_its_last_batch_empty() -> None:
     cleaned = Cleaned(dataclasses.replace(CONFIG, segment_bytes=1024))
     for number in range(40):
         cleaned.put((b"a", b"%d" % number), (b"b", b"x" * 50))
-    before = cleaned.log.segments()
+    before = cleaned.log.reader.segments()
     assert len(before) > 4
     cleaned.clean()
-    infos = cleaned.log.segments()
+    infos = cleaned.log.reader.segments()
     assert [info.base_offset for info in infos[: len(before)]] == [info.base_offset for info in before]
     assert infos[0].size_bytes == 61
     assert [header.records_count for header in cleaned.headers()][:3] == [0, 0, 0]
-    assert cleaned.log.log_start_offset == 0
-    assert cleaned.log.read(0, 100, Isolation.LOG_END).next_offset > 0, "the log's start can still be read"
+    assert cleaned.log.offsets.log_start_offset == 0
+    assert cleaned.log.reader.read(0, 100, Isolation.LOG_END).next_offset > 0, (
+        "the log's start can still be read"
+    )
     cleaned.put((b"b", b"y"))
     cleaned.clean()
     # Together they fit into one segment, whose last batch says where it ends.
-    assert len(cleaned.log.local_segments) == 2
+    assert len(cleaned.log.local_log.segments) == 2
     assert cleaned.left() == [(78, b"a", b"39"), (80, b"b", b"y")]
     assert len(cleaned.headers()) == 2
 
@@ -173,13 +175,13 @@ def test_a_producer_is_remembered_by_its_last_batch_also_below_the_log_start() -
         cleaned.machine.clock.advance(2000)
     headers = [(header.base_offset, header.records_count) for header in cleaned.headers()]
     assert headers == [(1, 0), (3, 1), (4, 1)], "the transaction is ended as long as there is a batch of it"
-    cleaned.log.flush()
+    cleaned.log.flusher.flush()
     cleaned.machine.kill()
-    for name in cleaned.machine.disk.list_directory(cleaned.log.directory):
+    for name in cleaned.machine.disk.list_directory(cleaned.log.local_log.directory):
         if name.endswith(".snapshot"):
-            cleaned.machine.disk.unlink(f"{cleaned.log.directory}/{name}")
+            cleaned.machine.disk.unlink(f"{cleaned.log.local_log.directory}/{name}")
     cleaned.log = cleaned.machine.start()
-    assert cleaned.log.last_stable_offset == cleaned.log.log_end_offset
+    assert cleaned.log.offsets.last_stable_offset == cleaned.log.offsets.log_end_offset
     assert cleaned.log.producers()[0].next_sequence == 2
 
 
@@ -188,10 +190,10 @@ def test_segments_behind_the_end_of_the_map_are_left_alone() -> None:
     for number in range(4):
         cleaned.put((b"k%d" % number, b"1"))
         cleaned.log.roll()
-    before = cleaned.log.local_segments
+    before = cleaned.log.local_log.segments
     cleaned.clean(limits(2, load_factor=1.0))
     assert cleaned.end_offset == 2
-    assert cleaned.log.local_segments[-3:] == before[-3:]
+    assert cleaned.log.local_log.segments[-3:] == before[-3:]
     assert cleaned.result.stats.cleaned_segment_count == 2
 
 
@@ -216,7 +218,7 @@ def test_aborted_data_goes_and_its_marker_follows_two_cleans_later() -> None:
         (3, b"b"),
     ]
     assert markers() == [(2, False), (4, False)], "both had data when this clean came by"
-    assert len(cleaned.log.aborted_transactions(0, 5)) == 1
+    assert len(cleaned.log.reader.aborted_transactions(0, 5)) == 1
     cleaned.clean(all_dirty=True)
     assert markers() == [(2, True), (4, False)]
     cleaned.machine.clock.advance(999)
@@ -225,8 +227,8 @@ def test_aborted_data_goes_and_its_marker_follows_two_cleans_later() -> None:
     cleaned.machine.clock.advance(1)
     cleaned.clean(all_dirty=True)
     assert markers() == [(4, False)], "data of the other is there"
-    assert cleaned.log.aborted_transactions(0, 5) == ()
-    assert not any(segment.has_aborted for segment in cleaned.log.local_segments)
+    assert cleaned.log.reader.aborted_transactions(0, 5) == ()
+    assert not any(segment.has_aborted for segment in cleaned.log.local_log.segments)
 
 
 def test_a_marker_in_another_group_than_its_data_stays_as_long_as_these() -> None:
@@ -235,7 +237,7 @@ def test_a_marker_in_another_group_than_its_data_stays_as_long_as_these() -> Non
     for number in range(20):
         cleaned.put((b"k%d" % number, b"x" * 60))
     cleaned.end(1, committed=True)
-    assert len(cleaned.log.local_segments) > 2
+    assert len(cleaned.log.local_log.segments) > 2
     for _ in range(3):
         cleaned.clean(all_dirty=True)
         cleaned.machine.clock.advance(2000)
@@ -268,9 +270,9 @@ def test_control_records_of_other_types_are_nobodys_to_drop() -> None:
         is_control=True,
         leader_epoch=1,
     )
-    cleaned.log.append_as_follower(other)
+    cleaned.log.appender.append_as_follower(other)
     marker = EndTransactionMarker(ControlType.COMMIT, 0)
-    cleaned.log.append_as_follower(marker.to_batch(7, 0, 1, base_offset=1, leader_epoch=1))
+    cleaned.log.appender.append_as_follower(marker.to_batch(7, 0, 1, base_offset=1, leader_epoch=1))
     cleaned.put((b"c", b"1"))
     for _ in range(3):
         cleaned.clean(all_dirty=True)
@@ -287,7 +289,7 @@ def test_a_broken_off_clean_leaves_nothing_behind() -> None:
     history.write()
     for step_count in range(30):
         history.clean(break_off_after=step_count)
-        names = history.machine.disk.list_directory(history.log.directory)
+        names = history.machine.disk.list_directory(history.log.local_log.directory)
         assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
 
 
@@ -302,8 +304,8 @@ def test_segments_that_go_during_a_clean_end_it(step: int) -> None:
         nonlocal count
         count += 1
         if count == step:
-            cleaned.log.increment_log_start_offset(cleaned.log.log_end_offset)
-            cleaned.log.delete_old_segments()
+            cleaned.log.increment_log_start_offset(cleaned.log.offsets.log_end_offset)
+            cleaned.log.retention.delete_old_segments()
 
     with pytest.raises(CleaningAbortedError):
         cleaned.clean(limits(on_step=drop))
@@ -318,8 +320,8 @@ def test_damage_is_named_and_changes_nothing() -> None:
     cleaned.put((b"a", b"2"), (b"b", b"1"))
     cleaned.put((b"a", b"3"))
     cleaned.log.roll()
-    cleaned.log.flush()
-    [segment, _] = cleaned.log.local_segments
+    cleaned.log.flusher.flush()
+    [segment, _] = cleaned.log.local_log.segments
     data = cleaned.machine.disk.read_file(segment.path)
     second = next(position for position, header in batches(data) if header.base_offset == 1)
     for position in (second + 7, second + 11, second + 30, second + 70):
@@ -350,10 +352,10 @@ def test_the_files_of_a_clean_are_as_old_as_the_newest_of_those_before() -> None
     for number in range(3):
         cleaned.put((b"k%d" % number, b"1"))
         cleaned.log.roll()
-    for number, segment in enumerate(cleaned.log.local_segments.sealed):
+    for number, segment in enumerate(cleaned.log.local_log.segments.sealed):
         disk.set_modified_ms(segment.path, [5000, 9000, 7000][number])
     cleaned.clean()
-    [first, _] = cleaned.log.local_segments
+    [first, _] = cleaned.log.local_log.segments
     assert disk.modified_ms(first.path) == 9000
 
 
@@ -361,9 +363,13 @@ def test_the_old_files_are_unlinked_after_their_delay() -> None:
     cleaned = Cleaned()
     cleaned.put((b"a", b"1"), (b"a", b"2"))
     cleaned.clean()
-    assert any(".deleted" in name for name in cleaned.machine.disk.list_directory(cleaned.log.directory))
+    assert any(
+        ".deleted" in name for name in cleaned.machine.disk.list_directory(cleaned.log.local_log.directory)
+    )
     cleaned.machine.clock.advance(CONFIG.file_delete_delay_ms)
-    assert not any(".deleted" in name for name in cleaned.machine.disk.list_directory(cleaned.log.directory))
+    assert not any(
+        ".deleted" in name for name in cleaned.machine.disk.list_directory(cleaned.log.local_log.directory)
+    )
 
 
 def test_offsets_that_are_too_far_apart_are_not_cleaned_into_one_segment() -> None:
@@ -371,18 +377,18 @@ def test_offsets_that_are_too_far_apart_are_not_cleaned_into_one_segment() -> No
 
     def put_at(offset: int, key: bytes) -> None:
         batch = encode_batch([Record(0, 1, key, b"1")], base_offset=offset, leader_epoch=1)
-        cleaned.log.append_as_follower(batch)
+        cleaned.log.appender.append_as_follower(batch)
         cleaned.log.roll()
 
     for offset, key in ((0, b"a"), (FAR, b"b"), (FAR + 1, b"a"), (2 * FAR + 5, b"c")):
         put_at(offset, key)
-    assert len(cleaned.log.local_segments.sealed) == 4
+    assert len(cleaned.log.local_log.segments.sealed) == 4
     cleaned.clean()
     assert [key for _, key, _ in cleaned.left()] == [b"b", b"a", b"c"]
     # The first two are as far apart as an index can say; the others are too far from the first.
-    assert [info.base_offset for info in cleaned.log.segments()][1:2] == [FAR + 1]
+    assert [info.base_offset for info in cleaned.log.reader.segments()][1:2] == [FAR + 1]
     records = read_local(cleaned.log)
-    cleaned.log.flush()
+    cleaned.log.flusher.flush()
     cleaned.machine.kill()
     cleaned.log = cleaned.machine.start()
     assert read_local(cleaned.log) == records
@@ -395,5 +401,5 @@ def test_producer_snapshots_of_segments_that_are_one_now_go_with_them() -> None:
         cleaned.end(1, committed=True)
         cleaned.log.roll()
     cleaned.clean()
-    names = cleaned.machine.disk.list_directory(cleaned.log.directory)
+    names = cleaned.machine.disk.list_directory(cleaned.log.local_log.directory)
     assert [int(name.removesuffix(".snapshot")) for name in names if name.endswith(".snapshot")] == [8]

@@ -31,30 +31,33 @@ class OddMarkers(Cleaned):
         producer = BatchProducer(1, epoch, sequence, is_transactional)
         now_ms = self.machine.clock.now_ms()
         records = [Record(0, now_ms, b"a%d" % sequence, b"v")]
-        self.log.append_as_leader(encode_batch(records, producer=producer), 1)
+        self.log.appender.append_as_leader(encode_batch(records, producer=producer), 1)
 
     def mark(self, epoch: int, control_type: ControlType = ControlType.COMMIT) -> None:
         now_ms = self.machine.clock.now_ms()
         version = int(self._oddity == "of a later version")
         batch = encode_batch(
             [Record(0, now_ms, struct.pack(">hh", version, control_type), struct.pack(">hi", version, 1))],
-            base_offset=self.log.log_end_offset,
+            base_offset=self.log.offsets.log_end_offset,
             leader_epoch=1,
             producer=BatchProducer(1, epoch, is_transactional=self._oddity != "not transactional"),
             is_control=True,
         )
         assert EndTransactionMarker.read(batch, 0, parse_header(batch)) == (control_type, 1)
-        self.log.append_as_follower(batch)
+        self.log.appender.append_as_follower(batch)
 
     def begin_at(self, offset: int) -> None:
         """Records below that offset are deleted, those of the segment that it lies in are still there."""
         self.log.increment_log_start_offset(offset)
-        self.log.delete_old_segments()
-        assert self.log.local_segments.start_offset < offset
+        self.log.retention.delete_old_segments()
+        assert self.log.local_log.segments.start_offset < offset
 
     def aborts(self) -> list[int]:
         """The offsets of the markers that the transaction indexes have."""
-        return [entry.last_offset for entry in self.log.local_segments.aborted_in(0, self.log.log_end_offset)]
+        return [
+            entry.last_offset
+            for entry in self.log.local_log.segments.aborted_in(0, self.log.offsets.log_end_offset)
+        ]
 
     def markers(self) -> list[Kept]:
         return [
@@ -75,7 +78,7 @@ def test_one_that_is_alone_goes_in_its_time(oddity: str, control_type: ControlTy
     cleaned.data(epoch=0, sequence=1, is_transactional=False)
     cleaned.put((b"y", b"1"))
     cleaned.log.increment_log_start_offset(1)
-    cleaned.log.delete_old_segments()
+    cleaned.log.retention.delete_old_segments()
     if oddity == "below the log start":
         cleaned.begin_at(2)
     due_ms = cleaned.machine.clock.now_ms() + RETENTION_MS

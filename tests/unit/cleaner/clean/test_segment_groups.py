@@ -29,9 +29,9 @@ def segments_of(ascending: bool, count: int = 4, batches: int = 5) -> Sequence[L
     for number in range(count):
         for delta in range(batches):
             timestamp_ms = 1000 * number + (delta if ascending else 0)
-            cleaned.log.append_as_leader(encode_batch([Record(0, timestamp_ms, b"k", b"v")]), 1)
+            cleaned.log.appender.append_as_leader(encode_batch([Record(0, timestamp_ms, b"k", b"v")]), 1)
         cleaned.log.roll()
-    return cleaned.log.local_segments.sealed
+    return cleaned.log.local_log.segments.sealed
 
 
 def sizes(groups: Sequence[Sequence[LogSegment]]) -> list[int]:
@@ -64,7 +64,7 @@ def test_and_up_to_the_size_of_its_larger_index(*, ascending: bool) -> None:
 
 def writer_for(cleaned: Cleaned) -> SegmentWriter:
     log = cleaned.log
-    return SegmentWriter(log.segment_exchange.resources, log.directory, 100, 1)
+    return SegmentWriter(log.segment_exchange.resources, log.local_log.directory, 100, 1)
 
 
 def test_a_segment_that_is_written_grows_up_to_what_its_indexes_can_say() -> None:
@@ -90,8 +90,8 @@ def test_a_clean_begins_another_segment_where_the_indexes_are_full() -> None:
         cleaned.put((b"k%d" % number, b"x" * 100), codec=Codec.ZSTD)
     cleaned.log.reconfigure(dataclasses.replace(EACH, segment_index_bytes=10 * TIME_ENTRY_SIZE))
     cleaned.clean()
-    assert len(cleaned.log.local_segments.sealed) == 3
-    for segment in cleaned.log.local_segments.sealed:
+    assert len(cleaned.log.local_log.segments.sealed) == 3
+    for segment in cleaned.log.local_log.segments.sealed:
         assert segment.indexes().offset_index.size_bytes <= 10 * TIME_ENTRY_SIZE
         assert segment.indexes().time_index.size_bytes <= 10 * TIME_ENTRY_SIZE
     assert [offset for offset, _, _ in cleaned.left()] == list(range(40))
@@ -101,12 +101,12 @@ def test_the_last_entry_of_a_time_index_is_the_newest_record() -> None:
     """In the file as it is written: whoever opens it later asks the data where that is not so."""
     cleaned = Cleaned(EACH)
     log, disk = cleaned.log, cleaned.machine.disk
-    writer = SegmentWriter(log.segment_exchange.resources, log.directory, 100, 4096)
+    writer = SegmentWriter(log.segment_exchange.resources, log.local_log.directory, 100, 4096)
     for offset, timestamp_ms in ((100, 1000), (101, 3000), (102, 2000)):
         record = Record(0, timestamp_ms, b"k", b"v")
         writer.write(encode_batch([record], base_offset=offset, leader_epoch=1))
     writer.finish(5)
-    path = segment_path(log.directory, 100, TIME_INDEX_SUFFIX) + CLEANED_SUFFIX
+    path = segment_path(log.local_log.directory, 100, TIME_INDEX_SUFFIX) + CLEANED_SUFFIX
     last = TimeIndex(100, disk.read_file(path)).last
     assert last is not None
     assert (last.timestamp_ms, last.offset) == (3000, 101)

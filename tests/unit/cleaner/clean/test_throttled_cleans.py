@@ -74,5 +74,5 @@ def test_what_waits_for_the_throttle_ends_at_once(end: str, *, is_clean: bool) -
     assert machine.clock.elapsed_ms == elapsed_ms
     stats = throttled.cleaner.stats()
     assert (stats.aborted_count, stats.clean_count, stats.failures) == (int(is_clean), 0, ())
-    assert [one.size_bytes > 0 for one in throttled.log.local_segments] == [True, True, False]
+    assert [one.size_bytes > 0 for one in throttled.log.local_log.segments] == [True, True, False]
     manager.check()

@@ -29,13 +29,15 @@ def test_what_is_undecided_again_is_not_due_for_its_tombstones() -> None:
     manager.truncate_to(PARTITION, 4)
     history.log = manager.log(PARTITION)
     history.log.roll()
-    assert history.log.last_stable_offset == 2
-    assert cleaner.cleaned_offset(PARTITION, DATA_DIR) == history.log.active_base_offset == 4
+    assert history.log.offsets.last_stable_offset == 2
+    assert (
+        cleaner.cleaned_offset(PARTITION, DATA_DIR) == history.log.local_log.segments.active.base_offset == 4
+    )
     for _ in range(3):
         history.machine.clock.advance(5 * RETENTION_MS)
         assert not cleaner.find_horizon()
         assert history.clean() is None
-    history.log.append_end_transaction_marker(1, 0, 0, committed=True, leader_epoch=1)
+    history.log.appender.append_end_transaction_marker(1, 0, 0, committed=True, leader_epoch=1)
     history.log.roll()
     # Decided, it is dirt behind what is clean; the tombstone goes with the first clean.
     assert history.clean() is not None

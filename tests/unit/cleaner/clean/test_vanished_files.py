@@ -35,7 +35,7 @@ def worker_of(history: CompactedLog) -> CleanerPool:
 
 def vanish(history: CompactedLog, suffix: str, ordinal: int = 3) -> str:
     """The path of the file, of one of the segments that have such a file."""
-    segments = history.log.local_segments.sealed
+    segments = history.log.local_log.segments.sealed
     if suffix == TRANSACTION_INDEX_SUFFIX:
         segments = tuple(segment for segment in segments if segment.has_aborted)
     segment = segments[ordinal]
@@ -84,15 +84,15 @@ def test_segments_that_retention_drops_are_no_failure() -> None:
     """A clean that misses them ends, and the next one begins at once with what is left."""
     history = with_transactions()
     log = history.log
-    dropped = log.local_segments.sealed[3]
+    dropped = log.local_log.segments.sealed[3]
 
     class Dropping(SequentialIds):
         """At the moment when the segments of the clean are chosen."""
 
         def secret(self, size_bytes: int) -> bytes:
-            if log.local_segments.start_offset < dropped.end_offset:
+            if log.local_log.segments.start_offset < dropped.end_offset:
                 log.increment_log_start_offset(dropped.end_offset)
-                log.delete_old_segments()
+                log.retention.delete_old_segments()
             return super().secret(size_bytes)
 
     machine = history.machine

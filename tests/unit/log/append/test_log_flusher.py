@@ -36,42 +36,42 @@ def test_by_default_nothing_is_flushed() -> None:
     disk = FaultyFileSystem()
     machine = LogMachine(disk)
     log = machine.start()
-    log.append_group([batch(1000)] * 3, 1)
+    log.appender.append_group([batch(1000)] * 3, 1)
     machine.clock.advance(10**9)
     assert machine.manager is not None
     machine.manager.tasks.flush_old()
-    assert (syncs(disk), log.recovery_point) == (0, 0)
+    assert (syncs(disk), log.offsets.recovery_point) == (0, 0)
 
 
 def test_so_many_records_and_no_more_wait_for_a_flush() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk, LogConfig(flush_messages=5)).start()
     for appended_count, flushed_count in ((2, 0), (4, 0), (5, 5), (9, 5), (10, 10)):
-        log.append_as_leader(batch(appended_count - log.log_end_offset), 1)
-        assert log.recovery_point == flushed_count
+        log.appender.append_as_leader(batch(appended_count - log.offsets.log_end_offset), 1)
+        assert log.offsets.recovery_point == flushed_count
     # An explicit flush is one, too.
-    log.append_as_leader(batch(4), 1)
-    assert log.flush() == 14
-    log.append_as_leader(batch(4), 1)
-    assert log.recovery_point == 14
-    log.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
-    assert log.recovery_point == 19
+    log.appender.append_as_leader(batch(4), 1)
+    assert log.flusher.flush() == 14
+    log.appender.append_as_leader(batch(4), 1)
+    assert log.offsets.recovery_point == 14
+    log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
+    assert log.offsets.recovery_point == 19
     # Offsets count, as in Kafka: also those that nobody has.
     copied = bytearray(batch(base_offset=30))
     copied[12:16] = (1).to_bytes(4, "big")
-    log.append_as_follower(copied)
-    assert log.recovery_point == log.log_end_offset == 31
+    log.appender.append_as_follower(copied)
+    assert log.offsets.recovery_point == log.offsets.log_end_offset == 31
 
 
 def test_a_group_is_flushed_once() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk, LogConfig(flush_messages=1)).start()
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     before = syncs(disk)
-    outcomes = log.append_group([batch(2)] * 7 + [b"x" * 70], 1)
+    outcomes = log.appender.append_group([batch(2)] * 7 + [b"x" * 70], 1)
     assert [isinstance(outcome, AppendInfo) for outcome in outcomes] == [True] * 7 + [False]
-    assert (syncs(disk) - before, log.recovery_point) == (1, 15)
-    log.append_group([b"x" * 70], 1)
+    assert (syncs(disk) - before, log.offsets.recovery_point) == (1, 15)
+    log.appender.append_group([b"x" * 70], 1)
     assert syncs(disk) - before == 1
 
 
@@ -80,40 +80,40 @@ def test_a_power_loss_takes_less_than_flush_messages(flush_messages: int) -> Non
     disk = MemoryFileSystem()
     log = LogMachine(disk, LogConfig(flush_messages=flush_messages)).start()
     for count in range(1, 9):
-        assert log.append_as_leader(batch(), 1).last_offset == count - 1
+        assert log.appender.append_as_leader(batch(), 1).last_offset == count - 1
         found = LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).start()
-        assert found.log_end_offset == count - count % flush_messages
+        assert found.offsets.log_end_offset == count - count % flush_messages
 
 
 def test_altered_keys_hold_from_the_next_append_on() -> None:
     log = LogMachine().start()
-    log.append_as_leader(batch(3), 1)
+    log.appender.append_as_leader(batch(3), 1)
     log.reconfigure(LogConfig(flush_messages=2))
-    assert log.recovery_point == 0
-    log.append_as_leader(batch(), 1)
-    assert log.recovery_point == 4
+    assert log.offsets.recovery_point == 0
+    log.appender.append_as_leader(batch(), 1)
+    assert log.offsets.recovery_point == 4
     log.reconfigure(LogConfig())
-    log.append_as_leader(batch(3), 1)
-    assert log.recovery_point == 4
+    log.appender.append_as_leader(batch(3), 1)
+    assert log.offsets.recovery_point == 4
 
 
 def test_a_sync_that_fails_is_told_to_who_waits_for_it_and_takes_the_log_offline() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk, LogConfig(flush_messages=2)).start()
-    log.append_as_leader(batch(), 1)
-    log.append_as_leader(batch(), 1)
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     disk.fail_at(disk.operation_count + 3, number=errno.EIO)
-    outcomes = log.append_group([batch(), b"x" * 70], 1)
+    outcomes = log.appender.append_group([batch(), b"x" * 70], 1)
     assert disk.trace[-1].startswith("sync ")
     assert isinstance(outcomes[0], DataDirectoryError)
     assert not isinstance(outcomes[1], AppendInfo | DataDirectoryError)
-    assert log.is_offline
+    assert log.availability.is_offline
     # It never moves on without a sync that succeeded.
-    assert log.recovery_point == 2
+    assert log.offsets.recovery_point == 2
     with pytest.raises(DataDirectoryError, match="offline"):
-        log.append_as_leader(batch(), 1)
-    assert log.log_end_offset == 4
+        log.appender.append_as_leader(batch(), 1)
+    assert log.offsets.log_end_offset == 4
 
 
 class SlowDisk(MemoryFileSystem):
@@ -141,26 +141,26 @@ def test_nobody_else_waits_for_a_flush() -> None:
     log = machine.start()
     assert machine.manager is not None
     other = machine.manager.open_log(OTHER, UUID(int=8), machine.config)
-    log.append_as_leader(batch(2), 1)
-    waiting = threading.Thread(target=lambda: log.append_as_leader(batch(), 1))
+    log.appender.append_as_leader(batch(2), 1)
+    waiting = threading.Thread(target=lambda: log.appender.append_as_leader(batch(), 1))
     waiting.start()
     assert disk.is_syncing.wait(30)
     # Another partition is flushed meanwhile, and this one appended to and read.
-    other.append_as_leader(batch(3), 1)
-    assert other.recovery_point == 3
+    other.appender.append_as_leader(batch(3), 1)
+    assert other.offsets.recovery_point == 3
     appended: list[AppendInfo] = []
-    follower = threading.Thread(target=lambda: appended.append(log.append_as_leader(batch(), 1)))
+    follower = threading.Thread(target=lambda: appended.append(log.appender.append_as_leader(batch(), 1)))
     follower.start()
-    while log.log_end_offset < 4:
+    while log.offsets.log_end_offset < 4:
         assert follower.is_alive()
-    assert log.recovery_point == 0
-    assert log.read(0, 1000, Isolation.LOG_END).next_offset == 4
+    assert log.offsets.recovery_point == 0
+    assert log.reader.read(0, 1000, Isolation.LOG_END).next_offset == 4
     disk.may_finish.set()
     waiting.join(30)
     follower.join(30)
     # The second one waited for the first one's flush, which left too little for another.
     assert appended[0].base_offset == 3
-    assert log.recovery_point == 3
+    assert log.offsets.recovery_point == 3
 
 
 def test_records_wait_no_longer_than_flush_ms_and_the_period_of_the_task() -> None:
@@ -169,35 +169,35 @@ def test_records_wait_no_longer_than_flush_ms_and_the_period_of_the_task() -> No
     log = machine.start()
     manager = machine.manager
     assert manager is not None
-    log.append_as_leader(batch(2), 1)
+    log.appender.append_as_leader(batch(2), 1)
     machine.clock.advance(4999)
     manager.tasks.flush_old()
-    assert log.recovery_point == 0
+    assert log.offsets.recovery_point == 0
     machine.clock.advance(1)
     manager.tasks.flush_old()
-    assert log.recovery_point == 2
+    assert log.offsets.recovery_point == 2
     # From flush to flush, whoever asked for it; and only where there is something to flush.
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     machine.clock.advance(3000)
-    log.flush()
-    log.append_as_leader(batch(), 1)
+    log.flusher.flush()
+    log.appender.append_as_leader(batch(), 1)
     machine.clock.advance(3000)
     manager.tasks.flush_old()
-    assert log.recovery_point == 3
+    assert log.offsets.recovery_point == 3
     machine.clock.advance(2000)
     manager.tasks.flush_old()
-    assert log.recovery_point == 4
+    assert log.offsets.recovery_point == 4
     before = disk.operation_count
     machine.clock.advance(50_000)
     manager.tasks.flush_old()
     assert disk.operation_count == before
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     manager.tasks.flush_old()
-    assert log.recovery_point == 5
+    assert log.offsets.recovery_point == 5
     log.reconfigure(LogConfig(flush_ms=0))
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     manager.tasks.flush_old()
-    assert log.recovery_point == 6
+    assert log.offsets.recovery_point == 6
 
 
 def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
@@ -208,15 +208,19 @@ def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
     assert manager is not None
     other = manager.open_log(OTHER, UUID(int=8), machine.config)
     for each in (log, other):
-        each.append_as_leader(batch(), 1)
+        each.appender.append_as_leader(batch(), 1)
     machine.clock.advance(1)
     # Its disk is full, and works for the other one.
     disk.fail_at(disk.operation_count + 1, number=errno.ENOSPC)
     with pytest.raises(DataDirectoryError, match="offline") as failure:
         manager.tasks.flush_old()
-    assert failure.value.fields["path"] == log.directory
-    assert (log.is_offline, log.recovery_point, other.recovery_point) == (True, 0, 1)
+    assert failure.value.fields["path"] == log.local_log.directory
+    assert (log.availability.is_offline, log.offsets.recovery_point, other.offsets.recovery_point) == (
+        True,
+        0,
+        1,
+    )
     # It was said once.
     manager.tasks.flush_old()
     manager.let_go(OTHER)
-    other.flush_if_old()
+    other.flusher.flush_if_old()

@@ -354,9 +354,9 @@ def test_nothing_of_a_refused_request_is_stored_and_its_neighbours_are(
     request_bytes: bytes, config: LogConfig, error: type[LogStoreError]
 ) -> None:
     log = LogMachine(config=config).start()
-    outcomes = log.append_group([batch(1), request_bytes, batch(1)], 1)
+    outcomes = log.appender.append_group([batch(1), request_bytes, batch(1)], 1)
     assert [type(outcome) for outcome in outcomes] == [AppendInfo, error, AppendInfo]
-    assert (log.log_end_offset, log.size_bytes) == (2, 2 * len(batch(1)))
+    assert (log.offsets.log_end_offset, log.local_log.segments.size_bytes) == (2, 2 * len(batch(1)))
     log.check()
 
 

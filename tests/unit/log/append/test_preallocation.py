@@ -48,17 +48,17 @@ def test_only_the_active_segment_has_space_that_it_does_not_need() -> None:
     machine = LogMachine(disk, RESERVING)
     log = machine.start()
     assert spares(disk) == {0: SEGMENT_BYTES}
-    log.append_as_leader(batch(1000), 1)
-    assert spares(disk) == {0: SEGMENT_BYTES - log.size_bytes}
-    assert disk.file_size(log_path(0)) == log.size_bytes
+    log.appender.append_as_leader(batch(1000), 1)
+    assert spares(disk) == {0: SEGMENT_BYTES - log.local_log.segments.size_bytes}
+    assert disk.file_size(log_path(0)) == log.local_log.segments.size_bytes
     log.roll()
     assert spares(disk) == {0: 0, 1: SEGMENT_BYTES}
     for _ in range(7):
-        log.append_as_leader(batch(1000), 1)
-    assert list(spares(disk).values()) == [0, 0, 0, SEGMENT_BYTES - log.segments()[-1].size_bytes]
-    log.truncate_fully_and_start_at(100)
+        log.appender.append_as_leader(batch(1000), 1)
+    assert list(spares(disk).values()) == [0, 0, 0, SEGMENT_BYTES - log.reader.segments()[-1].size_bytes]
+    log.truncation.truncate_fully_and_start_at(100)
     assert spares(disk)[100] == SEGMENT_BYTES
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     machine.stop()
     assert spares(disk)[100] == 0
 
@@ -66,8 +66,8 @@ def test_only_the_active_segment_has_space_that_it_does_not_need() -> None:
 def test_the_space_of_a_process_that_was_killed_is_given_back() -> None:
     disk = MemoryFileSystem()
     log = LogMachine(disk, RESERVING).start()
-    log.append_as_leader(batch(), 1)
-    log.flush()
+    log.appender.append_as_leader(batch(), 1)
+    log.flusher.flush()
     found = disk.after_crash(Survival(Kept.NONE, Kept.ALL))
     assert spares(found) == spares(disk)
     # Also where the key was altered meanwhile.
@@ -86,17 +86,17 @@ def test_the_space_of_a_process_that_was_killed_is_given_back() -> None:
 def test_an_altered_key_holds_from_the_next_segment_on() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk, PLAIN).start()
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     log.reconfigure(RESERVING)
     assert spares(disk.inner) == {0: 0}
     log.roll()
     assert spares(disk.inner) == {0: 0, 1: SEGMENT_BYTES}
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     log.reconfigure(PLAIN)
     log.roll()
     assert spares(disk.inner) == {0: 0, 1: 0, 2: 0}
     # Logs that have nothing reserved do no more than before.
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     before = disk.operation_count
     log.roll()
     assert disk.trace[before:].count(f"truncate {log_path(2)}") == 0
@@ -110,8 +110,8 @@ def reserve_of(disk: FaultyFileSystem, work: str) -> int:
 def fill(log: UnifiedLog) -> AppendInfo:
     """Append until a second segment has begun."""
     while True:
-        info = log.append_as_leader(batch(1000), 1)
-        if log.active_base_offset:
+        info = log.appender.append_as_leader(batch(1000), 1)
+        if log.local_log.segments.active.base_offset:
             return info
 
 
@@ -125,8 +125,8 @@ def test_a_full_disk_shows_where_a_segment_begins_and_nothing_is_stored() -> Non
     log = LogMachine(disk, RESERVING).start()
     with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
         fill(log)
-    assert not log.is_offline
-    assert [info.base_offset for info in log.segments()] == [0]
+    assert not log.availability.is_offline
+    assert [info.base_offset for info in log.reader.segments()] == [0]
     assert not disk.inner.exists(log_path(3))
     assert len(read_local(log)) == 3
     # There is room again.
@@ -151,7 +151,7 @@ def test_where_space_cannot_be_reserved_the_topic_does_without_and_that_is_said_
     with caplog.at_level(logging.WARNING):
         log = machine.start()
         for _ in range(3):
-            log.append_as_leader(batch(), 1)
+            log.appender.append_as_leader(batch(), 1)
             log.roll()
     [said] = caplog.records
     assert "preallocate" in said.getMessage()
@@ -167,11 +167,11 @@ def test_the_zeros_that_a_broker_had_reserved_are_cut_off(has_batches: bool, rec
     machine = LogMachine(disk, PLAIN)
     log = machine.start()
     for _ in range(3 if has_batches else 0):
-        log.append_as_leader(batch(1000), 1)
-    size_bytes = log.size_bytes
+        log.appender.append_as_leader(batch(1000), 1)
+    size_bytes = log.local_log.segments.size_bytes
     expected = read_local(log)
     if recovery_point == "end":
-        log.flush()
+        log.flusher.flush()
         machine.checkpoint()
     # The file is as long as the segment may become, and so are the indexes, all of it synced.
     for suffix, reserved_bytes in ((".log", 3 * SEGMENT_BYTES), (".index", 80_000), (".timeindex", 120_000)):
@@ -184,19 +184,19 @@ def test_the_zeros_that_a_broker_had_reserved_are_cut_off(has_batches: bool, rec
     assert log.recovery_report.truncated_bytes == 3 * SEGMENT_BYTES - size_bytes
     assert disk.file_size(log_path(0)) == size_bytes
     assert read_local(log) == expected
-    log.append_as_leader(batch(), 1)
+    log.appender.append_as_leader(batch(), 1)
     log.check()
 
 
 def test_zeros_are_cut_off_also_where_a_stop_is_said_to_have_been_clean() -> None:
     disk = MemoryFileSystem()
     machine = LogMachine(disk, PLAIN)
-    machine.start().append_as_leader(batch(), 1)
+    machine.start().appender.append_as_leader(batch(), 1)
     machine.stop()
     size_bytes = disk.file_size(log_path(0))
     disk.open_append(log_path(0)).truncate(SEGMENT_BYTES)
     log = machine.start()
-    assert (log.log_end_offset, disk.file_size(log_path(0))) == (1, size_bytes)
+    assert (log.offsets.log_end_offset, disk.file_size(log_path(0))) == (1, size_bytes)
 
 
 @pytest.fixture
@@ -239,8 +239,8 @@ def test_a_log_on_the_operating_systems_files(directory: str) -> None:
     machine = LogMachine(disk, config, data_dirs=(directory,))
     log = machine.start()
     for _ in range(3):
-        log.append_as_leader(batch(400_000), 1)
-    first, second = (f"{log.directory}/{offset:020d}.log" for offset in (0, 2))
+        log.appender.append_as_leader(batch(400_000), 1)
+    first, second = (f"{log.local_log.directory}/{offset:020d}.log" for offset in (0, 2))
     assert os.stat(first).st_size <= allocated_bytes(first) < 1 << 20
     assert allocated_bytes(second) >= 1 << 20
     machine.stop()

@@ -41,13 +41,13 @@ def batch(
 
 def bases(log: UnifiedLog) -> list[int]:
     log.check()
-    return [info.base_offset for info in log.segments()]
+    return [info.base_offset for info in log.reader.segments()]
 
 
 def bases_after(config: LogConfig, requests: list[bytes]) -> list[int]:
     log = LogMachine(config=config).start()
     for request in requests:
-        log.append_as_leader(request, 1)
+        log.appender.append_as_leader(request, 1)
     return bases(log)
 
 
@@ -136,7 +136,7 @@ def test_where_the_log_gives_the_times_a_segment_is_as_old_by_these() -> None:
         (2, 9000, [0, 2, 4]),
     ):
         machine.clock.advance(passed_ms)
-        log.append_as_leader(batch(timestamp_ms=sent_ms), 1)
+        log.appender.append_as_leader(batch(timestamp_ms=sent_ms), 1)
         assert bases(log) == expected
 
 
@@ -162,13 +162,13 @@ def test_the_first_batch_stays_the_first_after_a_restart() -> None:
     for first_ms, expected in ((1000, [0, 2]), (-1, [0])):
         machine = LogMachine(config=dataclasses.replace(UNLIMITED, segment_ms=500))
         log = machine.start()
-        log.append_as_leader(batch(timestamp_ms=first_ms), 1)
-        log.append_as_leader(batch(timestamp_ms=1400), 1)
+        log.appender.append_as_leader(batch(timestamp_ms=first_ms), 1)
+        log.appender.append_as_leader(batch(timestamp_ms=1400), 1)
         machine.stop()
         log = machine.start()
         # Without a time in the first batch, the clock's counts.
-        log.append_as_leader(batch(timestamp_ms=1501), 1)
-        log.append_as_leader(batch(timestamp_ms=1990), 1)
+        log.appender.append_as_leader(batch(timestamp_ms=1501), 1)
+        log.appender.append_as_leader(batch(timestamp_ms=1990), 1)
         assert bases(log) == expected
 
 
@@ -202,14 +202,14 @@ def test_the_offset_index_is_full_where_equal_times_make_no_entries(
 )
 def test_an_offset_that_no_index_takes_ends_a_segment(last_offset: int, expected: list[int]) -> None:
     log = LogMachine(config=UNLIMITED).start()
-    log.append_as_follower(batch())
-    log.append_as_follower(batch(base_offset=last_offset))
+    log.appender.append_as_follower(batch())
+    log.appender.append_as_follower(batch(base_offset=last_offset))
     assert bases(log) == expected
 
 
 def test_an_offset_that_no_index_takes_moves_an_empty_segment() -> None:
     log = LogMachine(config=UNLIMITED).start()
-    log.append_as_follower(batch(base_offset=FAR))
+    log.appender.append_as_follower(batch(base_offset=FAR))
     assert bases(log) == [FAR]
 
 
@@ -230,14 +230,14 @@ def test_an_offset_that_no_index_takes_ends_a_segment_inside_a_request(
     machine = LogMachine(config=UNLIMITED)
     log = machine.start()
     request = b"".join(batch(base_offset=offset) for offset in offsets)
-    assert log.append_as_follower(request) == AppendInfo(offsets[0], offsets[-1], len(request))
+    assert log.appender.append_as_follower(request) == AppendInfo(offsets[0], offsets[-1], len(request))
     assert bases(log) == expected
     machine.stop()
     log = machine.start()
     assert bases(log) == expected
     found, offset = b"", offsets[0]
-    while offset < log.log_end_offset:
-        data = log.read(offset, 2**20)
+    while offset < log.offsets.log_end_offset:
+        data = log.reader.read(offset, 2**20)
         found, offset = found + data.batches, data.next_offset
     assert found == request
 
@@ -246,10 +246,10 @@ def test_what_follows_a_refused_part_of_a_request_is_not_stored() -> None:
     log = LogMachine(config=UNLIMITED).start()
     epochs = {0: 3, FAR: 2, 2 * FAR: 3}
     with pytest.raises(CorruptRecordError):
-        log.append_as_follower(
+        log.appender.append_as_follower(
             b"".join(batch(base_offset=offset, leader_epoch=epoch) for offset, epoch in epochs.items())
         )
-    assert (bases(log), log.log_end_offset) == ([0, 1], 1)
+    assert (bases(log), log.offsets.log_end_offset) == ([0, 1], 1)
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,10 @@ class Copying:
         return count
 
     def relocate(self) -> bool:
-        return self.log.relocate(self.copy, self.commit)
+        return self.copy.relocate(self.commit)
 
     def verify(self) -> None:
-        assert self.log.directory == NEW_DIR
+        assert self.log.local_log.directory == NEW_DIR
         self.ledger.verify(self.log, after_crash=False)
         self.append()
         self.ledger.verify(self.log, after_crash=False)
@@ -66,7 +66,7 @@ class Copying:
 @pytest.mark.parametrize("max_bytes", [1, 100, 700, 1 << 20])
 def test_steps_are_bounded_and_add_up(max_bytes: int) -> None:
     copying = Copying()
-    size_bytes, largest_bytes = copying.log.size_bytes, 0
+    size_bytes, largest_bytes = copying.log.local_log.segments.size_bytes, 0
     copied_bytes = 0
     batch_bytes = len(copying.ledger.batch(5))
     while step_bytes := copying.copy.advance(max_bytes):
@@ -100,25 +100,25 @@ def test_the_copy_follows_what_happens_to_the_log(appends_before: int) -> None:
         if steps % 9 == 4:
             log.roll()
         if steps % 11 == 5:
-            log.increment_log_start_offset(log.segments()[1].base_offset + 1)
-            log.delete_old_segments()
+            log.increment_log_start_offset(log.reader.segments()[1].base_offset + 1)
+            log.retention.delete_old_segments()
             copying.ledger.note_starts(log)
     copying.copy.prepare()
-    assert copying.copy.durable_end_offset == log.log_end_offset
+    assert copying.copy.durable_end_offset == log.offsets.log_end_offset
     for _ in range(appends_before):
         copying.append()
     assert copying.relocate()
     copying.verify()
     # What the log had dropped is not in the copy.
     bases = {int(name[:20]) for name in copying.disk.list_directory(NEW_DIR) if name.endswith(".log")}
-    assert bases == {segment.base_offset for segment in log.segments()}
+    assert bases == {segment.base_offset for segment in log.reader.segments()}
 
 
 def test_all_that_was_copied_may_go() -> None:
     copying = Copying()
     copying.catch_up()
-    copying.log.increment_log_start_offset(copying.log.log_end_offset)
-    copying.log.delete_old_segments()
+    copying.log.increment_log_start_offset(copying.log.offsets.log_end_offset)
+    copying.log.retention.delete_old_segments()
     copying.ledger.note_starts(copying.log)
     copying.append()
     assert copying.relocate()
@@ -134,7 +134,7 @@ def test_a_log_that_has_grown_too_much_stays_for_now() -> None:
         copying.append(18)
     assert not copying.copy.is_close
     assert not copying.relocate()
-    assert copying.log.directory == PARTITION_DIR
+    assert copying.log.local_log.directory == PARTITION_DIR
     copying.append()
     copying.catch_up()
     assert copying.relocate()
@@ -145,10 +145,10 @@ def test_a_batch_that_is_larger_than_a_step_goes_as_a_whole() -> None:
     copying = Copying(LogConfig(remote_storage_enable=False), batch_count=0)
     values = [bytes([number]) * 100_000 for number in range(5)]
     for value in values:
-        copying.log.append_as_leader(encode_batch([Record(0, 1000, None, value)]), 1)
+        copying.log.appender.append_as_leader(encode_batch([Record(0, 1000, None, value)]), 1)
     assert copying.catch_up(1000) == 5
     assert copying.relocate()
-    found = [decode_all(copying.log.read(offset, 1).batches)[0].value for offset in range(5)]
+    found = [decode_all(copying.log.reader.read(offset, 1).batches)[0].value for offset in range(5)]
     assert found == values
 
 
@@ -159,18 +159,18 @@ def test_holes_between_and_in_segments_are_kept() -> None:
     def replicate(base_offset: int) -> None:
         """As a log comes that compaction has been at."""
         origin = LogMachine(config=CONFIG).start(start_offset=base_offset)
-        origin.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")] * 3), 1)
-        log.append_as_follower(origin.read(base_offset, 1000).batches)
+        origin.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")] * 3), 1)
+        log.appender.append_as_follower(origin.reader.read(base_offset, 1000).batches)
 
     for base_offset in (20, 40, 41 + 2**20, 2**33, 2**33 + 10):
         replicate(base_offset)
-    before = [(one.base_offset, one.end_offset, one.size_bytes) for one in log.segments()]
+    before = [(one.base_offset, one.end_offset, one.size_bytes) for one in log.reader.segments()]
     copying.catch_up(80)
     assert copying.relocate()
-    assert [(one.base_offset, one.end_offset, one.size_bytes) for one in log.segments()] == before
+    assert [(one.base_offset, one.end_offset, one.size_bytes) for one in log.reader.segments()] == before
     log.check()
     for offset, found in ((11, 20), (24, 40), (2**30, 2**33), (2**33 + 5, 2**33 + 10)):
-        assert decode_all(log.read(offset, 1).batches)[0].offset == found
+        assert decode_all(log.reader.read(offset, 1).batches)[0].offset == found
 
 
 @pytest.mark.parametrize("offset", [3, 20, 55, 500])
@@ -190,7 +190,7 @@ def test_a_log_that_was_cut_cannot_be_followed(offset: int) -> None:
 
 def test_the_checksum_of_every_batch_is_proved() -> None:
     copying = Copying()
-    path = copying.log.local_segments[1].path
+    path = copying.log.local_log.segments[1].path
     data = bytearray(copying.disk.read_file(path))
     file = copying.disk.open_append(path)
     for position in range(0, len(data), 97):
@@ -214,8 +214,8 @@ def fresh_copy(copying: Copying) -> LogCopy:
 
 def test_damaged_indexes_are_not_copied() -> None:
     copying = Copying()
-    copying.log.flush()
-    sealed = copying.log.local_segments.sealed
+    copying.log.flusher.flush()
+    sealed = copying.log.local_log.segments.sealed
     for segment in sealed:
         for suffix in ("index", "timeindex"):
             path = segment.path.replace(".log", f".{suffix}")
@@ -236,10 +236,10 @@ def test_a_commit_that_fails_leaves_the_log_where_it_is() -> None:
         raise DataDirectoryError("not now", path=NEW_DIR)
 
     with pytest.raises(DataDirectoryError, match="not now"):
-        copying.log.relocate(copying.copy, refuse)
+        copying.copy.relocate(refuse)
     copying.append()
     copying.ledger.verify(copying.log, after_crash=False)
-    assert copying.log.directory == PARTITION_DIR
+    assert copying.log.local_log.directory == PARTITION_DIR
 
 
 def test_where_nobody_knows_what_a_commit_has_done_the_log_is_offline() -> None:
@@ -250,8 +250,8 @@ def test_where_nobody_knows_what_a_commit_has_done_the_log_is_offline() -> None:
         raise OSError(5, "input/output error")
 
     with pytest.raises(DataDirectoryError, match="offline"):
-        copying.log.relocate(copying.copy, fail)
-    assert copying.log.is_offline
+        copying.copy.relocate(fail)
+    assert copying.log.availability.is_offline
 
 
 def test_a_closed_log_is_not_copied() -> None:
@@ -267,7 +267,7 @@ def test_who_reads_old_segments_finds_no_files_of_a_later_log() -> None:
     """A reader may still have the segments of before when the log is back where it was."""
     copying = Copying()
     old: UnifiedLog = copying.log
-    segments = old.local_segments
+    segments = old.local_log.segments
     copying.catch_up()
     assert copying.relocate()
     copying.disk.make_directories(PARTITION_DIR)
@@ -283,7 +283,7 @@ def test_what_comes_behind_a_sync_is_synced_too() -> None:
     copying.copy.prepare()
     copying.append(1)
     assert copying.relocate()
-    path = f"{NEW_DIR}/{copying.log.active_base_offset:020d}.log"
+    path = f"{NEW_DIR}/{copying.log.local_log.segments.active.base_offset:020d}.log"
     copying.disk.sync_directory("/other")
     found = copying.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
     assert found.read_file(path) == copying.disk.read_file(path) != b""

@@ -42,7 +42,7 @@ def filled(seed: int = 3, disk: FaultyFileSystem | None = None) -> CleaningHisto
 
 def copied(log: UnifiedLog, group: Sequence[LogSegment]) -> CleanedSegment:
     """The batches of the group, as they are."""
-    writer = SegmentWriter(log.segment_exchange.resources, log.directory, group[0].base_offset, 100)
+    writer = SegmentWriter(log.segment_exchange.resources, log.local_log.directory, group[0].base_offset, 100)
     for segment in group:
         writer.write(segment.read_bytes(0, segment.size_bytes))
         if segment.has_aborted:
@@ -61,8 +61,8 @@ class Exchange:
     def __init__(self, disk: FaultyFileSystem) -> None:
         self.disk, self.history = disk, filled(disk=disk)
         self.log = self.history.log
-        self.log.flush()
-        self.before, self.group = read_local(self.log), self.log.local_segments[1:3]
+        self.log.flusher.flush()
+        self.before, self.group = read_local(self.log), self.log.local_log.segments[1:3]
         self.cleaned = copied(self.log, self.group)
 
     def run(self) -> bool:
@@ -77,11 +77,11 @@ class Exchange:
 
 def test_readers_that_have_an_old_segment_do_not_read_the_new_file_of_its_name() -> None:
     log = filled().log
-    old = log.local_segments[0]
+    old = log.local_log.segments[0]
     assert old.read_bytes(0, 61)
     assert replace(log, [copied(log, [old])], [old])
-    assert log.local_segments[0] is not old
-    assert log.local_segments[0].path == old.path
+    assert log.local_log.segments[0] is not old
+    assert log.local_log.segments[0].path == old.path
     for ask in (
         lambda: old.read_bytes(0, 61),
         lambda: old.position_of(old.base_offset),
@@ -94,7 +94,7 @@ def test_readers_that_have_an_old_segment_do_not_read_the_new_file_of_its_name()
 
 def test_aborted_transactions_of_an_old_segment_are_not_those_of_the_new_one() -> None:
     log = filled().log
-    old = next(segment for segment in log.local_segments if segment.has_aborted)
+    old = next(segment for segment in log.local_log.segments if segment.has_aborted)
     assert replace(log, [copied(log, [old])], [old])
     with pytest.raises(FileNotFoundError):
         old.collect_aborted(0, old.end_offset)
@@ -102,11 +102,11 @@ def test_aborted_transactions_of_an_old_segment_are_not_those_of_the_new_one() -
 
 def test_a_reader_that_has_the_file_open_finishes() -> None:
     log = filled().log
-    old = log.local_segments[0]
+    old = log.local_log.segments[0]
     expected = [located.header for located in old.batches()]
     reading = old.batches()
     found = [next(reading).header]
-    assert replace(log, [copied(log, log.local_segments[:2])], log.local_segments[:2])
+    assert replace(log, [copied(log, log.local_log.segments[:2])], log.local_log.segments[:2])
     found += [located.header for located in reading]
     assert found == expected
 
@@ -115,30 +115,30 @@ def test_merged_segments_are_the_same_log() -> None:
     history = filled()
     log = history.log
     before = read_local(log)
-    aborted = log.aborted_transactions(0, log.last_stable_offset)
-    group = log.local_segments[1:4]
+    aborted = log.reader.aborted_transactions(0, log.offsets.last_stable_offset)
+    group = log.local_log.segments[1:4]
     assert replace(log, [copied(log, group)], group)
     log.check()
     assert read_local(log) == before
-    assert log.aborted_transactions(0, log.last_stable_offset) == aborted
-    bases = [segment.base_offset for segment in log.local_segments]
+    assert log.reader.aborted_transactions(0, log.offsets.last_stable_offset) == aborted
+    bases = [segment.base_offset for segment in log.local_log.segments]
     assert group[1].base_offset not in bases
-    assert log.is_changed
+    assert log.local_log.is_changed
     history.restart(is_clean=False)
     history.restart(is_clean=True)
-    assert [segment.base_offset for segment in history.log.local_segments] == bases
+    assert [segment.base_offset for segment in history.log.local_log.segments] == bases
 
 
 def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
     log = filled().log
-    group = log.local_segments[:2]
+    group = log.local_log.segments[:2]
     cleaned = copied(log, group)
     log.increment_log_start_offset(group[1].base_offset)
-    log.delete_old_segments()
-    segments = log.local_segments
+    log.retention.delete_old_segments()
+    segments = log.local_log.segments
     assert not replace(log, [cleaned], group)
-    assert log.local_segments is segments
-    names = log.segment_exchange.resources.filesystem.list_directory(log.directory)
+    assert log.local_log.segments is segments
+    names = log.segment_exchange.resources.filesystem.list_directory(log.local_log.directory)
     assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
     log.check()
 
@@ -150,7 +150,7 @@ def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
         disk = FaultyFileSystem()
         exchange = Exchange(disk)
         exchange.history.machine.checkpoint()
-        file = disk.open_append(exchange.log.local_segments[0].path + CLEANED_SUFFIX)
+        file = disk.open_append(exchange.log.local_log.segments[0].path + CLEANED_SUFFIX)
         file.append([b"half of a batch"])
         file.close()
         first_operation = disk.operation_count + 1
@@ -171,7 +171,7 @@ def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
 
 def test_the_active_segment_is_never_replaced() -> None:
     log = filled().log
-    group = log.local_segments[-2:]
+    group = log.local_log.segments[-2:]
     assert not replace(log, [copied(log, group)], group)
     log.check()
 
@@ -215,16 +215,16 @@ def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_one
         if not disk.is_met:
             break
         exchange.require_found()
-        if log.is_offline:
+        if log.availability.is_offline:
             assert number == errno.EPERM
             assert group[0].is_dropped
             offline_count += 1
             continue
         assert read_local(log) == exchange.before
         log.check()
-        names = disk.inner.list_directory(log.directory)
+        names = disk.inner.list_directory(log.local_log.directory)
         assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
-        if group[0] in log.local_segments:
+        if group[0] in log.local_log.segments:
             assert replace(log, [copied(log, group)], group)
         assert read_local(log) == exchange.before
         exchange.history.write()
@@ -246,8 +246,8 @@ def test_a_rename_that_was_done_and_is_said_to_have_failed_loses_nothing(number:
             exchange.run()
         if not disk.is_met:
             break
-        offline_count += log.is_offline
-        if not log.is_offline:
+        offline_count += log.availability.is_offline
+        if not log.availability.is_offline:
             assert read_local(log) == exchange.before
             log.check()
         exchange.require_found()
@@ -268,20 +268,22 @@ def test_where_nobody_can_tell_whether_a_file_was_renamed_its_copy_stays(part: i
     with pytest.raises(DataDirectoryError):
         exchange.run()
     assert disk.trace[rename] == f"open_read {old_path}"
-    assert exchange.log.is_offline
+    assert exchange.log.availability.is_offline
     exchange.require_found()
 
 
 def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
     disk = Refusing()
     log = filled(disk=disk).log
-    group = log.local_segments[:2]
+    group = log.local_log.segments[:2]
     cleaned = copied(log, group)
     disk.refuse("sync_directory", 0, errno.EMFILE)
     with pytest.raises(DataDirectoryError, match="correct what the reason says"):
         replace(log, [cleaned], group)
-    assert not [name for name in disk.inner.list_directory(log.directory) if name.endswith(CLEANED_SUFFIX)]
-    assert not log.is_offline
+    assert not [
+        name for name in disk.inner.list_directory(log.local_log.directory) if name.endswith(CLEANED_SUFFIX)
+    ]
+    assert not log.availability.is_offline
     assert replace(log, [copied(log, group)], group)
     log.check()
 
@@ -290,7 +292,7 @@ def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
 def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
     history = filled()
     log = history.log
-    group = log.local_segments[:1]
+    group = log.local_log.segments[:1]
     cleaned = copied(log, group)
     disk = history.machine.disk
     assert isinstance(disk, MemoryFileSystem)
@@ -300,10 +302,10 @@ def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
     file = disk.open_append(path)
     file.truncate(0)
     file.append([bytes(data[: len(data) - cut])])
-    segments = log.local_segments
+    segments = log.local_log.segments
     with pytest.raises(CorruptRecordError, match="does not hold what was written"):
         replace(log, [cleaned], group)
-    assert log.local_segments is segments
+    assert log.local_log.segments is segments
     log.check()
 
 
@@ -311,7 +313,7 @@ def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
 def test_reading_back_may_be_ended(call_count: int) -> None:
     history = filled()
     log = history.log
-    group, records = log.local_segments[:3], read_local(log)
+    group, records = log.local_log.segments[:3], read_local(log)
     cleaned = copied(log, group)
     asked: list[int] = []
 
@@ -323,7 +325,7 @@ def test_reading_back_may_be_ended(call_count: int) -> None:
     with pytest.raises(InterruptedError):
         log.segment_exchange.replace([cleaned], group, on_read)
     assert asked[0] == cleaned.size_bytes
-    names = history.machine.disk.list_directory(log.directory)
+    names = history.machine.disk.list_directory(log.local_log.directory)
     assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
     assert read_local(log) == records
     log.check()
@@ -331,16 +333,16 @@ def test_reading_back_may_be_ended(call_count: int) -> None:
 
 def test_batches_that_are_not_sound_are_not_written() -> None:
     log = filled().log
-    segment = log.local_segments[0]
+    segment = log.local_log.segments[0]
     data = segment.read_bytes(0, segment.size_bytes)
     second = next(position for position, _ in batches(data) if position > 0)
-    writer = SegmentWriter(log.segment_exchange.resources, log.directory, 0, 100)
+    writer = SegmentWriter(log.segment_exchange.resources, log.local_log.directory, 0, 100)
     writer.write(data[second:])
     with pytest.raises(CorruptRecordError):
         writer.write(data[:second])
     flipped = bytearray(data)
     flipped[second - 1] ^= 1
-    writer = SegmentWriter(log.segment_exchange.resources, log.directory, 0, 100)
+    writer = SegmentWriter(log.segment_exchange.resources, log.local_log.directory, 0, 100)
     with pytest.raises(CorruptRecordError):
         writer.write(bytes(flipped))
 
@@ -387,11 +389,11 @@ class Beside:
 
     def _look_up(self) -> None:
         log = self._log
-        newest = log.max_timestamp(Isolation.LOG_END)
+        newest = log.reader.max_timestamp(Isolation.LOG_END)
         assert newest is not None
-        log.offset_for_timestamp(newest.timestamp_ms - 1000)
-        log.header_at(log.log_start_offset)
-        log.segments()
+        log.reader.offset_for_timestamp(newest.timestamp_ms - 1000)
+        log.reader.header_at(log.offsets.log_start_offset)
+        log.reader.segments()
 
 
 def test_readers_beside_cleans_see_offsets_that_ascend_and_no_error() -> None:

@@ -18,19 +18,17 @@ from stratalog.record.record import Record
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX, segment_path
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_files import rename_segment
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import LogLedger, read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
 FAR = 2**31
-SURVIVALS = [
-    *(Survival(contents, names) for contents in (Kept.NONE, Kept.ALL) for names in (Kept.NONE, Kept.ALL)),
-    Survival(Kept.HALF, Kept.HALF),
-]
 
 
 def write(disk: MemoryFileSystem | FaultyFileSystem, path: str, data: bytes) -> None:
@@ -49,7 +47,7 @@ def filled() -> tuple[MemoryFileSystem, list[Record], list[int]]:
     ledger = LogLedger()
     for _ in range(30):
         ledger.append(log, [ledger.batch(3)])
-    bases = [info.base_offset for info in log.segments()]
+    bases = [info.base_offset for info in log.reader.segments()]
     machine.stop()
     assert len(bases) >= 5
     return disk, list(ledger.acknowledged.values()), bases
@@ -60,9 +58,7 @@ def segment(disk: MemoryFileSystem | FaultyFileSystem, base_offset: int) -> LogS
     return LogSegment(
         SegmentResources.over(disk),
         PARTITION_DIR,
-        base_offset,
-        end_offset=base_offset,
-        size_bytes=disk.file_size(path),
+        SegmentExtent(base_offset, base_offset, disk.file_size(path)),
         created_ms=0,
         index_interval_bytes=100,
         indexes=None,
@@ -80,26 +76,31 @@ def merge(disk: MemoryFileSystem | FaultyFileSystem, bases: list[int]) -> None:
     replace_segments(disk, PARTITION_DIR, [bases[1], bases[3]], old)
 
 
+class Swap:
+    """A log that was closed, whose segments are about to be replaced."""
+
+    def __init__(self) -> None:
+        inner, self.records, self.bases = filled()
+        self.disk = FaultyFileSystem(inner)
+
+    def merge(self) -> None:
+        merge(self.disk, self.bases)
+
+
 def test_a_swap_that_dies_at_any_operation_leaves_all_records_in_old_segments_or_new_ones() -> None:
-    inner, records, bases = filled()
-    disk = FaultyFileSystem(inner)
-    merge(disk, bases)
-    operation_count = disk.operation_count
+    sweep = CrashSweep(Swap, Swap.merge)
+    bases = sweep.whole.bases
     seen: set[tuple[int, ...]] = set()
-    for operation in range(1, operation_count + 1):
-        for part in (0.0, 1.0):
-            disk = FaultyFileSystem(filled()[0])
-            disk.crash_at(operation, part=part)
-            with pytest.raises(SimulatedCrash):
-                merge(disk, bases)
-            each_name = [Survival(Kept.ALL, Kept.EACH, seed=seed) for seed in range(3)]
-            for survival in (*SURVIVALS, *each_name):
-                found = disk.reopened(survival)
-                log = LogMachine(found, CONFIG).start()
-                assert read_local(log) == records
-                seen.add(tuple(info.base_offset for info in log.segments()))
-                assert not [n for n in found.list_directory(PARTITION_DIR) if n.endswith(("swap", "cleaned"))]
-                log.check()
+
+    def verify(death: Death[Swap]) -> None:
+        for found in death.disks():
+            log = LogMachine(found, CONFIG).start()
+            assert read_local(log) == death.subject.records
+            seen.add(tuple(info.base_offset for info in log.reader.segments()))
+            assert not [n for n in found.list_directory(PARTITION_DIR) if n.endswith(("swap", "cleaned"))]
+            log.check()
+
+    sweep.at_deaths(verify)
     assert seen == {tuple(bases), tuple(base for base in bases if base != bases[2])}
 
 
@@ -150,7 +151,7 @@ def test_no_old_segment_comes_back_beside_the_one_that_has_its_records() -> None
         fill_disk(found, contents)
         log = LogMachine(found, CONFIG).start()
         assert read_local(log) == records
-        assert [info.base_offset for info in log.segments()] == [b for b in bases if b != bases[2]]
+        assert [info.base_offset for info in log.reader.segments()] == [b for b in bases if b != bases[2]]
         log.check()
 
 
@@ -176,7 +177,7 @@ def test_a_damaged_swap_file_gets_its_name_where_nothing_is_there(is_torn: bool)
         disk.unlink(f"{DATA_DIR}/{name}")
     log = LogMachine(disk, CONFIG).start()
     assert read_local(log) == records[:-3]
-    assert [info.base_offset for info in log.segments()] == bases
+    assert [info.base_offset for info in log.reader.segments()] == bases
     log.check()
 
 
@@ -188,7 +189,7 @@ def test_swap_files_at_or_above_the_lowest_cleaned_one_are_removed() -> None:
         write(disk, path + suffix, disk.read_file(path))
     log = LogMachine(disk, CONFIG).start()
     assert read_local(log) == records
-    assert [info.base_offset for info in log.segments()] == bases
+    assert [info.base_offset for info in log.reader.segments()] == bases
     names = disk.list_directory(PARTITION_DIR)
     assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
 
@@ -201,7 +202,9 @@ def test_a_swap_file_below_the_lowest_cleaned_one_replaces_what_begins_in_its_ra
     write(disk, paths[3] + CLEANED_SUFFIX, disk.read_file(paths[3])[:50])
     log = LogMachine(disk, CONFIG).start()
     assert read_local(log) == records
-    assert [info.base_offset for info in log.segments()] == [base for base in bases if base != bases[2]]
+    assert [info.base_offset for info in log.reader.segments()] == [
+        base for base in bases if base != bases[2]
+    ]
     log.check()
 
 
@@ -237,8 +240,12 @@ def far_disk(*, is_sealed: bool, index_bytes: bytes = b"") -> MemoryFileSystem:
     machine = LogMachine(disk, LogConfig())
     log = machine.start()
     if is_sealed:
-        log.append_as_follower(encode_batch([Record(0, 1, None, b"x")], base_offset=3, leader_epoch=1))
-        log.append_as_follower(encode_batch([Record(0, 1, None, b"y")], base_offset=9 * FAR, leader_epoch=1))
+        log.appender.append_as_follower(
+            encode_batch([Record(0, 1, None, b"x")], base_offset=3, leader_epoch=1)
+        )
+        log.appender.append_as_follower(
+            encode_batch([Record(0, 1, None, b"y")], base_offset=9 * FAR, leader_epoch=1)
+        )
     machine.stop()
     path = segment_path(PARTITION_DIR, 0, ".log")
     write(disk, path, b"".join(far_batches()))
@@ -259,8 +266,10 @@ def verify_far(log: UnifiedLog, *, is_sealed: bool) -> None:
     log.check()
     offsets = [record.offset for record in read_local(log)]
     assert offsets == [7, FAR - 10, FAR + 100, FAR + 101, 2 * FAR - 20, 5 * FAR] + [9 * FAR] * is_sealed
-    assert [info.base_offset for info in log.segments()] == [0, FAR - 9, 5 * FAR] + [9 * FAR] * is_sealed
-    [aborted] = log.read(FAR - 10, 1, Isolation.TXN_COMMITTED).aborted_transactions
+    assert [info.base_offset for info in log.reader.segments()] == [0, FAR - 9, 5 * FAR] + [
+        9 * FAR
+    ] * is_sealed
+    [aborted] = log.reader.read(FAR - 10, 1, Isolation.TXN_COMMITTED).aborted_transactions
     assert (aborted.first_offset, aborted.last_offset) == (FAR - 10, FAR + 101)
 
 
@@ -290,8 +299,8 @@ def test_the_parts_of_a_split_segment_are_walked(damaged: int | None) -> None:
     if damaged is None:
         log = of_broker(disk).start()
         assert not log.recovery_report.was_clean
-        assert log.recovery_report.recovered_bytes == log.size_bytes
-        assert [info.base_offset for info in log.segments()] == [0, FAR + 100, 9 * FAR]
+        assert log.recovery_report.recovered_bytes == log.local_log.segments.size_bytes
+        assert [info.base_offset for info in log.reader.segments()] == [0, FAR + 100, 9 * FAR]
         assert [record.offset for record in read_local(log)] == [*offsets, 9 * FAR]
         log.check()
     else:
@@ -299,20 +308,26 @@ def test_the_parts_of_a_split_segment_are_walked(damaged: int | None) -> None:
             of_broker(disk).start()
 
 
+class Split:
+    """A log whose first segment has to be split, about to be opened."""
+
+    def __init__(self, index_bytes: bytes, *, is_sealed: bool) -> None:
+        self.disk = FaultyFileSystem(far_disk(is_sealed=is_sealed, index_bytes=index_bytes))
+
+    def start(self) -> None:
+        of_broker(self.disk).start()
+
+
 @pytest.mark.parametrize("index_bytes", [b"", b"damaged"])
 @pytest.mark.parametrize("is_sealed", [True, False])
 def test_a_split_that_dies_at_any_operation_is_done_by_the_next_process(
     is_sealed: bool, index_bytes: bytes
 ) -> None:
-    disk = FaultyFileSystem(far_disk(is_sealed=is_sealed, index_bytes=index_bytes))
-    of_broker(disk).start()
-    for operation in range(1, disk.operation_count + 1):
-        disk = FaultyFileSystem(far_disk(is_sealed=is_sealed, index_bytes=index_bytes))
-        disk.crash_at(operation, part=0.5)
-        with pytest.raises(SimulatedCrash):
-            of_broker(disk).start()
-        for survival in SURVIVALS:
-            verify_far(of_broker(disk.reopened(survival)).start(), is_sealed=is_sealed)
+    def verify(death: Death[Split]) -> None:
+        for found in death.disks():
+            verify_far(of_broker(found).start(), is_sealed=is_sealed)
+
+    CrashSweep(lambda: Split(index_bytes, is_sealed=is_sealed), Split.start, count=20).at_deaths(verify)
 
 
 def test_the_old_names_are_gone_for_good_before_a_new_one_is_given() -> None:

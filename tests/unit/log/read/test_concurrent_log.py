@@ -26,12 +26,12 @@ CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_del
 
 def read_all(log: UnifiedLog) -> None:
     """From the local log start to the high watermark, or until the reader is overtaken by a drop."""
-    offset = log.local_log_start_offset
-    while offset < log.high_watermark:
+    offset = log.offsets.local_log_start_offset
+    while offset < log.offsets.high_watermark:
         try:
-            data = log.read(offset, 500)
+            data = log.reader.read(offset, 500)
         except OffsetOutOfRangeError:
-            if log.local_log_start_offset <= offset:
+            if log.offsets.local_log_start_offset <= offset:
                 raise
             return
         offsets = [record.offset for record in decode_all(data.batches)]
@@ -42,18 +42,18 @@ def read_all(log: UnifiedLog) -> None:
 
 def look_up(log: UnifiedLog) -> None:
     """Times and descriptions are of some moment of the log."""
-    newest = log.max_timestamp()
+    newest = log.reader.max_timestamp()
     if newest is not None:
-        found = log.offset_for_timestamp(newest.timestamp_ms)
+        found = log.reader.offset_for_timestamp(newest.timestamp_ms)
         assert found is None or found.offset >= newest.offset or found.timestamp_ms >= newest.timestamp_ms
-    infos = log.segments()
+    infos = log.reader.segments()
     assert [info.is_active for info in infos].count(True) <= 1
     assert all(first.end_offset == second.base_offset for first, second in pairwise(infos))
 
 
 def drop(machine: LogMachine, log: UnifiedLog) -> None:
-    log.update_tiered_end_offset(log.recovery_point)
-    log.delete_local_segments(ignore_retention=True)
+    log.update_tiered_end_offset(log.offsets.recovery_point)
+    log.retention.delete_local_segments(ignore_retention=True)
     machine.scheduler.run_due()
 
 
@@ -76,7 +76,7 @@ def test_readers_flushes_and_drops_run_beside_appends() -> None:
         lambda: read_all(log),
         lambda: read_all(log),
         lambda: look_up(log),
-        log.flush,
+        log.flusher.flush,
         lambda: drop(machine, log),
     ]
     with ThreadPoolExecutor(len(works)) as pool:
@@ -90,7 +90,7 @@ def test_readers_flushes_and_drops_run_beside_appends() -> None:
     for future in futures:
         future.result()
     log.check()
-    assert log.log_end_offset == 901
+    assert log.offsets.log_end_offset == 901
 
 
 def test_appends_of_many_threads_get_offsets_of_their_own() -> None:
@@ -101,7 +101,7 @@ def test_appends_of_many_threads_get_offsets_of_their_own() -> None:
         placed: list[tuple[int, bytes | None]] = []
         for _ in range(50):
             request = ledger.batch(3)
-            info = log.append_as_leader(request, 1)
+            info = log.appender.append_as_leader(request, 1)
             values = [record.value for record in decode_all(request)]
             placed += zip(range(info.base_offset, info.last_offset + 1), values, strict=True)
         return placed
@@ -112,7 +112,7 @@ def test_appends_of_many_threads_get_offsets_of_their_own() -> None:
     stored = [
         (record.offset, record.value)
         for offset in range(0, 600, 3)
-        for record in decode_all(log.read(offset, 1).batches)
+        for record in decode_all(log.reader.read(offset, 1).batches)
     ]
     assert stored == placed
 
@@ -146,12 +146,12 @@ def test_a_reader_that_misses_a_file_of_a_log_that_begins_anew_looks_again() -> 
     ledger = LogLedger()
     for _ in range(4):
         ledger.append(log, [ledger.batch(20)])
-    assert len(log.segments()) > 2
+    assert len(log.reader.segments()) > 2
     disk.armed.set()
     with ThreadPoolExecutor(1) as pool:
-        truncation = pool.submit(log.truncate_fully_and_start_at, 500)
+        truncation = pool.submit(log.truncation.truncate_fully_and_start_at, 500)
         assert disk.has_renamed.wait(30)
         with pytest.raises(OffsetOutOfRangeError):
-            log.read(0, 500)
+            log.reader.read(0, 500)
         truncation.result()
-    assert log.log_end_offset == 500
+    assert log.offsets.log_end_offset == 500

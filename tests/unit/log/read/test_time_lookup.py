@@ -52,8 +52,8 @@ def append(log: UnifiedLog, segments: Sequence[Sequence[bytes]], *, goes_on: boo
         if number or not goes_on:
             log.roll()
         for one in batches:
-            moved = parse_header(one)._replace(base_offset=log.log_end_offset, leader_epoch=1)
-            log.append_as_follower(moved.pack() + one[HEADER_SIZE:])
+            moved = parse_header(one)._replace(base_offset=log.offsets.log_end_offset, leader_epoch=1)
+            log.appender.append_as_follower(moved.pack() + one[HEADER_SIZE:])
 
 
 TIMES = st.lists(st.integers(0, 9), min_size=1, max_size=3)
@@ -73,19 +73,23 @@ def test_what_is_found_is_what_a_scan_finds(
     ends in the middle of batches and segments."""
     log = LogMachine(config=CONFIG).start()
     append(log, segments[:flushed_count])
-    log.flush()
+    log.flusher.flush()
     append(log, segments[flushed_count:], goes_on=goes_on)
-    assert (log.high_watermark < log.log_end_offset) == (flushed_count < len(segments))
-    log.increment_log_start_offset(int(start_share * log.high_watermark))
+    assert (log.offsets.high_watermark < log.offsets.log_end_offset) == (flushed_count < len(segments))
+    log.increment_log_start_offset(int(start_share * log.offsets.high_watermark))
     for isolation in (Isolation.HIGH_WATERMARK, Isolation.LOG_END):
-        end_offset = log.high_watermark if isolation is Isolation.HIGH_WATERMARK else log.log_end_offset
+        end_offset = (
+            log.offsets.high_watermark
+            if isolation is Isolation.HIGH_WATERMARK
+            else log.offsets.log_end_offset
+        )
         there = [record for record in read_local(log) if record.offset < end_offset]
         newest = max(there, key=lambda one: (one.timestamp_ms, -one.offset), default=None)
-        found = log.max_timestamp(isolation)
+        found = log.reader.max_timestamp(isolation)
         assert found == (None if newest is None else (newest.timestamp_ms, newest.offset))
         for wanted_ms in range(13):
             first = next((one for one in there if one.timestamp_ms >= wanted_ms), None)
-            found = log.offset_for_timestamp(wanted_ms, isolation)
+            found = log.reader.offset_for_timestamp(wanted_ms, isolation)
             assert found == (None if first is None else (first.timestamp_ms, first.offset))
     log.check()
 
@@ -96,7 +100,7 @@ def damaged(times_ms: Sequence[int], position: int, *ordinals: int) -> UnifiedLo
     machine = LogMachine(config=CONFIG)
     log = machine.start()
     append(log, [[batch([time_ms - 5]), batch([time_ms, time_ms - 1])] for time_ms in times_ms])
-    segments = log.local_segments
+    segments = log.local_log.segments
     machine.stop()
     for ordinal in ordinals:
         *_, last = segments[ordinal].batches()
@@ -108,7 +112,7 @@ def test_the_earliest_time_of_all_finds_the_first_record() -> None:
     log = LogMachine(config=CONFIG).start()
     append(log, [[batch([3]), batch([0])], [batch([5])]])
     for time_ms in (-(2**63), -1, 0):
-        assert log.offset_for_timestamp(time_ms, Isolation.LOG_END) == TimestampOffset(3, 0)
+        assert log.reader.offset_for_timestamp(time_ms, Isolation.LOG_END) == TimestampOffset(3, 0)
 
 
 @pytest.mark.parametrize("newest", range(6))
@@ -117,10 +121,10 @@ def test_the_newest_record_is_found_beside_damage(newest: int) -> None:
     times_ms = [*range(10, 10 * newest + 10, 10), 90, *range(10 * newest, 50, 10)]
     others = [ordinal for ordinal in range(6) if ordinal != newest]
     log = damaged(times_ms, HEADER_SIZE, *others)
-    assert log.max_timestamp() == (90, 3 * newest + 1)
+    assert log.reader.max_timestamp() == (90, 3 * newest + 1)
     log = damaged(times_ms, HEADER_SIZE, newest)
     with pytest.raises(CorruptRecordError):
-        log.max_timestamp()
+        log.reader.max_timestamp()
 
 
 @pytest.mark.parametrize("ordinal", range(5))
@@ -129,12 +133,12 @@ def test_where_nobody_knows_how_new_a_segment_is_there_is_no_newest_record(ordin
     """The time in a header was damaged, downward or upward, that the index bears out."""
     log = damaged([10, 20, 30, 40, 50, 60], MAX_TIMESTAMP_POSITION + byte, ordinal)
     with pytest.raises(CorruptRecordError):
-        log.max_timestamp()
+        log.reader.max_timestamp()
 
 
 def test_one_segment_is_read_for_the_newest_record(monkeypatch: pytest.MonkeyPatch) -> None:
     log = damaged([*range(10, 300, 10), 290, 290], HEADER_SIZE)
-    assert log.max_timestamp() == (290, 85)
+    assert log.reader.max_timestamp() == (290, 85)
     read, rows_since = list[int](), LogSegment.rows_since
 
     def noted(segment: LogSegment, timestamp_ms: int) -> Iterator[BatchRow]:
@@ -142,7 +146,7 @@ def test_one_segment_is_read_for_the_newest_record(monkeypatch: pytest.MonkeyPat
         return rows_since(segment, timestamp_ms)
 
     monkeypatch.setattr(LogSegment, "rows_since", noted)
-    assert log.max_timestamp() == (290, 85)
+    assert log.reader.max_timestamp() == (290, 85)
     assert read == [84]
 
 
@@ -156,40 +160,40 @@ def test_a_look_up_asks_few_segments_for_their_times(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(LogSegment, "max_timestamp", noted)
     # What lies behind the answer is not asked at all: nor need it be sound.
-    assert log.offset_for_timestamp(1000) == (1000, 3 * 99 + 1)
-    assert set(asked) == set(log.local_segments[:100])
-    assert log.offset_for_timestamp(1995) == (1995, 3 * 199)
+    assert log.reader.offset_for_timestamp(1000) == (1000, 3 * 99 + 1)
+    assert set(asked) == set(log.local_log.segments[:100])
+    assert log.reader.offset_for_timestamp(1995) == (1995, 3 * 199)
     for time_ms in (5, 995, 1000, 1990):
         asked.clear()
-        assert log.offset_for_timestamp(time_ms) is not None
+        assert log.reader.offset_for_timestamp(time_ms) is not None
         assert len(asked) == 1
     # A segment that was sealed meanwhile is known as well, one that was cut off is forgotten.
     append(log, [[batch([2005, 2010])]])
-    log.flush()
-    assert log.offset_for_timestamp(2010) == (2010, 601)
-    log.truncate_to(300)
-    assert log.offset_for_timestamp(1005) is None
+    log.flusher.flush()
+    assert log.reader.offset_for_timestamp(2010) == (2010, 601)
+    log.truncation.truncate_to(300)
+    assert log.reader.offset_for_timestamp(1005) is None
     append(log, [[batch([3000])]])
-    log.flush()
-    assert log.offset_for_timestamp(1005) == (3000, 300)
+    log.flusher.flush()
+    assert log.reader.offset_for_timestamp(1005) == (3000, 300)
 
 
 def test_deleted_records_need_not_be_sound_for_a_look_up() -> None:
     """Of segments that were not dropped yet."""
     log = damaged([10, 20, 30, 40], MAX_TIMESTAMP_POSITION + 7, 0)
     with pytest.raises(CorruptRecordError):
-        log.offset_for_timestamp(35)
+        log.reader.offset_for_timestamp(35)
     log.increment_log_start_offset(4)
-    assert len(log.local_segments) == 4
-    assert log.offset_for_timestamp(35) == (35, 9)
-    assert log.max_timestamp() == (40, 10)
+    assert len(log.local_log.segments) == 4
+    assert log.reader.offset_for_timestamp(35) == (35, 9)
+    assert log.reader.max_timestamp() == (40, 10)
 
 
 def test_below_a_high_watermark_not_all_of_a_segment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the active segment claims lies above it."""
     log = LogMachine(config=CONFIG).start()
     append(log, [[batch([time_ms]) for time_ms in range(200)]])
-    log.flush()
+    log.flusher.flush()
     append(log, [[batch([time_ms]) for time_ms in range(200, 400)]], goes_on=True)
     asked, rows_since = list[int](), LogSegment.rows_since
 
@@ -198,22 +202,22 @@ def test_below_a_high_watermark_not_all_of_a_segment_is_read(monkeypatch: pytest
         return rows_since(segment, timestamp_ms)
 
     monkeypatch.setattr(LogSegment, "rows_since", noted)
-    assert log.max_timestamp() == (199, 199)
+    assert log.reader.max_timestamp() == (199, 199)
     assert asked == [399, 199]
 
 
 def test_a_batch_of_many_records_is_looked_through_in_little_memory() -> None:
     count = 150_000
     log = LogMachine(config=CONFIG).start()
-    log.append_as_leader(
+    log.appender.append_as_leader(
         encode_batch([Record(0, time_ms, None, None) for time_ms in range(count)], codec=Codec.ZSTD), 1
     )
-    log.flush()
+    log.flusher.flush()
     newest = TimestampOffset(count - 1, count - 1)
     tracemalloc.start()
     try:
-        assert log.offset_for_timestamp(count - 1) == newest
-        assert log.max_timestamp() == newest
+        assert log.reader.offset_for_timestamp(count - 1) == newest
+        assert log.reader.max_timestamp() == newest
         assert tracemalloc.get_traced_memory()[1] < 16 << 20, "as objects they are twice as much"
     finally:
         tracemalloc.stop()
@@ -223,13 +227,18 @@ def test_a_batch_that_is_being_appended_is_nobodys_yet(monkeypatch: pytest.Monke
     """Its bytes are published before its offsets are: a look-up in between finds what was there before."""
     log = LogMachine(config=replace(CONFIG, min_durability=Durability.OS)).start()
     append(log, [[batch([1, 3]), batch([2])]])
-    segment, found = log.local_segments.active, list[object]()
+    segment, found = log.local_log.segments.active, list[object]()
     slot = LogSegment.__dict__["end_offset"]
 
     def publish(published: LogSegment, end_offset: int) -> None:
         if published is segment:
             assert published.size_bytes > size_before, "the bytes come first"
-            found.append((log.max_timestamp(), *(log.offset_for_timestamp(time_ms) for time_ms in (4, 9))))
+            found.append(
+                (
+                    log.reader.max_timestamp(),
+                    *(log.reader.offset_for_timestamp(time_ms) for time_ms in (4, 9)),
+                )
+            )
         slot.__set__(published, end_offset)
 
     size_before = segment.size_bytes
@@ -237,8 +246,8 @@ def test_a_batch_that_is_being_appended_is_nobodys_yet(monkeypatch: pytest.Monke
     append(log, [[batch([7, 9])]], goes_on=True)
     monkeypatch.undo()
     assert found == [(TimestampOffset(3, 1), None, None)]
-    assert log.max_timestamp() == log.offset_for_timestamp(9) == TimestampOffset(9, 4)
-    assert log.offset_for_timestamp(4) == TimestampOffset(7, 3)
+    assert log.reader.max_timestamp() == log.reader.offset_for_timestamp(9) == TimestampOffset(9, 4)
+    assert log.reader.offset_for_timestamp(4) == TimestampOffset(7, 3)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +271,11 @@ def test_an_index_that_lost_its_last_entries_hides_no_record(
         log = LogMachine(copy, config).start()
         for wanted_ms in range(100):
             first = next((found for found in enumerate(times_ms) if found[1] >= wanted_ms), None)
-            assert log.offset_for_timestamp(wanted_ms) == (None if first is None else (first[1], first[0]))
+            assert log.reader.offset_for_timestamp(wanted_ms) == (
+                None if first is None else (first[1], first[0])
+            )
         highest_ms = max(times_ms)
-        assert log.max_timestamp() == (highest_ms, times_ms.index(highest_ms))
+        assert log.reader.max_timestamp() == (highest_ms, times_ms.index(highest_ms))
         log.check()
 
 
@@ -275,12 +286,12 @@ def test_a_damaged_header_behind_the_newest_record_is_no_fault_of_an_index(posit
     machine = LogMachine(config=CONFIG)
     log = machine.start()
     append(log, [[batch([time_ms]) for time_ms in (90, 10, 20, 30)]])
-    [segment] = log.local_segments
+    [segment] = log.local_log.segments
     damaged_position = [located.position for located in segment.batches()][2]
     machine.stop()
     flip(machine.disk, segment.path, damaged_position + position)
     log = machine.start()
-    assert log.offset_for_timestamp(80) == (90, 0)
-    assert [len(log.read(offset, 1).batches) > 0 for offset in (0, 1, 3)] == [True] * 3
+    assert log.reader.offset_for_timestamp(80) == (90, 0)
+    assert [len(log.reader.read(offset, 1).batches) > 0 for offset in (0, 1, 3)] == [True] * 3
     with pytest.raises(CorruptRecordError):
-        log.read(2, 1)
+        log.reader.read(2, 1)

@@ -36,8 +36,8 @@ def filled(counts: list[int]) -> MemoryFileSystem:
     machine = LogMachine(disk, CONFIG)
     log = machine.start()
     for count in counts:
-        log.append_as_leader(batch(count), 1)
-    log.flush()
+        log.appender.append_as_leader(batch(count), 1)
+    log.flusher.flush()
     machine.checkpoint()
     machine.kill()
     return disk
@@ -81,7 +81,7 @@ def test_the_nearest_batch_that_is_too_far_is_none_and_the_one_before_it_is_one(
     machine = LogMachine(disk, CONFIG)
     log = machine.start()
     log.check()
-    assert log.log_end_offset == 2**31
+    assert log.offsets.log_end_offset == 2**31
     machine.kill()
     overwrite(disk, LOG, data + batch(1, 2**31))
     disk.unlink(RECOVERY_POINTS)
@@ -97,7 +97,7 @@ def test_a_hole_over_the_recovery_point_is_refused_and_says_how_to_accept_it() -
     assert failure.fields["recovery_point"] == 12
     disk.release_locks()
     overwrite(disk, RECOVERY_POINTS, checkpoint_of(0))
-    assert LogMachine(disk, CONFIG).start().log_end_offset == 19
+    assert LogMachine(disk, CONFIG).start().offsets.log_end_offset == 19
 
 
 @pytest.mark.parametrize("recovery_point", [0, 3, 12, 19])
@@ -108,7 +108,7 @@ def test_holes_that_a_follower_leaves_are_none_of_that(recovery_point: int) -> N
     overwrite(disk, RECOVERY_POINTS, checkpoint_of(recovery_point))
     log = LogMachine(disk, CONFIG).start()
     log.check()
-    assert log.log_end_offset == 19
+    assert log.offsets.log_end_offset == 19
 
 
 @pytest.mark.parametrize("cleaned_offset", [14, 19])
@@ -120,7 +120,7 @@ def test_a_hole_that_a_clean_has_left_is_none_of_that(cleaned_offset: int) -> No
     overwrite(disk, CLEANED_OFFSETS, checkpoint_of(cleaned_offset))
     log = LogMachine(disk, CONFIG).start()
     log.check()
-    assert log.log_end_offset == 19
+    assert log.offsets.log_end_offset == 19
 
 
 def test_a_batch_over_a_wrong_recovery_point_has_not_lost_its_place() -> None:
@@ -128,7 +128,7 @@ def test_a_batch_over_a_wrong_recovery_point_has_not_lost_its_place() -> None:
     disk = filled([1] * 10)
     overwrite(disk, LOG, disk.read_file(LOG) + batch(5, 10))
     overwrite(disk, RECOVERY_POINTS, checkpoint_of(12))
-    assert LogMachine(disk, CONFIG).start().log_end_offset == 15
+    assert LogMachine(disk, CONFIG).start().offsets.log_end_offset == 15
 
 
 @pytest.mark.parametrize("base_offset", [12, 14])
@@ -139,4 +139,4 @@ def test_a_segment_that_begins_behind_a_hole_is_none_of_that(base_offset: int) -
     overwrite(disk, RECOVERY_POINTS, checkpoint_of(12))
     log = LogMachine(disk, CONFIG).start()
     log.check()
-    assert log.log_end_offset == base_offset + 5
+    assert log.offsets.log_end_offset == base_offset + 5

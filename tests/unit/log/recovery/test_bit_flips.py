@@ -82,20 +82,20 @@ def whole_log() -> UnifiedLog:
 def is_true(log: UnifiedLog, near: PlacedBatch | None = None) -> bool:
     """Every read, from each offset, gives the batches that were appended from there on, or an error; so does
     every look-up by time, if the log was not cut. `near`: all around that batch, and some of the others."""
-    if log.log_end_offset == varied().end_offset:
+    if log.offsets.log_end_offset == varied().end_offset:
         pairs = zip(times_of(log, near), times_of(whole_log(), near), strict=True)
         if any(found not in (expected, "refused") for found, expected in pairs):
             return False
     # A flip upward may have put the end very far away.
-    end_offset = min(log.log_end_offset, 2 * varied().end_offset)
+    end_offset = min(log.offsets.log_end_offset, 2 * varied().end_offset)
     for max_bytes, step in ((1, 1 if near is None else 4), (400, 3), (1 << 20, 5)):
-        offsets = set(range(log.local_log_start_offset, end_offset, step))
+        offsets = set(range(log.offsets.local_log_start_offset, end_offset, step))
         if near is not None and max_bytes == 1:
             begin, end = (varied().batches[near_ordinals(near)[number]].header for number in (0, -1))
             offsets |= set(range(begin.base_offset, min(end.next_offset, end_offset)))
         for offset in offsets:
             try:
-                data = log.read(offset, max_bytes, Isolation.LOG_END)
+                data = log.reader.read(offset, max_bytes, Isolation.LOG_END)
             except LogStoreError:
                 continue
             if not data.batches or not bytes_behind(offset).startswith(data.batches):
@@ -186,10 +186,10 @@ def test_a_recovery_cuts_before_a_flipped_bit_or_refuses_the_log(state: dict[str
             assert category is not None, (placed.header, position, bit, SEED)
             found.add(category)
         elif state is KILLED:
-            assert log.log_end_offset == varied().end_offset, "what was durable is not cut"
-        elif log.log_end_offset < varied().end_offset:
-            assert log.log_end_offset <= placed.header.base_offset, (placed.header, position, bit)
-            assert log.log_end_offset == end_before(placed), "more was cut than the damage"
+            assert log.offsets.log_end_offset == varied().end_offset, "what was durable is not cut"
+        elif log.offsets.log_end_offset < varied().end_offset:
+            assert log.offsets.log_end_offset <= placed.header.base_offset, (placed.header, position, bit)
+            assert log.offsets.log_end_offset == end_before(placed), "more was cut than the damage"
     # Where all was durable, and known to be, the log ends there.
     assert found == ({IN_A_HOLE} if state is KILLED else {IN_A_HOLE, LAST_UPWARD})
 
@@ -248,12 +248,14 @@ def test_a_flipped_bit_in_another_file_costs_a_rebuild_or_is_refused(state: dict
             if log is None:
                 continue
             assert is_true(log), where
-            assert log.log_end_offset == varied().end_offset, where
-            assert log.log_start_offset == 0, where
+            assert log.offsets.log_end_offset == varied().end_offset, where
+            assert log.offsets.log_start_offset == 0, where
             assert producers_of(log) == producers_of(whole), where
             if "index" in path:
                 assert times_of(log) == times_of(whole), where
-                aborted, truth = (one.aborted_transactions(0, varied().end_offset) for one in (log, whole))
+                aborted, truth = (
+                    one.reader.aborted_transactions(0, varied().end_offset) for one in (log, whole)
+                )
                 assert aborted == truth, where
 
 
@@ -288,11 +290,13 @@ def test_no_flip_under_a_running_log_lets_an_aborted_record_be_read_as_committed
             machine = LogMachine(disk, CONFIG)
             log = machine.start()
             overwrite(disk, path, varied().flipped(path, position, chosen.randrange(8)))
-            everything = [log.read(offset, 1, Isolation.LOG_END) for offset in range(varied().end_offset)]
+            everything = [
+                log.reader.read(offset, 1, Isolation.LOG_END) for offset in range(varied().end_offset)
+            ]
             assert b"".join(dict.fromkeys(data.batches for data in everything)) == bytes_behind(0)
             for offset, expected in enumerate(truth):
                 try:
-                    data = log.read(offset, 1, Isolation.TXN_COMMITTED)
+                    data = log.reader.read(offset, 1, Isolation.TXN_COMMITTED)
                 except LogStoreError:
                     refused_count += 1
                 else:
@@ -305,8 +309,8 @@ def test_no_flip_under_a_running_log_lets_an_aborted_record_be_read_as_committed
 def aborted_of(log: UnifiedLog) -> list[tuple[AbortedTransaction, ...]]:
     """What comes with a fetch from each offset."""
     return [
-        log.read(offset, 1, Isolation.TXN_COMMITTED).aborted_transactions
-        for offset in range(log.last_stable_offset)
+        log.reader.read(offset, 1, Isolation.TXN_COMMITTED).aborted_transactions
+        for offset in range(log.offsets.last_stable_offset)
     ]
 
 
@@ -326,9 +330,9 @@ def test_any_flip_in_the_file_of_leader_epochs_is_found_when_the_log_is_opened(
                 continue
             where = (position, bit)
             assert epochs_of(log) == epochs_of(whole), where
-            assert log.log_end_offset == varied().end_offset, where
-            for offset in range(log.log_end_offset):
-                assert log.read(offset, 1) == whole.read(offset, 1), where
+            assert log.offsets.log_end_offset == varied().end_offset, where
+            for offset in range(log.offsets.log_end_offset):
+                assert log.reader.read(offset, 1) == whole.reader.read(offset, 1), where
     # Bits that make another number of a number.
     assert refused_count > 10
 
@@ -337,7 +341,7 @@ def epochs_of(log: UnifiedLog) -> list[object]:
     epochs = {placed.header.leader_epoch for placed in varied().batches}
     answers = [log.end_offset_for(epoch) for epoch in range(max(epochs) + 2)]
     # The first one may begin later: below it no epoch is known then.
-    return [log.state_transfer.leader_epochs(3, log.log_end_offset), *answers]
+    return [log.state_transfer.leader_epochs(3, log.offsets.log_end_offset), *answers]
 
 
 def producers_of(log: UnifiedLog) -> list[object]:
@@ -362,7 +366,9 @@ def times_of(log: UnifiedLog, near: PlacedBatch | None = None) -> list[Timestamp
     found: list[TimestampOffset | str | None] = []
     for one_ms in (None, *sorted(asked_ms)):
         try:
-            found.append(log.max_timestamp() if one_ms is None else log.offset_for_timestamp(one_ms))
+            found.append(
+                log.reader.max_timestamp() if one_ms is None else log.reader.offset_for_timestamp(one_ms)
+            )
         except LogStoreError:
             found.append("refused")
     return found
@@ -384,7 +390,7 @@ def test_a_flip_in_what_names_the_partition_is_harmless_or_refused() -> None:
                 assert failure["path"] == METADATA
                 assert failure.get("expected_topic_id", expected) == expected
             else:
-                assert log.log_end_offset == varied().end_offset, (position, bit)
+                assert log.offsets.log_end_offset == varied().end_offset, (position, bit)
                 assert is_true(log)
             assert not [name for name in disk.list_directory(DATA_DIR) if name.endswith("-stray")]
 
@@ -407,9 +413,9 @@ def test_no_flipped_offset_makes_a_hole_up_to_where_a_reader_may_go(isolation: I
     for number in range(count):
         # One transaction that stays open, for readers of committed records.
         producer = OPEN_TRANSACTION if number == stable_count else BatchProducer()
-        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")], producer=producer), 1)
+        log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")], producer=producer), 1)
         if number + 1 == stable_count or isolation is Isolation.TXN_COMMITTED:
-            log.flush()
+            log.flusher.flush()
     path, position = f"{PARTITION_DIR}/{0:020}.log", 0
     data = machine.disk.read_file(path)
     for victim in range(stable_count):
@@ -420,7 +426,7 @@ def test_no_flipped_offset_makes_a_hole_up_to_where_a_reader_may_go(isolation: I
             offset, read = 0, list[int]()
             with suppress(CorruptRecordError):
                 while offset < stable_count:
-                    found = log.read(offset, 300, isolation)
+                    found = log.reader.read(offset, 300, isolation)
                     read += [record.offset for record in decode_all(found.batches)]
                     offset = found.next_offset
             # Of two that contradict each other neither is served.

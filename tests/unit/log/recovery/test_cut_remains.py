@@ -32,7 +32,7 @@ def killed(request_count: int) -> tuple[MemoryFileSystem, list[int]]:
     log, ledger = machine.start(), LogLedger()
     for _ in range(request_count):
         ledger.append(log, [ledger.batch(3)])
-    bases = [info.base_offset for info in log.segments()]
+    bases = [info.base_offset for info in log.reader.segments()]
     machine.kill()
     return disk.after_crash(Survival(Kept.ALL, Kept.ALL)), bases
 
@@ -63,7 +63,7 @@ def test_sound_batches_behind_the_damage_are_kept_with_later_segments() -> None:
     position = damage(disk, bases[1], 1)
     whole = {base: disk.read_file(log_path(base)) for base in bases}
     log = LogMachine(disk, CONFIG).start()
-    assert log.log_end_offset == bases[1] + 3
+    assert log.offsets.log_end_offset == bases[1] + 3
     expected = {f"{bases[1] + 3:020d}.cut": whole[bases[1]][position:]}
     expected |= {f"{base:020d}.cut": whole[base] for base in bases[2:]}
     assert cut_files(disk) == expected
@@ -76,7 +76,7 @@ def test_of_a_torn_tail_nothing_is_kept(tail: bytes) -> None:
     data = disk.read_file(log_path(bases[0]))
     rewrite(disk, log_path(bases[0]), data[:-3] + tail)
     log = LogMachine(disk, CONFIG).start()
-    assert log.log_end_offset == 12
+    assert log.offsets.log_end_offset == 12
     assert log.recovery_report.truncated_bytes > 0
     assert (cut_files(disk), log.recovery_report.remains) == ({}, ())
 
@@ -89,7 +89,7 @@ def test_what_an_earlier_recovery_kept_is_not_overwritten() -> None:
     first = cut_files(disk)
     ledger = LogLedger()
     for _ in range(2):
-        log.append_as_leader(ledger.batch(3), 1)
+        log.appender.append_as_leader(ledger.batch(3), 1)
     machine.kill()
     damage(disk, bases[0], 1)
     LogMachine(disk, CONFIG).start()
@@ -113,7 +113,7 @@ def test_a_crash_at_any_operation_loses_nothing_of_what_is_cut() -> None:
         for survival in SURVIVALS:
             found = dying.reopened(survival)
             log = LogMachine(found, CONFIG).start()
-            assert log.log_end_offset == bases[1] + 3
+            assert log.offsets.log_end_offset == bases[1] + 3
             log.check()
             assert expected <= set(cut_files(found).values()), (operation, survival)
 

@@ -28,18 +28,18 @@ def test_a_segment_whose_age_is_damaged_stays_and_that_is_told_once(
         caplog.clear()
         config = LogConfig(remote_storage_enable=False, retention_ms=4 * HOUR_MS)
         log = started_with_damage(config, len(ages_h) - 1, ages_h=ages_h)
-        assert log.segments()[0].max_timestamp_ms == -1
-        assert isinstance(log.segments()[0].damage, CorruptRecordError)
+        assert log.reader.segments()[0].max_timestamp_ms == -1
+        assert isinstance(log.reader.segments()[0].damage, CorruptRecordError)
         for _ in range(3):
-            assert log.delete_old_segments() == 0
-        assert log.log_start_offset == 0
+            assert log.retention.delete_old_segments() == 0
+        assert log.offsets.log_start_offset == 0
         [told] = [record.getMessage() for record in caplog.records if "age" in record.getMessage()]
         assert "whose age is not known" in told, number
         assert "base_offset=`0`" in told
         # It is as much in the way of what is too much as any other.
         log.reconfigure(LogConfig(remote_storage_enable=False, retention_ms=-1, retention_bytes=0))
-        assert log.delete_old_segments() > 0
-        assert log.log_start_offset > 0
+        assert log.retention.delete_old_segments() > 0
+        assert log.offsets.log_start_offset > 0
 
 
 def test_what_is_dropped_by_age_has_true_checksums(caplog: pytest.LogCaptureFixture) -> None:
@@ -47,10 +47,10 @@ def test_what_is_dropped_by_age_has_true_checksums(caplog: pytest.LogCaptureFixt
     log = started_with_damage(
         LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS), 1, HEADER_SIZE + 20, ages_h=(5, 4)
     )
-    assert log.segments()[0].max_timestamp_ms == DEFAULT_NOW_MS - 4 * HOUR_MS
-    assert log.delete_old_segments() == 0
+    assert log.reader.segments()[0].max_timestamp_ms == DEFAULT_NOW_MS - 4 * HOUR_MS
+    assert log.retention.delete_old_segments() == 0
     assert "whose age is not known" in caplog.text
-    assert log.segments(1)[0].damage is not None
+    assert log.reader.segments(1)[0].damage is not None
 
 
 def test_a_damaged_segment_is_read_again_only_where_its_file_has_changed(
@@ -67,12 +67,12 @@ def test_a_damaged_segment_is_read_again_only_where_its_file_has_changed(
 
     monkeypatch.setattr(LogSegment, "prove_max_timestamp", noting)
     for _ in range(3):
-        assert log.delete_old_segments() == 0
+        assert log.retention.delete_old_segments() == 0
     assert proven == [0]
-    path = log.local_segments[0].path
+    path = log.local_log.segments[0].path
     flip(machine.disk, path, machine.disk.file_size(path) // 2 + HEADER_SIZE + 20)
     machine.disk.set_modified_ms(path, DEFAULT_NOW_MS)
-    assert log.delete_old_segments() == 1
+    assert log.retention.delete_old_segments() == 1
     assert proven == [0, 0]
 
 
@@ -80,18 +80,18 @@ def test_a_damaged_segment_whose_file_was_restored_with_its_time_goes_within_an_
     config = LogConfig(remote_storage_enable=False, retention_ms=3 * HOUR_MS)
     machine = LogMachine(config=config)
     log = started_with_damage(config, 1, HEADER_SIZE + 20, ages_h=(5, 4), machine=machine)
-    assert log.delete_old_segments() == 0
+    assert log.retention.delete_old_segments() == 0
     machine.clock.advance(DAMAGED_AGAIN_S * 1000)
     # Still damaged: another hour.
-    assert log.delete_old_segments() == 0
-    path = log.local_segments[0].path
+    assert log.retention.delete_old_segments() == 0
+    path = log.local_log.segments[0].path
     modified_ms = machine.disk.modified_ms(path)
     flip(machine.disk, path, machine.disk.file_size(path) // 2 + HEADER_SIZE + 20)
     machine.disk.set_modified_ms(path, modified_ms)
     machine.clock.advance(DAMAGED_AGAIN_S * 1000 - 1)
-    assert log.delete_old_segments() == 0
+    assert log.retention.delete_old_segments() == 0
     machine.clock.advance(1)
-    assert log.delete_old_segments() == 1
+    assert log.retention.delete_old_segments() == 1
 
 
 def test_a_damaged_segment_that_is_tiered_goes_by_the_time_of_its_file(
@@ -99,9 +99,9 @@ def test_a_damaged_segment_that_is_tiered_goes_by_the_time_of_its_file(
 ) -> None:
     """Its records are in the object store: damage costs nothing."""
     log = started_with_damage(LogConfig(retention_ms=-1, local_retention_ms=HOUR_MS), 1)
-    assert log.segments()[0].damage is not None
+    assert log.reader.segments()[0].damage is not None
     log.update_tiered_end_offset(2)
-    assert log.delete_local_segments() == 1
+    assert log.retention.delete_local_segments() == 1
     assert "age is not known" not in caplog.text
 
 
@@ -119,9 +119,9 @@ def started_with_damage(
     for age_h in ages_h:
         batch = encode_batch([Record(0, DEFAULT_NOW_MS - age_h * HOUR_MS, b"k", b"v" * 100)])
         sizes.append(len(batch))
-        log.append_as_leader(batch, 1)
+        log.appender.append_as_leader(batch, 1)
     log.roll()
-    log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")]), 1)
+    log.appender.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")]), 1)
     machine.stop()
     flip(machine.disk, segment_path(PARTITION_DIR, 0, LOG_SUFFIX), sum(sizes[:ordinal]) + position)
     return machine.start()

@@ -130,7 +130,7 @@ def test_a_stop_without_an_append_changes_no_file_of_an_imported_log() -> None:
 @NAMES
 def test_what_is_made_again_has_the_brokers_bytes(name: str) -> None:
     broker = opened(without_anything_but_logs())
-    end_offset = broker.log(name).log_end_offset
+    end_offset = broker.log(name).offsets.log_end_offset
     broker.manager.close()
     for path in (GOLDEN / "data" / f"g1-{name}-0").iterdir():
         if path.suffix in (".log", ".txnindex") or (path.name.endswith(LOG_FILES) and name != "compacted"):
@@ -147,14 +147,16 @@ def test_offsets_and_times_are_those_that_the_broker_answers(
     log = opened(make_disk()).log(name)
     level = ISOLATIONS[isolation]
     expected = json.loads((GOLDEN / "expected" / f"{name}.offsets.json").read_text())[isolation]
-    latest = log.last_stable_offset if level is Isolation.TXN_COMMITTED else log.high_watermark
-    assert [log.log_start_offset, -1] == expected.pop("earliest")
+    latest = (
+        log.offsets.last_stable_offset if level is Isolation.TXN_COMMITTED else log.offsets.high_watermark
+    )
+    assert [log.offsets.log_start_offset, -1] == expected.pop("earliest")
     assert [latest, -1] == expected.pop("latest")
-    newest = log.max_timestamp(level)
+    newest = log.reader.max_timestamp(level)
     assert newest is not None
     assert [newest.offset, newest.timestamp_ms] == expected.pop("max_timestamp")
     for question, answer in expected.items():
-        found = log.offset_for_timestamp(int(question.removeprefix("ts:")), level)
+        found = log.reader.offset_for_timestamp(int(question.removeprefix("ts:")), level)
         assert ([found.offset, found.timestamp_ms] if found else [-1, -1]) == answer, question
 
 
@@ -186,16 +188,18 @@ def test_aborted_transactions_and_producers_are_those_that_kafkas_tool_prints(
             r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)", dump
         )
     ]
-    everything = log.read(log.log_start_offset, 1, Isolation.TXN_COMMITTED)._replace(aborted_transactions=())
+    everything = log.reader.read(log.offsets.log_start_offset, 1, Isolation.TXN_COMMITTED)._replace(
+        aborted_transactions=()
+    )
     found: set[AbortedTransaction] = set()
-    while everything.next_offset < log.last_stable_offset:
-        everything = log.read(everything.next_offset, 1, Isolation.TXN_COMMITTED)
+    while everything.next_offset < log.offsets.last_stable_offset:
+        everything = log.reader.read(everything.next_offset, 1, Isolation.TXN_COMMITTED)
         found |= set(everything.aborted_transactions)
     assert sorted(found, key=lambda aborted: aborted.last_offset) == printed
     assert bool(printed) == (name == "txn")
-    last_snapshot = GOLDEN / "data" / f"g1-{name}-0" / f"{log.log_end_offset:020d}.snapshot"
-    known = ProducerSnapshot.from_bytes(log.log_end_offset, last_snapshot.read_bytes())
-    assert ProducerSnapshot(log.log_end_offset, log.producers()).to_bytes() == known.to_bytes()
+    last_snapshot = GOLDEN / "data" / f"g1-{name}-0" / f"{log.offsets.log_end_offset:020d}.snapshot"
+    known = ProducerSnapshot.from_bytes(log.offsets.log_end_offset, last_snapshot.read_bytes())
+    assert ProducerSnapshot(log.offsets.log_end_offset, log.producers()).to_bytes() == known.to_bytes()
 
 
 def transaction_indexes() -> list[str]:
@@ -284,7 +288,7 @@ def test_of_a_transaction_that_began_below_the_log_an_import_believes_the_broker
         if path.replace(".txnindex", ".log") in others
         for entry in TransactionIndex(int(re.findall(r"\d{20}", path)[0]), disk.read_file(path))
     ]
-    assert list(log.aborted_transactions(start_offset, log.log_end_offset)) == known
+    assert list(log.reader.aborted_transactions(start_offset, log.offsets.log_end_offset)) == known
     for path in transaction_indexes():
         if path.replace(".txnindex", ".log") in others:
             assert disk.read_file(path) == (GOLDEN / path[1:]).read_bytes()

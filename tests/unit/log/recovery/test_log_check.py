@@ -21,16 +21,16 @@ def of_two_aborts() -> UnifiedLog:
     """Two transactions that overlap; records of both, before them and between, are somebody else's."""
     log = LogMachine(config=CONFIG).start()
     records = [Record(0, DEFAULT_NOW_MS, b"k", b"v")] * 2
-    log.append_as_leader(encode_batch(records), 1)
+    log.appender.append_as_leader(encode_batch(records), 1)
     for producer_id in (1, 2):
         producer = BatchProducer(producer_id, 0, 0, True)
-        log.append_as_leader(encode_batch(records, producer=producer), 1)
-    log.append_as_leader(encode_batch(records[:1]), 1)
+        log.appender.append_as_leader(encode_batch(records, producer=producer), 1)
+    log.appender.append_as_leader(encode_batch(records[:1]), 1)
     for producer_id in (1, 2):
         producer = BatchProducer(producer_id, 0, 2, True)
-        log.append_as_leader(encode_batch(records[:1], producer=producer), 1)
+        log.appender.append_as_leader(encode_batch(records[:1], producer=producer), 1)
     for producer_id in (1, 2):
-        log.append_end_transaction_marker(producer_id, 0, 0, committed=False, leader_epoch=1)
+        log.appender.append_end_transaction_marker(producer_id, 0, 0, committed=False, leader_epoch=1)
     return log
 
 
@@ -38,12 +38,12 @@ def replace_last(log: UnifiedLog, changed: list[AbortedTransaction]) -> None:
     index = TransactionIndex(0)
     for entry in changed:
         index.append(entry)
-    log.local_segments.active.indexes().transaction_index = index
+    log.local_log.segments.active.indexes().transaction_index = index
 
 
 def test_true_entries_pass() -> None:
     log = of_two_aborts()
-    assert list(log.aborted_transactions(0, log.log_end_offset)) == EXPECTED
+    assert list(log.reader.aborted_transactions(0, log.offsets.log_end_offset)) == EXPECTED
     replace_last(log, EXPECTED)
     log.check()
 

@@ -41,7 +41,7 @@ def filled(
     for _ in range(request_count):
         ledger.append(log, [ledger.batch(3)])
     if flush:
-        log.flush()
+        log.flusher.flush()
         machine.checkpoint()
     machine.kill()
     return machine, log, ledger
@@ -55,7 +55,7 @@ def test_a_tail_that_is_cut_off_anywhere_ends_at_the_last_whole_batch() -> None:
     for size in range(len(whole) + 1):
         rewrite(disk, log_path(0), whole[:size])
         log = machine.start()
-        assert log.log_end_offset == 3 * (size // batch_bytes)
+        assert log.offsets.log_end_offset == 3 * (size // batch_bytes)
         assert log.recovery_report.truncated_bytes == size % batch_bytes
         assert disk.file_size(log_path(0)) == size - size % batch_bytes
         log.check()
@@ -79,15 +79,15 @@ def test_a_block_of_nonsense_behind_the_data_is_removed(nonsense: bytes) -> None
 def test_nonsense_in_the_middle_ends_the_log_and_takes_later_segments_along() -> None:
     disk = MemoryFileSystem()
     machine, log, ledger = filled(disk, 20, flush=False)
-    bases = [info.base_offset for info in log.segments()]
+    bases = [info.base_offset for info in log.reader.segments()]
     assert len(bases) > 3
     data = bytearray(disk.read_file(log_path(bases[1])))
     size = parse_header(data).size_in_bytes
     data[2 * size : 3 * size] = bytes(size)
     rewrite(disk, log_path(bases[1]), bytes(data))
     log = machine.start()
-    assert log.log_end_offset == bases[1] + 6
-    assert [info.base_offset for info in log.segments()] == bases[:2]
+    assert log.offsets.log_end_offset == bases[1] + 6
+    assert [info.base_offset for info in log.reader.segments()] == bases[:2]
     ledger.verify(log, after_crash=True)
     ledger.append(log, [ledger.batch(30)])
     ledger.verify(log, after_crash=False)
@@ -97,12 +97,12 @@ def test_a_segment_that_lost_its_end_without_a_trace_ends_the_log() -> None:
     """Whole batches are missing and the next segment is there: no checksum tells, the names do."""
     disk = MemoryFileSystem()
     machine, log, ledger = filled(disk, 20, flush=False)
-    bases = [info.base_offset for info in log.segments()]
+    bases = [info.base_offset for info in log.reader.segments()]
     data = disk.read_file(log_path(bases[0]))
     rewrite(disk, log_path(bases[0]), data[: -parse_header(data).size_in_bytes])
     log = machine.start()
-    assert log.log_end_offset == bases[1] - 3
-    assert len(log.segments()) == 1
+    assert log.offsets.log_end_offset == bases[1] - 3
+    assert len(log.reader.segments()) == 1
     ledger.verify(log, after_crash=True)
 
 
@@ -115,7 +115,7 @@ def test_segments_that_overlap_are_told_apart_from_those_with_holes(
     """A copy of a compacted log that was made twice has segments of before and after. No index tells."""
     disk = MemoryFileSystem()
     machine, log, _ = filled(disk, 20, flush=True)
-    bases = [info.base_offset for info in log.segments()]
+    bases = [info.base_offset for info in log.reader.segments()]
     if not was_killed:
         machine.start()
         machine.stop()
@@ -145,7 +145,7 @@ def test_segments_that_overlap_are_told_apart_from_those_with_holes(
 def test_index_files_of_what_is_recovered_mean_nothing(suffix: str, contents: bytes | None) -> None:
     disk = MemoryFileSystem()
     machine, log, ledger = filled(disk, 20, flush=False)
-    for info in log.segments():
+    for info in log.reader.segments():
         path = log_path(info.base_offset).removesuffix(".log") + suffix
         if contents is not None:
             rewrite(disk, path, contents)
@@ -154,13 +154,13 @@ def test_index_files_of_what_is_recovered_mean_nothing(suffix: str, contents: by
     log = machine.start()
     ledger.verify(log, after_crash=True)
     for record in read_local(log):
-        assert log.read(record.offset, 1).batches
+        assert log.reader.read(record.offset, 1).batches
 
 
 def test_index_files_below_the_recovery_point_are_made_again_when_they_are_needed() -> None:
     disk = MemoryFileSystem()
     machine, log, ledger = filled(disk, 20, flush=True)
-    for info in log.segments()[:-1]:
+    for info in log.reader.segments()[:-1]:
         for suffix in (".index", ".timeindex"):
             disk.unlink(log_path(info.base_offset).removesuffix(".log") + suffix)
     log = machine.start()
@@ -177,7 +177,7 @@ def test_only_what_is_not_known_to_be_durable_is_walked() -> None:
     read = [line.split(" ")[1] for line in disk.trace if line.startswith("read_at ")]
     # One header of the first segment, where the file lets the only leader epoch begin.
     assert read.count(log_path(0)) == 1
-    assert set(read) == {log_path(0), log_path(log.segments()[-1].base_offset)}
+    assert set(read) == {log_path(0), log_path(log.reader.segments()[-1].base_offset)}
 
 
 def test_a_clean_stop_needs_no_recovery() -> None:
@@ -221,7 +221,7 @@ def test_what_a_closed_log_says_of_aborted_transactions_is_held_against_the_batc
         ledger.append(first, [ledger.producer_batch(producer_id, 2, is_transactional=True), ledger.batch(1)])
     for producer_id in (2, 1):
         ledger.end_transaction(first, producer_id, committed=False, now_ms=machine.clock.now_ms())
-    expected = [entry[:3] for entry in first.aborted_transactions(0, first.log_end_offset)]
+    expected = [entry[:3] for entry in first.reader.aborted_transactions(0, first.offsets.log_end_offset)]
     assert expected == [(2, 3, 6), (1, 0, 7)]
     machine.stop()
     disk, path = machine.disk, log_path(6).removesuffix(".log") + ".txnindex"
@@ -231,7 +231,7 @@ def test_what_a_closed_log_says_of_aborted_transactions_is_held_against_the_batc
             assert isinstance(disk, MemoryFileSystem)
             rewrite(disk, path, flipped(whole, position, bit))
             log = machine.start()
-            found = log.aborted_transactions(0, log.log_end_offset)
+            found = log.reader.aborted_transactions(0, log.offsets.log_end_offset)
             assert [entry[:3] for entry in found] == expected, (position, bit)
             damaged_count += not log.recovery_report.was_clean
             log.check()
@@ -255,8 +255,8 @@ def test_from_a_segment_without_a_sound_seal_on_a_log_is_walked_and_sealed_again
         ledger.end_transaction(first, number, committed=number == 2, now_ms=machine.clock.now_ms())
     first.roll()
     ledger.append(first, [ledger.batch(1)])
-    segments = first.segments()
-    truth = first.aborted_transactions(0, first.log_end_offset)
+    segments = first.reader.segments()
+    truth = first.reader.aborted_transactions(0, first.offsets.log_end_offset)
     assert len(segments) == 4
     assert len(truth) == 3
     machine.stop()
@@ -290,7 +290,7 @@ def test_from_a_segment_without_a_sound_seal_on_a_log_is_walked_and_sealed_again
         walked = sum(segment.size_bytes for segment in segments[victim:])
         assert log.recovery_report.recovered_bytes == walked
         ledger.verify(log, after_crash=True)
-        assert log.aborted_transactions(0, log.log_end_offset) == truth
+        assert log.reader.aborted_transactions(0, log.offsets.log_end_offset) == truth
         machine.stop()
         after = again.contents()
         names = (".log", "index", ".seal")
@@ -324,7 +324,7 @@ def test_damage_below_the_recovery_point_is_not_cut_off() -> None:
     machine.kill()
     # The way out that the message names.
     rewrite(disk, f"{DATA_DIR}/recovery-point-offset-checkpoint", b"0\n0\n")
-    assert machine.start().log_end_offset == 0
+    assert machine.start().offsets.log_end_offset == 0
 
 
 @pytest.mark.parametrize(
@@ -336,14 +336,14 @@ def test_a_checkpoint_that_cannot_be_read_costs_a_longer_walk_only(contents: byt
     for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
         rewrite(disk, f"{DATA_DIR}/{name}", contents)
     log = machine.start()
-    assert log.recovery_report.recovered_bytes == log.size_bytes
+    assert log.recovery_report.recovered_bytes == log.local_log.segments.size_bytes
     ledger.verify(log, after_crash=True)
 
 
 def test_drops_that_were_under_way_are_finished_and_orphans_removed() -> None:
     disk = MemoryFileSystem()
     machine, log, ledger = filled(disk, 20, flush=False)
-    bases = [info.base_offset for info in log.segments()]
+    bases = [info.base_offset for info in log.reader.segments()]
     # The first segment was being dropped: its data is renamed, its indexes are not yet.
     disk.rename(log_path(0), log_path(0) + ".deleted")
     for name in ("00000000000000000000.snapshot", "leader-epoch-checkpoint", "notes.txt"):
@@ -356,7 +356,7 @@ def test_drops_that_were_under_way_are_finished_and_orphans_removed() -> None:
     assert "notes.txt" in names
     assert not [name for name in names if name.endswith(".deleted")]
     assert not {f"{0:020d}.index", f"{0:020d}.timeindex"} & names
-    assert log.local_log_start_offset == bases[1]
+    assert log.offsets.local_log_start_offset == bases[1]
     ledger.local_start_offset = bases[1]
     ledger.verify(log, after_crash=True)
 
@@ -374,12 +374,12 @@ def test_a_log_that_lost_what_was_deleted_goes_on_behind_it() -> None:
     data = disk.read_file(log_path(0))
     rewrite(disk, log_path(0), data[: parse_header(data).size_in_bytes])
     log = machine.start()
-    assert (log.log_start_offset, log.log_end_offset) == (16, 16)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (16, 16)
     assert log.recovery_report.lost_end_offset == 3
     ledger.append(log, [ledger.batch(1)])
     log.check()
     machine.kill()
-    assert machine.start().log_end_offset == 17
+    assert machine.start().offsets.log_end_offset == 17
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
@@ -411,7 +411,11 @@ def test_a_log_start_beyond_the_end_survives_a_crash_at_every_operation(is_cut: 
             LogMachine(dying, config).start()
         for kept in (Kept.NONE, Kept.HALF, Kept.ALL):
             found = LogMachine(dying.reopened(Survival(kept, kept)), config).start()
-            assert (found.log_start_offset, found.log_end_offset, len(found.segments())) == (40, 40, 1)
+            assert (
+                found.offsets.log_start_offset,
+                found.offsets.log_end_offset,
+                len(found.reader.segments()),
+            ) == (40, 40, 1)
             found.check()
 
 
@@ -439,9 +443,9 @@ def test_indexes_of_sealed_segments_are_durable_with_their_data() -> None:
     ledger = LogLedger()
     for _ in range(20):
         ledger.append(log, [ledger.batch(3)])
-    log.flush()
+    log.flusher.flush()
     left = disk.after_crash(Survival(Kept.NONE, Kept.NONE)).contents()
-    sealed = [log_path(info.base_offset).removesuffix(".log") for info in log.segments()[:-1]]
+    sealed = [log_path(info.base_offset).removesuffix(".log") for info in log.reader.segments()[:-1]]
     for path in (stem + suffix for stem in sealed for suffix in (".index", ".timeindex")):
         assert left[path] == disk.read_file(path) != b""
 
@@ -449,7 +453,7 @@ def test_indexes_of_sealed_segments_are_durable_with_their_data() -> None:
 def test_a_recovery_tells_how_far_it_is_and_a_clean_start_says_nothing() -> None:
     disk = MemoryFileSystem()
     machine, log, _ = filled(disk, 20, flush=False)
-    sizes = [info.size_bytes for info in log.segments()]
+    sizes = [info.size_bytes for info in log.reader.segments()]
     told: list[LoadProgress] = []
     manager = machine.open()
     manager.open_log(PARTITION, TOPIC_ID, machine.config, on_progress=told.append)

@@ -82,14 +82,14 @@ def test_append_time_takes_the_place_of_a_wrong_highest_timestamp() -> None:
     assert (header.max_timestamp, header.attributes) == (777, TIMESTAMP_TYPE_BIT)
     verify(data, 0, header)
     log = LogMachine(config=APPEND_TIME).start()
-    log.append_as_leader(misdated(batch(), 7), 1)
+    log.appender.append_as_leader(misdated(batch(), 7), 1)
     log.check()
 
 
 def test_times_are_found_by_what_the_records_say() -> None:
     log = LogMachine(config=CONFIG).start()
-    log.append_as_leader(misdated(batch(), 7), 1)
-    found = log.offset_for_timestamp(LATEST_MS)
+    log.appender.append_as_leader(misdated(batch(), 7), 1)
+    found = log.reader.offset_for_timestamp(LATEST_MS)
     assert found is not None
     assert found.offset == 1
     log.check()

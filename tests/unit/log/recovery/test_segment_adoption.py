@@ -28,11 +28,13 @@ def broker_disk() -> tuple[MemoryFileSystem, tuple[AbortedTransaction, ...]]:
 
     def append(producer_id: int) -> None:
         producer = BatchProducer(producer_id, 0, base_sequence=sequences[producer_id], is_transactional=True)
-        log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")], producer=producer), 1)
+        log.appender.append_as_leader(
+            encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")], producer=producer), 1
+        )
         sequences[producer_id] += 1
 
     def end(producer_id: int, *, committed: bool) -> None:
-        log.append_end_transaction_marker(producer_id, 0, 0, committed=committed, leader_epoch=1)
+        log.appender.append_end_transaction_marker(producer_id, 0, 0, committed=committed, leader_epoch=1)
 
     append(1)
     append(2)
@@ -44,7 +46,7 @@ def broker_disk() -> tuple[MemoryFileSystem, tuple[AbortedTransaction, ...]]:
     end(1, committed=False)
     log.roll()
     append(2)
-    truth = log.aborted_transactions(0, log.log_end_offset)
+    truth = log.reader.aborted_transactions(0, log.offsets.log_end_offset)
     assert truth == ((2, 1, 2, 0), (2, 4, 5, 0), (1, 0, 6, 7))
     machine.stop()
     disk = machine.disk
@@ -59,12 +61,12 @@ def imported(disk: MemoryFileSystem) -> tuple[AbortedTransaction, ...]:
     machine = LogMachine(disk, CONFIG, written_by_broker=True)
     log = machine.start()
     assert log.recovery_report.was_clean
-    found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    found = log.reader.aborted_transactions(log.offsets.log_start_offset, log.offsets.log_end_offset)
     machine.stop()
     machine = LogMachine(disk, CONFIG)
     log = machine.start()
     assert log.recovery_report.was_clean
-    assert log.aborted_transactions(log.log_start_offset, log.log_end_offset) == found
+    assert log.reader.aborted_transactions(log.offsets.log_start_offset, log.offsets.log_end_offset) == found
     machine.stop()
     return found
 

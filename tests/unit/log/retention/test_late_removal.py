@@ -116,8 +116,8 @@ def test_a_file_that_cannot_be_unlinked_keeps_no_other_segment_on_the_disk() -> 
     machine = LogMachine(disk, config, ids=SequentialIds())
     log = machine.start()
     for _ in range(40):
-        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 400)]), 1)
-    assert log.delete_old_segments() == 20
+        log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 400)]), 1)
+    assert log.retention.delete_old_segments() == 20
     disk.refused = "00000000000000000000.log.deleted"
     machine.clock.advance(DELAY_MS)
     assert f"{PARTITION_DIR}/{disk.refused}" in deleted(disk)
@@ -138,8 +138,8 @@ def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next(
     )
     log = machine.start()
     for _ in range(10):
-        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 400)]), 1)
-    assert log.delete_old_segments() > 1
+        log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 400)]), 1)
+    assert log.retention.delete_old_segments() > 1
     disk.refused = ".log.deleted"
     machine.clock.advance(1)
     machine.stop()

@@ -29,7 +29,7 @@ def fill(log: UnifiedLog, segment_count: int, *, age_step_ms: int = HOUR_MS) -> 
     active one."""
     for number in range(segment_count):
         timestamp = DEFAULT_NOW_MS - (segment_count - number) * age_step_ms
-        log.append_as_leader(encode_batch([Record(0, timestamp, b"k", b"v" * 200)]), 1)
+        log.appender.append_as_leader(encode_batch([Record(0, timestamp, b"k", b"v" * 200)]), 1)
         log.roll()
 
 
@@ -41,14 +41,14 @@ def started(config: LogConfig) -> tuple[LogMachine, UnifiedLog]:
 def test_a_tiered_log_drops_only_what_is_in_the_object_store() -> None:
     _, log = started(LogConfig(retention_ms=0))
     fill(log, 5)
-    assert log.delete_local_segments() == 0
-    assert log.delete_local_segments(ignore_retention=True) == 0
+    assert log.retention.delete_local_segments() == 0
+    assert log.retention.delete_local_segments(ignore_retention=True) == 0
     log.update_tiered_end_offset(3)
-    assert log.delete_local_segments() == 3
-    assert (log.log_start_offset, log.local_log_start_offset) == (0, 3)
-    assert log.earliest_pending_upload_offset == 3
+    assert log.retention.delete_local_segments() == 3
+    assert (log.offsets.log_start_offset, log.offsets.local_log_start_offset) == (0, 3)
+    assert log.offsets.earliest_pending_upload_offset == 3
     log.update_tiered_end_offset(2)
-    assert log.tiered_end_offset == 3
+    assert log.offsets.tiered_end_offset == 3
     log.check()
 
 
@@ -69,10 +69,10 @@ def test_local_retention_is_the_total_one_where_it_is_minus_two(config: LogConfi
     _, log = started(config)
     fill(log, 5)
     log.update_tiered_end_offset(4)
-    assert log.segments()[0].size_bytes * 3 in range(601, 900)
-    assert log.delete_local_segments() == expected
-    assert log.local_log_start_offset == expected
-    assert log.log_start_offset == 0
+    assert log.reader.segments()[0].size_bytes * 3 in range(601, 900)
+    assert log.retention.delete_local_segments() == expected
+    assert log.offsets.local_log_start_offset == expected
+    assert log.offsets.log_start_offset == 0
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,17 @@ def test_local_retention_is_the_total_one_where_it_is_minus_two(config: LogConfi
 def test_total_retention_moves_the_log_start(config: LogConfig, expected: int) -> None:
     _, log = started(config)
     fill(log, 5)
-    assert 2 * log.segments()[0].size_bytes < 700 < 3 * log.segments()[0].size_bytes
-    assert log.delete_old_segments() == expected
-    assert log.log_start_offset == log.local_log_start_offset == expected
-    assert log.log_end_offset == 5
+    assert 2 * log.reader.segments()[0].size_bytes < 700 < 3 * log.reader.segments()[0].size_bytes
+    assert log.retention.delete_old_segments() == expected
+    assert log.offsets.log_start_offset == log.offsets.local_log_start_offset == expected
+    assert log.offsets.log_end_offset == 5
     log.check()
 
 
 def test_the_size_that_is_kept_is_met_exactly() -> None:
     _, log = started(LogConfig(remote_storage_enable=False, retention_ms=-1))
     fill(log, 5)
-    segment_bytes = log.segments()[0].size_bytes
+    segment_bytes = log.reader.segments()[0].size_bytes
     for retention_bytes, dropped_count in (
         (3 * segment_bytes + 1, 1),
         (3 * segment_bytes, 1),
@@ -114,27 +114,27 @@ def test_the_size_that_is_kept_is_met_exactly() -> None:
         log.reconfigure(
             LogConfig(remote_storage_enable=False, retention_ms=-1, retention_bytes=retention_bytes)
         )
-        assert log.delete_old_segments() == dropped_count
+        assert log.retention.delete_old_segments() == dropped_count
 
 
 def test_the_active_segment_expires_too_and_leaves_an_empty_one() -> None:
     machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
     fill(log, 1)
-    log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")]), 1)
+    log.appender.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")]), 1)
     machine.clock.advance(HOUR_MS + 1)
-    assert log.delete_old_segments() == 2
-    assert [(info.base_offset, info.size_bytes) for info in log.segments()] == [(2, 0)]
-    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
-    assert log.delete_old_segments() == 0
+    assert log.retention.delete_old_segments() == 2
+    assert [(info.base_offset, info.size_bytes) for info in log.reader.segments()] == [(2, 0)]
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (2, 2)
+    assert log.retention.delete_old_segments() == 0
 
 
 def test_nothing_above_the_high_watermark_goes() -> None:
     _, log = started(LogConfig(remote_storage_enable=False, retention_ms=0, min_durability=Durability.DISK))
     fill(log, 2)
-    log.flush()
+    log.flusher.flush()
     fill(log, 2)
-    assert log.delete_old_segments() == 2
-    assert log.log_start_offset == log.high_watermark == 2
+    assert log.retention.delete_old_segments() == 2
+    assert log.offsets.log_start_offset == log.offsets.high_watermark == 2
 
 
 def test_a_record_of_the_future_keeps_its_segment_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,20 +144,20 @@ def test_a_record_of_the_future_keeps_its_segment_and_is_told_once(caplog: pytes
     machine, log = started(config)
     fill(log, 3, age_step_ms=-HOUR_MS)
     for _ in range(3):
-        assert log.delete_old_segments() == 0
-    assert log.future_segment_count == 1
+        assert log.retention.delete_old_segments() == 0
+    assert log.retention.future_segment_count == 1
     [told] = [record.getMessage() for record in caplog.records]
     assert "records of the future" in told
     assert f"base_offset=`0` newest_ms=`{DEFAULT_NOW_MS + 3 * HOUR_MS}` now_ms=`{DEFAULT_NOW_MS}`" in told
     # What is deleted otherwise goes, and the next one is told of.
     log.increment_log_start_offset(1)
-    assert log.delete_old_segments() == 1
-    assert log.delete_old_segments() == 0
-    assert log.future_segment_count == 1
+    assert log.retention.delete_old_segments() == 1
+    assert log.retention.delete_old_segments() == 0
+    assert log.retention.future_segment_count == 1
     machine.clock.advance(5 * HOUR_MS)
-    assert log.delete_old_segments() == 2
+    assert log.retention.delete_old_segments() == 2
     assert len(caplog.records) == 2
-    assert log.future_segment_count == 0, "its time has come"
+    assert log.retention.future_segment_count == 0, "its time has come"
 
 
 def test_a_segment_of_the_future_counts_as_long_as_it_is_there_and_judged_by_its_age() -> None:
@@ -166,17 +166,17 @@ def test_a_segment_of_the_future_counts_as_long_as_it_is_there_and_judged_by_its
     )
     machine, log = started(config)
     fill(log, 3, age_step_ms=-HOUR_MS)
-    log.delete_old_segments()
-    assert log.future_segment_count == 1
+    log.retention.delete_old_segments()
+    assert log.retention.future_segment_count == 1
     log.reconfigure(replace(config, retention_ms=-1))
-    log.delete_old_segments()
-    assert log.future_segment_count == 0, "nobody asks for its age"
+    log.retention.delete_old_segments()
+    assert log.retention.future_segment_count == 0, "nobody asks for its age"
     log.reconfigure(config)
-    log.delete_old_segments()
-    assert log.future_segment_count == 1
-    log.increment_log_start_offset(log.log_end_offset)
-    log.delete_old_segments()
-    assert log.future_segment_count == 0, "it is gone"
+    log.retention.delete_old_segments()
+    assert log.retention.future_segment_count == 1
+    log.increment_log_start_offset(log.offsets.log_end_offset)
+    log.retention.delete_old_segments()
+    assert log.retention.future_segment_count == 0, "it is gone"
     machine.stop()
 
 
@@ -195,31 +195,33 @@ def test_start_size_and_age_are_judged_one_after_the_other(seed: int) -> None:
     for _ in range(8):
         age_ms = draw.choice([0, HOUR_MS // 2, 2 * HOUR_MS, 9 * HOUR_MS])
         value = b"v" * draw.randint(0, 500)
-        log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS - age_ms, b"k", value)]), 1)
+        log.appender.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS - age_ms, b"k", value)]), 1)
         log.roll()
         if draw.random() < 0.4:
-            log.flush()
-    log_start = min(log_start, log.high_watermark)
+            log.flusher.flush()
+    log_start = min(log_start, log.offsets.high_watermark)
     log.increment_log_start_offset(log_start)
-    left = list(log.segments())
-    while len(left) > 1 and left[0].end_offset <= log.log_start_offset:
+    left = list(log.reader.segments())
+    while len(left) > 1 and left[0].end_offset <= log.offsets.log_start_offset:
         left.pop(0)
     while (
         config.retention_bytes >= 0
         and len(left) > 1
-        and left[0].end_offset <= log.high_watermark
+        and left[0].end_offset <= log.offsets.high_watermark
         and sum(one.size_bytes for one in left[1:]) >= config.retention_bytes
     ):
         left.pop(0)
     while (
         config.retention_ms >= 0
         and len(left) > 1
-        and left[0].end_offset <= log.high_watermark
+        and left[0].end_offset <= log.offsets.high_watermark
         and DEFAULT_NOW_MS - left[0].max_timestamp_ms > config.retention_ms
     ):
         left.pop(0)
-    log.delete_old_segments()
-    assert [one.base_offset for one in log.segments()] == [one.base_offset for one in left], f"seed {seed}"
+    log.retention.delete_old_segments()
+    assert [one.base_offset for one in log.reader.segments()] == [one.base_offset for one in left], (
+        f"seed {seed}"
+    )
     log.check()
 
 
@@ -227,10 +229,10 @@ def test_records_without_a_timestamp_are_as_old_as_their_file() -> None:
     machine = LogMachine(config=LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
     machine.disk = MemoryFileSystem(now_ms=machine.clock.now_ms)
     log = machine.start()
-    log.append_as_leader(encode_batch([Record(0, -1, b"k", b"v")]), 1)
-    assert log.delete_old_segments() == 0
+    log.appender.append_as_leader(encode_batch([Record(0, -1, b"k", b"v")]), 1)
+    assert log.retention.delete_old_segments() == 0
     machine.clock.advance(HOUR_MS + 1)
-    assert log.delete_old_segments() == 1
+    assert log.retention.delete_old_segments() == 1
 
 
 def test_deleted_records_are_out_of_reach_at_once_and_after_a_restart() -> None:
@@ -238,39 +240,39 @@ def test_deleted_records_are_out_of_reach_at_once_and_after_a_restart() -> None:
     fill(log, 3)
     log.increment_log_start_offset(2)
     log.increment_log_start_offset(1)
-    assert log.log_start_offset == 2
+    assert log.offsets.log_start_offset == 2
     with pytest.raises(OffsetOutOfRangeError):
-        log.read(1, 100)
+        log.reader.read(1, 100)
     with pytest.raises(OffsetOutOfRangeError):
         log.increment_log_start_offset(4)
-    assert log.delete_old_segments() == 2
+    assert log.retention.delete_old_segments() == 2
     machine.kill()
-    assert machine.start().log_start_offset == 2
+    assert machine.start().offsets.log_start_offset == 2
 
 
 def test_a_log_that_was_never_flushed_keeps_its_start_in_a_power_loss() -> None:
     """The name of its directory is not durable before the first flush, or the first segment that goes."""
     machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
     fill(log, 3)
-    assert log.delete_old_segments() == 2
+    assert log.retention.delete_old_segments() == 2
     assert isinstance(machine.disk, MemoryFileSystem)
     machine.disk = machine.disk.after_crash(Survival(Kept.ALL, Kept.NONE))
     machine.manager = None
-    assert machine.start().log_start_offset == 2
+    assert machine.start().offsets.log_start_offset == 2
 
 
 def test_a_start_behind_what_is_durable_is_kept_here_though_the_store_says_where_a_log_starts() -> None:
     """Else other records got the offsets of deleted ones, and went as soon as the store is asked."""
     machine, log = started(LogConfig(retention_ms=-1))
     fill(log, 1)
-    log.flush()
+    log.flusher.flush()
     fill(log, 3)
     log.increment_log_start_offset(3)
     assert isinstance(machine.disk, MemoryFileSystem)
     machine.disk = machine.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
     machine.manager = None
     log = machine.start()
-    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (3, 3)
     assert log.recovery_report.lost_end_offset == 1
     log.check()
 
@@ -279,12 +281,12 @@ def test_producers_of_what_went_are_remembered_after_a_power_loss() -> None:
     """Only a snapshot has them by then, which nothing else had synced."""
     machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
     producer = BatchProducer(7, 0, 0)
-    log.append_as_leader(
+    log.appender.append_as_leader(
         encode_batch([Record(0, DEFAULT_NOW_MS - 2 * HOUR_MS, b"k", b"v")] * 3, producer=producer), 1
     )
     log.roll()
     fill(log, 1)
-    assert log.delete_old_segments() == 1
+    assert log.retention.delete_old_segments() == 1
     assert isinstance(machine.disk, MemoryFileSystem)
     machine.disk = machine.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
     machine.manager = None
@@ -296,15 +298,15 @@ def test_what_lies_below_the_log_start_goes_from_a_tiered_log_too() -> None:
     _, log = started(LogConfig(retention_ms=-1))
     fill(log, 3)
     log.increment_log_start_offset(2)
-    assert log.delete_local_segments() == 2
+    assert log.retention.delete_local_segments() == 2
 
 
 def test_files_are_unlinked_after_the_delay() -> None:
     machine, log = started(LogConfig(file_delete_delay_ms=5000))
     fill(log, 2)
-    log.flush()
+    log.flusher.flush()
     log.update_tiered_end_offset(2)
-    log.delete_local_segments(ignore_retention=True)
+    log.retention.delete_local_segments(ignore_retention=True)
     deleted = [name for name in machine.disk.list_directory(PARTITION_DIR) if name.endswith(".deleted")]
     assert len(deleted) == 8
     machine.clock.advance(4999)
@@ -316,32 +318,35 @@ def test_files_are_unlinked_after_the_delay() -> None:
 def test_upload_candidates_are_sealed_fsynced_and_tile() -> None:
     _, log = started(LogConfig(segment_bytes=1024))
     for _ in range(4):
-        log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v" * 50)] * 3), 1)
-        log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v" * 50)] * 2), 1)
+        log.appender.append_as_leader(encode_batch([Record(0, 1, b"k", b"v" * 50)] * 3), 1)
+        log.appender.append_as_leader(encode_batch([Record(0, 1, b"k", b"v" * 50)] * 2), 1)
         log.roll()
-    assert log.upload_candidates(0) == ()
-    log.flush()
-    log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 1)
+    assert log.reader.upload_candidates(0) == ()
+    log.flusher.flush()
+    log.appender.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 1)
     log.roll()
-    sources = log.upload_candidates(0)
+    sources = log.reader.upload_candidates(0)
     assert [(source.base_offset, source.end_offset) for source in sources] == [
         (0, 5),
         (5, 10),
         (10, 15),
         (15, 20),
     ]
-    inside = log.upload_candidates(9)
+    inside = log.reader.upload_candidates(9)
     assert [(source.base_offset, source.end_offset) for source in inside] == [(9, 10), (10, 15), (15, 20)]
     assert inside[0].first_position > 0
     assert inside[0].first_position + inside[0].size_bytes == sources[1].size_bytes
-    whole = log.read_segment(sources[1], 0, 10_000)
-    assert log.read_segment(inside[0], inside[0].first_position, 10_000) == whole[inside[0].first_position :]
-    assert log.read_segment(sources[1], 5, 7) == whole[5:12]
-    assert log.upload_candidates(20) == ()
+    whole = log.reader.read_segment(sources[1], 0, 10_000)
+    assert (
+        log.reader.read_segment(inside[0], inside[0].first_position, 10_000)
+        == whole[inside[0].first_position :]
+    )
+    assert log.reader.read_segment(sources[1], 5, 7) == whole[5:12]
+    assert log.reader.upload_candidates(20) == ()
     log.update_tiered_end_offset(10)
-    log.delete_local_segments(ignore_retention=True)
+    log.retention.delete_local_segments(ignore_retention=True)
     with pytest.raises(OffsetOutOfRangeError):
-        log.read_segment(sources[0], 0, 10)
+        log.reader.read_segment(sources[0], 0, 10)
 
 
 def test_a_log_that_the_store_is_ahead_of_is_not_the_one_that_was_uploaded() -> None:
@@ -357,13 +362,13 @@ def test_a_reader_whose_segment_is_being_dropped_is_told_the_new_start() -> None
 
     def read() -> None:
         with pytest.raises(OffsetOutOfRangeError) as refused:
-            log.read(0, 1000)
+            log.reader.read(0, 1000)
         starts.append(refused.value.fields["log_start_offset"])
 
     class LookedAt(MemoryFileSystem):
         def rename(self, source: str, target: str) -> None:
             if target.endswith(".log.deleted") and not readers:
-                assert log.read(0, 1000).next_offset > 0, "nothing has happened yet"
+                assert log.reader.read(0, 1000).next_offset > 0, "nothing has happened yet"
             super().rename(source, target)
             if target.endswith(".index.deleted"):
                 readers.append(threading.Thread(target=read))
@@ -371,7 +376,7 @@ def test_a_reader_whose_segment_is_being_dropped_is_told_the_new_start() -> None
 
     log = LogMachine(LookedAt(), LogConfig(remote_storage_enable=False, retention_ms=3 * HOUR_MS)).start()
     fill(log, 5)
-    assert log.delete_old_segments() == 2
+    assert log.retention.delete_old_segments() == 2
     for reader in readers:
         reader.join()
     assert starts == [2, 2]
@@ -386,14 +391,14 @@ def test_segments_are_proven_beside_appends(monkeypatch: pytest.MonkeyPatch) -> 
     def prove_beside_an_append(segment: LogSegment) -> None:
         batch = encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")])
         with ThreadPoolExecutor(1) as threads:
-            threads.submit(log.append_as_leader, batch, 1).result(10)
+            threads.submit(log.appender.append_as_leader, batch, 1).result(10)
         proven.append(segment.base_offset)
         prove(segment)
 
     monkeypatch.setattr(LogSegment, "prove_max_timestamp", prove_beside_an_append)
 
-    assert log.delete_old_segments() == 2
-    assert (proven, log.log_start_offset) == ([0, 1], 2)
+    assert log.retention.delete_old_segments() == 2
+    assert (proven, log.offsets.log_start_offset) == ([0, 1], 2)
     log.check()
 
 
@@ -403,12 +408,12 @@ def test_what_was_appended_behind_a_proof_is_proven_by_the_next_look(monkeypatch
 
     def append(segment: LogSegment) -> None:
         prove(segment)
-        log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS - 5 * HOUR_MS, b"k", b"v")]), 1)
+        log.appender.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS - 5 * HOUR_MS, b"k", b"v")]), 1)
 
-    append(log.local_segments.active)
+    append(log.local_log.segments.active)
     with monkeypatch.context() as patched:
         patched.setattr(LogSegment, "prove_max_timestamp", append)
-        assert log.delete_old_segments() == 0
-    assert log.delete_old_segments() == 1
-    assert log.log_start_offset == log.log_end_offset == 2
+        assert log.retention.delete_old_segments() == 0
+    assert log.retention.delete_old_segments() == 1
+    assert log.offsets.log_start_offset == log.offsets.log_end_offset == 2
     log.check()

@@ -39,8 +39,8 @@ def batch(value: bytes) -> bytes:
 
 def fill(log: UnifiedLog, count: int, value: bytes = b"value") -> None:
     for _ in range(count):
-        log.append_as_leader(batch(value), 1)
-    log.flush()
+        log.appender.append_as_leader(batch(value), 1)
+    log.flusher.flush()
 
 
 class Machine:
@@ -59,14 +59,14 @@ class Machine:
     def create_again(self) -> None:
         """Another topic has the first one's name, and 25 records that are durable."""
         log = self.manager.open_log(PARTITION, NEW_ID, UNTIERED, is_first_opening=True)
-        assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+        assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 0)
         fill(log, 25, b"new")
 
 
 def require_all_of_the_new(disk: FaultyFileSystem) -> None:
     log = LogMachine(disk, ids=SequentialIds(1000)).open().open_log(PARTITION, NEW_ID, UNTIERED)
-    assert (log.log_start_offset, log.log_end_offset) == (0, 25)
-    assert log.read(0, 100_000).batches.count(b"new") == 25
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 25)
+    assert log.reader.read(0, 100_000).batches.count(b"new") == 25
 
 
 def test_a_topic_deleted_on_a_full_disk_takes_no_record_from_the_next_one_of_its_name() -> None:
@@ -133,12 +133,12 @@ def test_a_deletion_of_records_that_is_refused_is_not_written_down_later() -> No
             break
         assert "nothing was changed" in message
         name = disk.trace[before + at - 1].split(" ")[0]
-        assert machine.first.log_start_offset == 15
+        assert machine.first.offsets.log_start_offset == 15
         machine.second.increment_log_start_offset(2)
         machine.manager.checkpoint()
         reopened = LogMachine(disk.killed(), ids=SequentialIds(1000)).open()
-        assert reopened.open_log(PARTITION, TOPIC_ID, UNTIERED).log_start_offset == 15, name
-        assert reopened.open_log(SECOND, TOPIC_ID, UNTIERED).log_start_offset == 2
+        assert reopened.open_log(PARTITION, TOPIC_ID, UNTIERED).offsets.log_start_offset == 15, name
+        assert reopened.open_log(SECOND, TOPIC_ID, UNTIERED).offsets.log_start_offset == 2
     else:
         raise AssertionError("every operation was refused")
 
@@ -151,14 +151,14 @@ def test_a_start_is_nobodys_to_see_before_it_is_written() -> None:
 
         def rename(self, source: str, target: str) -> None:
             if self.watched is not None and target.endswith(MANIFEST_FILE):
-                seen.append(self.watched.log_start_offset)
+                seen.append(self.watched.offsets.log_start_offset)
             super().rename(source, target)
 
     disk = Watching()
     machine = Machine(disk)
     disk.watched = machine.first
     machine.first.increment_log_start_offset(18)
-    assert (seen, machine.first.log_start_offset) == ([15], 18)
+    assert (seen, machine.first.offsets.log_start_offset) == ([15], 18)
 
 
 def test_a_start_that_is_written_is_not_taken_back_by_who_writes_all() -> None:

@@ -44,8 +44,8 @@ class TwoDisks:
         for partition in P:
             log = self.manager.open_log(partition, TOPIC_ID, config)
             for _ in range(5):
-                log.append_as_leader(BATCH, 1)
-            log.flush()
+                log.appender.append_as_leader(BATCH, 1)
+            log.flusher.flush()
 
     def log(self, number: int) -> UnifiedLog:
         return self.manager.log(P[number])
@@ -64,16 +64,16 @@ class TwoDisks:
         before = self.disk.operation_count
         for number in (0, 2, 4):
             log = self.log(number)
-            assert log.is_offline
+            assert log.availability.is_offline
             calls: tuple[Callable[[], object], ...] = (
-                partial(log.append_as_leader, BATCH, 1),
-                partial(log.read, 0, 100),
-                partial(log.offset_for_timestamp, 0),
-                log.segments,
-                log.flush,
+                partial(log.appender.append_as_leader, BATCH, 1),
+                partial(log.reader.read, 0, 100),
+                partial(log.reader.offset_for_timestamp, 0),
+                log.reader.segments,
+                log.flusher.flush,
                 log.roll,
                 partial(log.increment_log_start_offset, 2),
-                partial(log.truncate_to, 1),
+                partial(log.truncation.truncate_to, 1),
             )
             for refused in calls:
                 with pytest.raises(DataDirectoryError, match="offline after its disk failed") as failure:
@@ -83,11 +83,11 @@ class TwoDisks:
         assert not [one for one in self.disk.trace[before:] if A in one], "the disk is left alone"
         for number in (1, 3, 5):
             log = self.log(number)
-            assert not log.is_offline
-            end_offset = log.log_end_offset
-            log.append_as_leader(BATCH, 1)
-            log.flush()
-            assert log.read(0, 10_000).next_offset == end_offset + 1
+            assert not log.availability.is_offline
+            end_offset = log.offsets.log_end_offset
+            log.appender.append_as_leader(BATCH, 1)
+            log.flusher.flush()
+            assert log.reader.read(0, 10_000).next_offset == end_offset + 1
         self.manager.checkpoint()
         self.manager.tasks.flush_old()
         self.manager.check()
@@ -99,22 +99,22 @@ def test_an_append_that_the_disk_refuses_takes_the_directory_away(number: int) -
     disks = TwoDisks()
     disks.fail_next(number)
     with pytest.raises(DataDirectoryError):
-        disks.log(2).append_as_leader(BATCH, 1)
+        disks.log(2).appender.append_as_leader(BATCH, 1)
     disks.require_only_a_failed()
 
 
 def test_a_flush_a_read_and_a_checkpoint_do_so_too() -> None:
     disks = TwoDisks()
-    disks.log(0).append_as_leader(BATCH, 1)
+    disks.log(0).appender.append_as_leader(BATCH, 1)
     disks.fail_next()
     with pytest.raises(DataDirectoryError):
-        disks.log(0).flush()
+        disks.log(0).flusher.flush()
     disks.require_only_a_failed()
 
     disks = TwoDisks()
     disks.fail_next()
     with pytest.raises(DataDirectoryError, match="offline"):
-        disks.log(4).read(0, 100)
+        disks.log(4).reader.read(0, 100)
     disks.require_only_a_failed()
 
     disks = TwoDisks()
@@ -128,9 +128,9 @@ def test_new_partitions_go_to_the_disks_that_are_left() -> None:
     disks = TwoDisks()
     disks.fail_next()
     with pytest.raises(DataDirectoryError):
-        disks.log(0).append_as_leader(BATCH, 1)
+        disks.log(0).appender.append_as_leader(BATCH, 1)
     log = disks.manager.open_log(TopicPartition("new", 0), TOPIC_ID, CONFIG)
-    assert log.directory == f"{B}/new-0"
+    assert log.local_log.directory == f"{B}/new-0"
     disks.manager.let_go(P[0])
     with pytest.raises(DataDirectoryError, match="in a log directory that is offline") as failure:
         disks.manager.open_log(P[0], TOPIC_ID, CONFIG, is_first_opening=True)
@@ -146,13 +146,13 @@ def test_a_log_that_is_deleted_on_a_failed_disk_leaves_its_name_to_another_one(
     disks = TwoDisks()
     disks.fail_next()
     with pytest.raises(DataDirectoryError):
-        disks.log(0).append_as_leader(BATCH, 1)
+        disks.log(0).appender.append_as_leader(BATCH, 1)
     with pytest.raises(DataDirectoryError, match="offline"):
         disks.manager.delete_log(P[0])
     other_id = UUID(int=8)
     log = disks.manager.open_log(P[0], other_id, CONFIG, is_first_opening=True)
-    log.append_as_leader(BATCH, 1)
-    assert log.directory == f"{B}/orders-0"
+    log.appender.append_as_leader(BATCH, 1)
+    assert log.local_log.directory == f"{B}/orders-0"
     disks.machine.stop()
     # The disk is repaired. What is deleted is the older topic's, whichever directory comes first.
     found = disks.disk.killed()
@@ -167,9 +167,9 @@ def test_a_log_that_is_deleted_on_a_failed_disk_leaves_its_name_to_another_one(
     machine.clock.advance(1000)
     assert not [name for name in found.list_directory(A) if name.startswith("orders-0")]
     log = manager.open_log(P[0], other_id, CONFIG)
-    assert (log.directory, log.log_end_offset) == (f"{B}/orders-0", 1)
+    assert (log.local_log.directory, log.offsets.log_end_offset) == (f"{B}/orders-0", 1)
     manager.delete_leftover(P[1], UUID(int=9))
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 5
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 5
     manager.let_go(P[1])
     manager.delete_leftover(P[1], TOPIC_ID)
     assert not found.exists(f"{B}/orders-1")
@@ -181,10 +181,10 @@ def test_the_last_directory_ends_it_once() -> None:
         assert disks.machine.all_failed_count == 0
         disks.fail_next()
         with pytest.raises(DataDirectoryError):
-            disks.log(number).append_as_leader(BATCH, 1)
+            disks.log(number).appender.append_as_leader(BATCH, 1)
     assert disks.machine.all_failed_count == 1
     with pytest.raises(DataDirectoryError):
-        disks.log(3).append_as_leader(BATCH, 1)
+        disks.log(3).appender.append_as_leader(BATCH, 1)
     assert disks.machine.all_failed_count == 1
     disks.manager.close()
 
@@ -193,7 +193,7 @@ def test_what_works_is_closed_in_order_and_marked() -> None:
     disks = TwoDisks()
     disks.fail_next()
     with pytest.raises(DataDirectoryError):
-        disks.log(0).append_as_leader(BATCH, 1)
+        disks.log(0).appender.append_as_leader(BATCH, 1)
     # What was offline before is no news.
     disks.machine.stop()
     found = disks.disk.killed()
@@ -201,7 +201,9 @@ def test_what_works_is_closed_in_order_and_marked() -> None:
     assert not found.exists(f"{A}/.kafka_cleanshutdown")
     machine = LogMachine(found, data_dirs=(A, B), ids=SequentialIds(1))
     manager = machine.open()
-    assert [manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset for partition in P] == [5] * 6
+    assert [manager.open_log(partition, TOPIC_ID, CONFIG).offsets.log_end_offset for partition in P] == [
+        5
+    ] * 6
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -212,14 +214,14 @@ def test_a_full_disk_refuses_the_append_and_nothing_else(number: int, part: floa
         # The epochs are on the disk already, so that this is the segment.
         disks.disk.fail_at(disks.disk.operation_count + 1, number=number, part=part)
         with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
-            disks.log(0).append_as_leader(BATCH, 1)
+            disks.log(0).appender.append_as_leader(BATCH, 1)
     assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
     log = disks.log(0)
-    assert not log.is_offline
-    assert log.read(0, 10_000).next_offset == 5
-    log.append_as_leader(BATCH, 1)
-    log.flush()
-    assert log.log_end_offset == 6
+    assert not log.availability.is_offline
+    assert log.reader.read(0, 10_000).next_offset == 5
+    log.appender.append_as_leader(BATCH, 1)
+    log.flusher.flush()
+    assert log.offsets.log_end_offset == 6
 
 
 def test_a_full_disk_does_not_keep_records_from_being_deleted() -> None:
@@ -229,9 +231,9 @@ def test_a_full_disk_does_not_keep_records_from_being_deleted() -> None:
     disks.fail_next(errno.ENOSPC)
     with pytest.raises(DataDirectoryError, match="full"):
         log.increment_log_start_offset(3)
-    assert (log.log_start_offset, log.is_offline) == (0, False)
+    assert (log.offsets.log_start_offset, log.availability.is_offline) == (0, False)
     log.increment_log_start_offset(3)
-    assert log.log_start_offset == 3
+    assert log.offsets.log_start_offset == 3
 
 
 def test_a_full_disk_does_not_stop_checkpoints_for_good() -> None:
@@ -250,7 +252,7 @@ def test_a_new_partition_that_finds_the_disk_full_goes_elsewhere_or_is_tried_aga
     with pytest.raises(DataDirectoryError, match="No space"):
         disks.manager.open_log(partition, TOPIC_ID, CONFIG)
     assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
-    assert disks.manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset == 0
+    assert disks.manager.open_log(partition, TOPIC_ID, CONFIG).offsets.log_end_offset == 0
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
@@ -258,9 +260,9 @@ def test_errors_that_are_not_of_the_disk_leave_the_directory_alone(number: int) 
     disks = TwoDisks()
     disks.fail_next(number)
     with pytest.raises(DataDirectoryError):
-        disks.log(0).read(0, 100)
+        disks.log(0).reader.read(0, 100)
     assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
-    assert disks.log(0).read(0, 10_000).next_offset == 5
+    assert disks.log(0).reader.read(0, 10_000).next_offset == 5
 
 
 def test_cleaning_ends_where_the_disk_failed() -> None:
@@ -268,7 +270,7 @@ def test_cleaning_ends_where_the_disk_failed() -> None:
     assert len(disks.manager.cleaner.cleaned_logs()) == 6
     disks.fail_next()
     with pytest.raises(DataDirectoryError):
-        disks.log(0).append_as_leader(BATCH, 1)
+        disks.log(0).appender.append_as_leader(BATCH, 1)
     assert [log.topic_partition.partition for log in disks.manager.cleaner.cleaned_logs()] == [1, 3, 5]
 
 
@@ -358,7 +360,7 @@ def test_a_disk_that_fails_while_all_are_tied_to_a_store_keeps_no_other_from_it(
     disks.manager.bind_store("store-1")
     assert disks.states == [DirectoryState.OFFLINE, DirectoryState.LIVE]
     assert disks.manager.bound_store_id == "store-1"
-    disks.log(1).append_as_leader(BATCH, 1)
+    disks.log(1).appender.append_as_leader(BATCH, 1)
 
 
 def test_a_full_disk_that_cannot_be_tied_to_a_store_is_named() -> None:

@@ -48,7 +48,7 @@ class Machine:
         self.start()
         for log in (self.first, self.second) if is_new else ():
             for _ in range(20):
-                log.append_as_leader(BATCH, 1)
+                log.appender.append_as_leader(BATCH, 1)
 
     def start(self) -> None:
         self.manager: LogManager = self.machine.open()
@@ -68,19 +68,19 @@ def test_records_are_deleted_by_the_space_that_was_kept_aside_and_some_is_kept_a
     assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
     disk.fill(DATA_DIR)
     with pytest.raises(DataDirectoryError, match="free space"):
-        machine.first.append_as_leader(BATCH, 1)
+        machine.first.appender.append_as_leader(BATCH, 1)
     machine.first.increment_log_start_offset(15)
     assert not disk.inner.exists(SPARE_PATH)
     assert disk.inner.spare_bytes(STOP_PATH) == SPARE_BYTES
     assert "the space that was kept aside for deletions is in use now" in caplog.text
-    assert machine.first.delete_old_segments() > 1
+    assert machine.first.retention.delete_old_segments() > 1
     machine.machine.clock.advance(CONFIG.file_delete_delay_ms)
     assert machine.paths(".deleted") == []
     disk.fill(None)
     machine.manager.checkpoint()
     assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
     log = LogMachine(disk.killed(), ids=SequentialIds(100)).open().open_log(PARTITION, TOPIC_ID, CONFIG)
-    assert (log.log_start_offset, log.log_end_offset) == (15, 20)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (15, 20)
 
 
 def test_who_writes_now_and_then_does_not_take_it() -> None:
@@ -100,7 +100,7 @@ def test_a_full_disk_is_left_in_order_and_found_so() -> None:
     assert disk.inner.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
     machine.start()
     assert machine.manager.was_clean
-    assert (machine.first.log_end_offset, machine.second.log_end_offset) == (20, 20)
+    assert (machine.first.offsets.log_end_offset, machine.second.offsets.log_end_offset) == (20, 20)
     machine.manager.delete_log(PARTITION)
     machine.machine.clock.advance(DELETE_DELAY_MS)
     assert machine.paths("-delete") == []
@@ -115,7 +115,7 @@ def test_what_is_kept_for_a_stop_is_not_for_deletions_and_serves_the_next_start(
     with pytest.raises(DataDirectoryError, match="nothing was changed"):
         machine.first.increment_log_start_offset(6)
     machine = Machine(disk.killed(), is_new=False)
-    assert (machine.first.log_start_offset, machine.first.log_end_offset) == (5, 20)
+    assert (machine.first.offsets.log_start_offset, machine.first.offsets.log_end_offset) == (5, 20)
     machine.machine.stop()
     assert disk.inner.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
 
@@ -133,7 +133,7 @@ def test_the_space_of_a_process_that_was_killed_is_for_the_recovery() -> None:
     Machine(disk)
     disk.fill(DATA_DIR)
     machine = Machine(disk.killed(), is_new=False)
-    assert (machine.first.log_end_offset, machine.second.log_end_offset) == (20, 20)
+    assert (machine.first.offsets.log_end_offset, machine.second.offsets.log_end_offset) == (20, 20)
 
 
 def test_a_deleted_partition_is_removed_whatever_the_checkpoints_say(
@@ -205,16 +205,16 @@ def test_what_cannot_be_removed_at_a_start_does_not_keep_it_and_is_tried_again()
 def test_retention_frees_what_it_can_where_no_new_segment_can_begin() -> None:
     disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
     machine = Machine(disk)
-    count = len(machine.first.segments())
+    count = len(machine.first.reader.segments())
     machine.first.increment_log_start_offset(20)
     disk.fill(DATA_DIR)
-    assert machine.first.delete_old_segments() == count - 1
-    assert (machine.first.log_start_offset, machine.first.log_end_offset) == (20, 20)
+    assert machine.first.retention.delete_old_segments() == count - 1
+    assert (machine.first.offsets.log_start_offset, machine.first.offsets.log_end_offset) == (20, 20)
     machine.first.check()
     with pytest.raises(DataDirectoryError, match="free space"):
-        machine.first.delete_old_segments()
+        machine.first.retention.delete_old_segments()
     disk.fill(None)
-    assert machine.first.delete_old_segments() == 1
+    assert machine.first.retention.delete_old_segments() == 1
 
 
 @pytest.mark.parametrize(
@@ -290,6 +290,6 @@ def test_a_read_without_a_free_descriptor_says_so() -> None:
     machine = Machine(disk)
     disk.fail_at(disk.operation_count + 1, number=errno.EMFILE)
     with pytest.raises(DataDirectoryError, match="correct what the reason says") as failure:
-        machine.first.read(0, 100)
+        machine.first.reader.read(0, 100)
     assert "Too many open files" in str(failure.value.fields["reason"])
-    assert machine.first.read(0, 100).next_offset == 1
+    assert machine.first.reader.read(0, 100).next_offset == 1

@@ -43,14 +43,14 @@ def machine_of(disk: FileSystem | None = None, *dirs: str) -> LogMachine:
 def append(manager: LogManager, partition: TopicPartition, count: int = 1) -> None:
     log = manager.open_log(partition, TOPIC_ID, CONFIG)
     for _ in range(count):
-        log.append_as_leader(BATCH, 1)
+        log.appender.append_as_leader(BATCH, 1)
 
 
 def where(manager: LogManager) -> dict[str, list[int]]:
     """The open partitions by directory."""
     found: dict[str, list[int]] = {A: [], B: []}
     for log in manager.logs():
-        found.setdefault(os.path.dirname(log.directory), []).append(log.topic_partition.partition)
+        found.setdefault(os.path.dirname(log.local_log.directory), []).append(log.topic_partition.partition)
     return found
 
 
@@ -81,7 +81,7 @@ def test_a_partition_is_found_where_it_is() -> None:
     assert manager.was_clean is False, "the new directory was nobody's"
     assert manager.found.with_topics() == tuple((partition, TOPIC_ID) for partition in P[:4])
     for partition in P[:4]:
-        assert manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset == partition.partition + 1
+        assert manager.open_log(partition, TOPIC_ID, CONFIG).offsets.log_end_offset == partition.partition + 1
     assert where(manager) == {A: [0, 2], B: [1, 3]}
     append(manager, P[4])
     assert manager.directory_of(P[4]) == C
@@ -96,7 +96,7 @@ def test_each_directory_has_its_own_checkpoints_and_marker() -> None:
     manager = machine.open()
     append(manager, P[0], 3)
     append(manager, P[1], 5)
-    manager.log(P[0]).flush()
+    manager.log(P[0]).flusher.flush()
     manager.log(P[0]).increment_log_start_offset(2)
     machine.stop()
 
@@ -211,7 +211,7 @@ def test_a_cordoned_directory_serves_what_it_has_and_takes_nothing_new() -> None
     append(manager, P[4])
     append(manager, P[5])
     assert where(manager) == {A: [0, 2, 4, 5], B: [1, 3]}
-    manager.log(P[1]).append_as_leader(BATCH, 1)
+    manager.log(P[1]).appender.append_as_leader(BATCH, 1)
     assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.CORDONED]
     manager.cordon(A)
     with pytest.raises(DataDirectoryError, match="cordoned; uncordon one"):
@@ -225,7 +225,7 @@ def test_a_cordoned_directory_serves_what_it_has_and_takes_nothing_new() -> None
     machine.stop()
     again = LogMachine(disk, data_dirs=(A, B), cordoned_dirs=(A,))
     manager = again.open()
-    assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 1
+    assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 1
     append(manager, P[7])
     assert manager.directory_of(P[7]) == B
 
@@ -255,7 +255,7 @@ def test_a_directory_that_never_held_anything_gives_way(paths: tuple[str, str]) 
         append(machine.open(), P[0], count)
         machine.stop()
     manager = machine_of(disk, *paths).open()
-    assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 3
+    assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 3
     assert manager.directory_of(P[0]) == A
     assert [name for name in disk.list_directory(B) if name.endswith("-stray")]
 
@@ -263,13 +263,13 @@ def test_a_directory_that_never_held_anything_gives_way(paths: tuple[str, str]) 
 def test_the_directory_of_an_older_topic_does_not_hide_the_right_one() -> None:
     disk = MemoryFileSystem()
     machine = machine_of(disk, A)
-    machine.open().open_log(P[0], UUID(int=9), CONFIG).append_as_leader(BATCH, 1)
+    machine.open().open_log(P[0], UUID(int=9), CONFIG).appender.append_as_leader(BATCH, 1)
     machine.stop()
     machine = machine_of(disk, B)
     append(machine.open(), P[0], 3)
     machine.stop()
     manager = machine_of(disk).open()
-    assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 3
+    assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 3
     assert manager.directory_of(P[0]) == B
     assert [name for name in disk.list_directory(A) if name.endswith("-stray")]
 
@@ -279,7 +279,7 @@ def test_what_is_asked_of_all_logs_is_asked_of_all_directories() -> None:
     machine = machine_of(disk)
     manager = machine.open()
     append(manager, P[0])
-    manager.open_log(P[1], TOPIC_ID, CONFIG).append_as_leader(BATCH, 7)
+    manager.open_log(P[1], TOPIC_ID, CONFIG).appender.append_as_leader(BATCH, 7)
     machine.stop()
     write_import_mark(disk, f"{B}/orders-1", 5)
     manager = machine.open()
@@ -318,7 +318,7 @@ class TestOfflineFromTheStart:
         assert "Permission denied" in second.reason
         assert manager.bound_store_id == "store-1"
         assert [partition for partition, _ in manager.found.with_topics()] == [P[0], P[2]]
-        assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 2
+        assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
 
     def test_a_partition_that_may_be_there_is_not_begun_anew(self) -> None:
         disk, machine = self.broken()
@@ -329,11 +329,11 @@ class TestOfflineFromTheStart:
         assert not disk.exists(f"{A}/orders-1")
         # One that nobody has ever had is nowhere.
         log = manager.open_log(P[7], TOPIC_ID, CONFIG, is_first_opening=True)
-        assert log.directory == f"{A}/orders-7"
+        assert log.local_log.directory == f"{A}/orders-7"
         manager.open_log(P[0], TOPIC_ID, CONFIG)
         machine.stop()
         manager = machine.open()
-        assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+        assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
 
     def test_when_none_is_left_there_is_no_start(self) -> None:
         disk = FaultyFileSystem()

@@ -202,8 +202,8 @@ def test_a_crash_or_a_refusal_within_a_change_leaves_what_was_or_what_is_to_be()
 def filled(manager: LogManager, partition: TopicPartition, start_offset: int) -> None:
     log = manager.open_log(partition, TOPIC_ID, UNTIERED)
     for _ in range(16):
-        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")]), 1)
-    log.flush()
+        log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")]), 1)
+    log.flusher.flush()
     log.increment_log_start_offset(start_offset)
 
 
@@ -221,7 +221,7 @@ def killed_machine(*data_dirs: str) -> LogMachine:
 
 def starts(machine: LogMachine) -> list[int]:
     manager = machine.open()
-    return [manager.open_log(one, TOPIC_ID, UNTIERED).log_start_offset for one in (PARTITION, SECOND)]
+    return [manager.open_log(one, TOPIC_ID, UNTIERED).offsets.log_start_offset for one in (PARTITION, SECOND)]
 
 
 def damage(data: bytes) -> bytes:
@@ -285,7 +285,9 @@ def test_one_that_cannot_be_used_takes_its_own_directory_offline(change: Change)
     with pytest.raises(DataDirectoryError):
         manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
     new = TopicPartition("new", 0)
-    assert manager.open_log(new, TOPIC_ID, UNTIERED, is_first_opening=True).directory == "/other/new-0"
+    assert (
+        manager.open_log(new, TOPIC_ID, UNTIERED, is_first_opening=True).local_log.directory == "/other/new-0"
+    )
 
 
 def test_the_manifest_of_another_directory_is_refused() -> None:
@@ -327,7 +329,7 @@ def test_a_crash_while_a_directory_is_new_leaves_one_that_is_new() -> None:
             LogMachine(disk).open()
         for survival in ALL_SURVIVALS:
             machine = LogMachine(disk.reopened(survival))
-            assert machine.start().log_end_offset == 0
+            assert machine.start().offsets.log_end_offset == 0
             machine.stop()
 
 
@@ -346,4 +348,4 @@ def test_a_directory_of_the_name_that_is_not_listed_is_not_used_before_an_operat
     machine.kill()
     replace_file(machine.disk, PATH, REBUILD)
     log = machine.open().open_log(PARTITION, TOPIC_ID, UNTIERED)
-    assert log.log_end_offset == 16
+    assert log.offsets.log_end_offset == 16

@@ -37,7 +37,7 @@ class Machine:
         for partition in P[:4]:
             log = with_both.open_log(partition, TOPIC_ID, CONFIG, is_first_opening=True)
             for _ in range(2):
-                log.append_as_leader(BATCH, 1)
+                log.appender.append_as_leader(BATCH, 1)
         self.id_a, self.id_b = (one.directory_id for one in with_both.directories())
         self.stop()
 
@@ -80,7 +80,7 @@ def test_one_that_is_left_out_is_missed() -> None:
     assert missing(manager) == [(machine.id_b, B)]
     assert [one.state for one in manager.directories()] == [DirectoryState.LIVE]
     # What is here goes on, and so does what nobody has ever had.
-    assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     manager.open_log(P[4], TOPIC_ID, CONFIG, is_first_opening=True)
     with pytest.raises(DataDirectoryError, match="may be in a log directory that is missing") as failure:
         manager.open_log(P[1], TOPIC_ID, CONFIG)
@@ -90,8 +90,8 @@ def test_one_that_is_left_out_is_missed() -> None:
     machine.stop()
     manager = machine.open(A, B)
     assert missing(manager) == []
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
-    assert manager.open_log(P[4], TOPIC_ID, CONFIG).log_end_offset == 0
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
+    assert manager.open_log(P[4], TOPIC_ID, CONFIG).offsets.log_end_offset == 0
 
 
 def test_the_first_one_is_missed_as_well() -> None:
@@ -100,7 +100,7 @@ def test_the_first_one_is_missed_as_well() -> None:
     assert missing(manager) == [(machine.id_a, A)]
     with pytest.raises(DataDirectoryError, match="missing"):
         manager.open_log(P[0], TOPIC_ID, CONFIG)
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
 
 
 def test_an_empty_directory_in_its_place_does_not_hide_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -116,21 +116,21 @@ def test_an_empty_directory_in_its_place_does_not_hide_it(caplog: pytest.LogCapt
         manager.open_log(P[3], TOPIC_ID, CONFIG)
     assert not machine.disk.exists(f"{B}/orders-3")
     log = manager.open_log(P[4], TOPIC_ID, CONFIG, is_first_opening=True)
-    log.append_as_leader(BATCH, 1)
-    assert log.directory == f"{B}/orders-4"
+    log.appender.append_as_leader(BATCH, 1)
+    assert log.local_log.directory == f"{B}/orders-4"
     machine.stop()
     # Mounted again: now it is the one that stood in its place that is missed, and what was put there.
     machine.disk.rename("/disk-b", "/below")
     machine.disk.rename("/unmounted", "/disk-b")
     manager = machine.open(A, B)
     assert missing(manager) == [(new_id, B)]
-    assert manager.open_log(P[3], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[3], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     with pytest.raises(DataDirectoryError, match="missing"):
         manager.open_log(P[4], TOPIC_ID, CONFIG)
     machine.stop()
     manager = machine.open(A, B, "/below/logs")
     assert missing(manager) == []
-    assert manager.open_log(P[4], TOPIC_ID, CONFIG).log_end_offset == 1
+    assert manager.open_log(P[4], TOPIC_ID, CONFIG).offsets.log_end_offset == 1
 
 
 def test_a_directory_at_another_path_is_the_same_one() -> None:
@@ -147,14 +147,14 @@ def test_a_single_directory_names_nobody_and_may_go_anywhere() -> None:
     process = LogMachine(disk, data_dirs=(A,))
     manager = process.open()
     manager.bind_store("store-1")
-    manager.open_log(P[0], TOPIC_ID, CONFIG).append_as_leader(BATCH, 1)
+    manager.open_log(P[0], TOPIC_ID, CONFIG).appender.append_as_leader(BATCH, 1)
     process.stop()
     assert read_manifest(disk, A).siblings == {}
     disk.rename("/disk-a", "/elsewhere")
     manager = LogMachine(disk, data_dirs=("/elsewhere/logs",)).open()
     assert missing(manager) == []
-    assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 1
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 0
+    assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 1
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 0
 
 
 def test_who_is_forgotten_is_not_waited_for() -> None:
@@ -167,7 +167,7 @@ def test_who_is_forgotten_is_not_waited_for() -> None:
         assert refusal.value.fields["missing_ids"] == machine.id_b
     assert manager.forget_directory(machine.id_b) == B
     assert missing(manager) == []
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 0
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 0
     assert machine.siblings(A) == {id_c: C}
     with pytest.raises(InvalidRequestError) as refusal:
         manager.forget_directory(machine.id_b)
@@ -179,7 +179,7 @@ def test_who_is_forgotten_is_not_waited_for() -> None:
     manager = machine.open(A, B, C)
     assert missing(manager) == []
     assert machine.siblings(A) == {id_c: C, machine.id_b: B}
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
 
 
 def test_a_directory_that_was_away_remembers_who_was_forgotten() -> None:
@@ -212,7 +212,7 @@ def test_a_full_disk_does_not_keep_the_server_from_starting(caplog: pytest.LogCa
     disk.fail_at(disk.operation_count + 10, number=errno.ENOSPC)
     manager.bind_store("store-1")
     assert "cannot note which others it is used with" in caplog.text
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     process.stop()
     assert {len(machine.siblings(path)) for path in (A, B, C)} == {1, 2}
     machine.open(A, B, C)
@@ -263,7 +263,7 @@ def test_a_crash_while_the_lists_are_written_loses_nothing(survival: Survival) -
         id_c = manager.directories()[2].directory_id
         assert machine.siblings(A) == {machine.id_b: B, id_c: C}
         assert machine.siblings(C) == {machine.id_a: A, machine.id_b: B}
-        assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+        assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     assert operation > 28, "one is tied to the store, and three lists are written"
 
 
@@ -286,11 +286,11 @@ def test_a_copy_without_the_manifest_is_offline_and_its_original_counts_no_crash
     assert f"{C}/{MANIFEST_FILE}" in manager.directories()[1].reason
     with pytest.raises(DataDirectoryError):
         manager.open_log(P[1], TOPIC_ID, CONFIG)
-    assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     machine.stop()
     manager = machine.open(B)
     assert manager.was_clean
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
 
 
 def test_a_copy_that_lacks_a_partition_serves_the_others() -> None:
@@ -298,7 +298,7 @@ def test_a_copy_that_lacks_a_partition_serves_the_others() -> None:
     names = ["meta.properties", MANIFEST_FILE, "recovery-point-offset-checkpoint", "orders-1"]
     copy_tree(machine.disk, B, C, names=names)
     manager = machine.open(A, C)
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     with pytest.raises(DataDirectoryError) as failure:
         manager.open_log(P[3], TOPIC_ID, CONFIG)
     assert failure.value.fields == {"path": f"{C}/orders-3"}
@@ -310,7 +310,7 @@ def test_a_whole_copy_takes_the_place_of_its_original_and_needs_it_no_more() -> 
     copy_tree(machine.disk, B, C, names=names)
     manager = machine.open(A, C)
     assert (missing(manager), machine.siblings(A)) == ([], {machine.id_b: C})
-    assert manager.open_log(P[3], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[3], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     manager.delete_log(P[3])
     machine.stop()
     # From now on the former place is nobody's business.

@@ -44,7 +44,7 @@ class Disks:
             machine = self.machine(f"/{name}")
             log = machine.open().open_log(PARTITION, TOPIC_ID, CONFIG, is_first_opening=True)
             for _ in range(count):
-                log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")]), 1)
+                log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")]), 1)
             machine.stop()
 
     def machine(self, *data_dirs: str) -> LogMachine:
@@ -84,7 +84,7 @@ def test_the_copy_with_the_highest_number_is_the_partition(numbers: str, expecte
     manager = machine.open()
     assert manager.directory_of(PARTITION) == f"/{expected}"
     log = manager.open_log(PARTITION, TOPIC_ID, CONFIG)
-    assert log.log_end_offset == [copy[0] for copy in copies].index(expected) + 1
+    assert log.offsets.log_end_offset == [copy[0] for copy in copies].index(expected) + 1
     assert disks.holders == expected
     counts = {one.path: one.partition_count for one in manager.directories()}
     assert counts == {path: int(path == f"/{expected}") for path in DIRECTORIES}
@@ -106,14 +106,14 @@ def test_numbers_say_nothing_of_another_topic() -> None:
     disks = Disks("ab")
     disks.note("b", move_number=5, topic_id=UUID(int=2**100))
     log = disks.start()
-    assert (log.directory, log.log_end_offset) == (f"/a/{PARTITION}", 1)
+    assert (log.local_log.directory, log.offsets.log_end_offset) == (f"/a/{PARTITION}", 1)
 
 
 def test_a_source_is_the_partition_again_if_its_target_has_a_copy_on_its_way() -> None:
     disks = Disks("a")
     disks.note("a", moving_to=disks.directory_ids["/b"])
     disks.incoming("b")
-    assert disks.start().directory == f"/a/{PARTITION}"
+    assert disks.start().local_log.directory == f"/a/{PARTITION}"
     assert read_manifest(disks.disk, "/a").partitions[PARTITION].moving_to == ""
 
 
@@ -135,7 +135,7 @@ def test_a_source_is_served_when_its_target_is_given_up() -> None:
     machine = disks.machine("/a", "/c")
     manager = machine.open()
     manager.forget_directory(disks.directory_ids["/b"])
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 1
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 1
 
 
 def wanted(manager: LogManager) -> list[tuple[object, str]]:
@@ -147,10 +147,10 @@ def test_a_copy_on_its_way_is_a_wish() -> None:
     disks.incoming("b")
     manager = disks.machine().open()
     assert wanted(manager) == [(PARTITION, "/b")]
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).directory == f"/a/{PARTITION}"
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).local_log.directory == f"/a/{PARTITION}"
     assert manager.begin_move(PARTITION, "/b").run() is MoveState.DONE
     assert wanted(manager) == []
-    assert manager.log(PARTITION).directory == f"/b/{PARTITION}"
+    assert manager.log(PARTITION).local_log.directory == f"/b/{PARTITION}"
 
 
 def test_a_copy_that_is_replaced_by_one_elsewhere_is_removed() -> None:

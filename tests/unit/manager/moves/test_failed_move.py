@@ -20,7 +20,7 @@ from tests.support.logs.moving_machine import OTHER_DIR
 
 def test_damage_is_not_copied() -> None:
     moving = MovingLog()
-    segment = moving.log.segments()[2]
+    segment = moving.log.reader.segments()[2]
     path = f"{PARTITION_DIR}/{segment.base_offset:020d}.log"
     data = bytearray(moving.disk.read_file(path))
     data[len(data) // 2] ^= 4
@@ -31,8 +31,8 @@ def test_damage_is_not_copied() -> None:
     assert move.run() is MoveState.FAILED
     assert path in move.progress.reason
     assert moving.left_over() == []
-    assert moving.log.directory == PARTITION_DIR
-    assert not moving.log.is_offline
+    assert moving.log.local_log.directory == PARTITION_DIR
+    assert not moving.log.availability.is_offline
     moving.append()
 
 
@@ -60,7 +60,7 @@ def test_a_target_that_fails_at_the_flip_counts_for_nothing(operation: str, part
     move = moving.begin()
     assert move.run() is MoveState.FAILED
     assert OTHER_DIR in move.progress.reason
-    assert moving.log.directory == PARTITION_DIR
+    assert moving.log.local_log.directory == PARTITION_DIR
     moving.append()
     moving.ledger.flush(moving.log)
     moving.ledger.verify(moving.log, after_crash=False)
@@ -70,7 +70,7 @@ def test_a_target_that_fails_at_the_flip_counts_for_nothing(operation: str, part
     assert state is (PartitionState.LIVE if has_both else PartitionState.INCOMING)
     machine = moving.new_machine(disk.killed(), 1)
     log = machine.start()
-    assert log.directory == PARTITION_DIR
+    assert log.local_log.directory == PARTITION_DIR
     moving.ledger.verify(log, after_crash=True)
     assert machine.manager is not None
     assert (PARTITION in [one.partition for one in machine.manager.moves.wanted]) is not has_both
@@ -90,13 +90,13 @@ def test_where_the_outcome_is_unknown_the_log_is_offline(number: int) -> None:
     moving = MovingLog(disk)
     assert moving.begin().run() is MoveState.FAILED
     assert disk.trace[flip + 1].endswith(f"{DATA_DIR}/{MANIFEST_FILE}.tmp")
-    assert moving.log.is_offline
+    assert moving.log.availability.is_offline
     with pytest.raises(LogStoreError):
-        moving.log.flush()
-    moving.ledger.durable_end_offset = moving.log.recovery_point
+        moving.log.flusher.flush()
+    moving.ledger.durable_end_offset = moving.log.offsets.recovery_point
     machine = moving.new_machine(disk.killed(), 1)
     log = machine.start()
-    assert log.directory == OTHER_PARTITION_DIR
+    assert log.local_log.directory == OTHER_PARTITION_DIR
     moving.ledger.verify(log, after_crash=True)
 
 
@@ -107,14 +107,14 @@ def test_a_source_that_fails_takes_the_log_and_the_move_along() -> None:
         if step == 2:
             moving.disk.fail_at(moving.disk.operation_count + 1)
             with pytest.raises(LogStoreError):
-                moving.log.flush()
+                moving.log.flusher.flush()
 
     move = moving.begin(fail)
     assert move.run() is MoveState.FAILED
-    assert moving.log.is_offline
-    assert moving.log.directory == PARTITION_DIR
+    assert moving.log.availability.is_offline
+    assert moving.log.local_log.directory == PARTITION_DIR
     machine = moving.new_machine(moving.disk.killed(), 1)
-    assert machine.start().directory == PARTITION_DIR
+    assert machine.start().local_log.directory == PARTITION_DIR
 
 
 def settle_of(trace: Sequence[str], flip: int) -> int:
@@ -142,12 +142,12 @@ def test_an_older_copy_on_a_disk_that_comes_back_is_put_away() -> None:
     def start(seed: int, *data_dirs: str) -> None:
         machine = moving.new_machine(disk, seed, data_dirs)
         log = machine.start()
-        assert log.directory == OTHER_PARTITION_DIR
+        assert log.local_log.directory == OTHER_PARTITION_DIR
         moving.ledger.verify(log, after_crash=True)
         moving.log = log
         moving.append()
         machine.stop()
-        moving.ledger.durable_end_offset = log.log_end_offset
+        moving.ledger.durable_end_offset = log.offsets.log_end_offset
 
     start(1, OTHER_DIR)
     assert disk.inner.exists(PARTITION_DIR)
@@ -184,7 +184,7 @@ def test_an_older_copy_is_not_served_where_its_target_has_passed_it_on() -> None
     assert failure.value.fields["path"] == PARTITION_DIR
     machine.stop()
     log = moving.new_machine(disk, 3, dirs).start()
-    assert log.directory == f"/third/{PARTITION}"
+    assert log.local_log.directory == f"/third/{PARTITION}"
     moving.ledger.verify(log, after_crash=True)
     assert not disk.exists(PARTITION_DIR)
 

@@ -16,7 +16,6 @@ from stratalog.cleaner.throttler import Throttler
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.exchange.log_copy import Commit, LogCopy
 from stratalog.log.log_config import LogConfig
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.manifest import PartitionEntry, PartitionState, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveProgress, MoveState
@@ -39,11 +38,11 @@ def test_everything_comes_along_byte_for_byte() -> None:
     file.append([b"for a human"])
     moving.ledger.flush(moving.log)
     moving.restart()
-    before, sealed_count = moving.files(PARTITION_DIR), len(moving.log.segments()) - 1
+    before, sealed_count = moving.files(PARTITION_DIR), len(moving.log.reader.segments()) - 1
     assert sealed_count > 3
     assert moving.begin().run() is MoveState.DONE
     after = moving.files(OTHER_PARTITION_DIR)
-    active = f"{moving.log.active_base_offset:020d}"
+    active = f"{moving.log.local_log.segments.active.base_offset:020d}"
     kept = {name: data for name, data in before.items() if not name.startswith(active) or "log" in name}
     assert {name: after.get(name) for name in kept} == kept
     # What the active segment's indexes hold is in memory.
@@ -57,7 +56,7 @@ def test_everything_comes_along_byte_for_byte() -> None:
     moving.machine.clock.advance(60_000)
     assert moving.left_over() == []
     moving.restart()
-    assert moving.log.directory == OTHER_PARTITION_DIR
+    assert moving.log.local_log.directory == OTHER_PARTITION_DIR
     assert moving.log.recovery_report.was_clean
     moving.ledger.verify(moving.log, after_crash=False)
 
@@ -84,7 +83,7 @@ def test_a_log_moves_back_to_where_it_was() -> None:
     for number in range(4):
         target = (OTHER_DIR, DATA_DIR)[number % 2]
         assert moving.begin(lambda _: moving.append(), target).run() is MoveState.DONE
-        assert moving.log.directory == f"{target}/{PARTITION}"
+        assert moving.log.local_log.directory == f"{target}/{PARTITION}"
         moving.end_transaction(committed=number % 2 == 0)
         moving.append()
         moving.ledger.verify(moving.log, after_crash=False)
@@ -98,25 +97,25 @@ def test_a_log_moves_back_to_where_it_was() -> None:
 
 def test_what_waits_for_a_sync_is_durable_in_the_new_place() -> None:
     moving = MovingLog()
-    end_offset = moving.log.log_end_offset
-    assert moving.log.recovery_point < end_offset
+    end_offset = moving.log.offsets.log_end_offset
+    assert moving.log.offsets.recovery_point < end_offset
     assert moving.begin().run() is MoveState.DONE
-    assert moving.log.recovery_point == end_offset == moving.log.flush()
+    assert moving.log.offsets.recovery_point == end_offset == moving.log.flusher.flush()
 
 
 def test_checkpoints_and_log_start_come_along() -> None:
     moving = MovingLog()
-    moving.log.increment_log_start_offset(moving.log.segments()[1].base_offset + 2)
+    moving.log.increment_log_start_offset(moving.log.reader.segments()[1].base_offset + 2)
     moving.ledger.note_starts(moving.log)
 
     def delete_more(step: int) -> None:
         if step == 3:
-            moving.log.increment_log_start_offset(moving.log.segments()[2].base_offset + 1)
-            moving.log.delete_old_segments()
+            moving.log.increment_log_start_offset(moving.log.reader.segments()[2].base_offset + 1)
+            moving.log.retention.delete_old_segments()
             moving.ledger.note_starts(moving.log)
 
     assert moving.begin(delete_more).run() is MoveState.DONE
-    for path, start_offset in ((DATA_DIR, None), (OTHER_DIR, moving.log.log_start_offset)):
+    for path, start_offset in ((DATA_DIR, None), (OTHER_DIR, moving.log.offsets.log_start_offset)):
         entry = read_manifest(moving.disk, path).partitions.get(PARTITION)
         assert (None if entry is None else entry.log_start_offset) == start_offset
 
@@ -129,47 +128,47 @@ def test_checkpoints_and_log_start_come_along() -> None:
     source_point, recovery_point = offsets(RECOVERY_POINT_FILE)
     assert source_point is None
     assert recovery_point is not None
-    assert moving.log.segments()[-1].base_offset <= recovery_point <= moving.log.recovery_point
+    assert moving.log.reader.segments()[-1].base_offset <= recovery_point <= moving.log.offsets.recovery_point
     moving.ledger.verify(moving.log, after_crash=False)
     machine = moving.new_machine(moving.disk.killed(), 1)
-    moving.ledger.durable_end_offset = moving.log.recovery_point
+    moving.ledger.durable_end_offset = moving.log.offsets.recovery_point
     moving.ledger.verify(machine.start(), after_crash=True)
 
 
 def test_records_that_are_deleted_at_the_last_moment_stay_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     moving = MovingLog()
-    relocate = UnifiedLog.relocate
+    relocate = LogCopy.relocate
 
-    def delete_before(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
-        log.increment_log_start_offset(30)
-        return relocate(log, copy, commit)
+    def delete_before(copy: LogCopy, commit: Commit) -> bool:
+        moving.log.increment_log_start_offset(30)
+        return relocate(copy, commit)
 
-    monkeypatch.setattr(UnifiedLog, "relocate", delete_before)
+    monkeypatch.setattr(LogCopy, "relocate", delete_before)
     assert moving.begin().run() is MoveState.DONE
     machine = moving.new_machine(moving.disk.killed(), 1)
     log = machine.start()
-    assert (log.directory, log.log_start_offset) == (OTHER_PARTITION_DIR, 30)
+    assert (log.local_log.directory, log.offsets.log_start_offset) == (OTHER_PARTITION_DIR, 30)
 
 
 def test_what_comes_at_the_last_moment_is_durable_in_the_new_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest that is copied under the log's locks."""
     moving = MovingLog()
-    relocate = UnifiedLog.relocate
+    relocate = LogCopy.relocate
 
-    def append_before(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
+    def append_before(copy: LogCopy, commit: Commit) -> bool:
         moving.ledger.leader_epoch += 1
         moving.end_transaction(committed=False)
-        moving.ledger.append(log, [moving.ledger.batch(1)])
-        assert relocate(log, copy, commit)
+        moving.ledger.append(moving.log, [moving.ledger.batch(1)])
+        assert relocate(copy, commit)
         return True
 
-    monkeypatch.setattr(UnifiedLog, "relocate", append_before)
+    monkeypatch.setattr(LogCopy, "relocate", append_before)
     assert moving.begin().run() is MoveState.DONE
-    moving.ledger.durable_end_offset = moving.log.log_end_offset
+    moving.ledger.durable_end_offset = moving.log.offsets.log_end_offset
     for survival in ALL_SURVIVALS:
         machine = moving.new_machine(moving.disk.reopened(survival), 1)
         log = machine.start()
-        assert log.directory == OTHER_PARTITION_DIR
+        assert log.local_log.directory == OTHER_PARTITION_DIR
         moving.ledger.copy().verify(log, after_crash=True)
 
 
@@ -196,8 +195,8 @@ class Compacted:
         for number in range(60):
             # Every third key comes once, so that something stays of each segment.
             key = b"k%d" % number if number % 3 == 0 else b"often%d" % (number % 5)
-            self.newest[key] = b"v%d" % self.log.log_end_offset
-            self.log.append_as_leader(encode_batch([Record(0, 1000, key, self.newest[key])]), 1)
+            self.newest[key] = b"v%d" % self.log.offsets.log_end_offset
+            self.log.appender.append_as_leader(encode_batch([Record(0, 1000, key, self.newest[key])]), 1)
         self.log.roll()
 
     def clean(self) -> bool:
@@ -239,7 +238,7 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
         machine.clock, lambda _: tries.append(compacted.clean())
     )
     expected = read_local(compacted.log)
-    assert len(expected) < compacted.log.log_end_offset
+    assert len(expected) < compacted.log.offsets.log_end_offset
     assert compacted.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
     assert tries
     assert not any(tries)
@@ -263,7 +262,7 @@ def test_what_is_sealed_ends_where_it_ended_also_behind_a_hole() -> None:
         if offset in (50, 90):
             log.roll()
         batch = encode_batch([Record(0, 1000, b"k", b"v")], base_offset=offset, leader_epoch=1)
-        log.append_as_follower(batch)
+        log.appender.append_as_follower(batch)
     machine.stop()
     # What another software may make of it: nothing is in a segment's files below the first batch.
     for named, base_offset in ((2, 50), (52, 90)):
@@ -277,11 +276,11 @@ def test_what_is_sealed_ends_where_it_ended_also_behind_a_hole() -> None:
     importing.start()
     importing.stop()
     log = machine.start()
-    before = [(info.base_offset, info.end_offset) for info in log.segments()]
+    before = [(info.base_offset, info.end_offset) for info in log.reader.segments()]
     assert before == [(0, 50), (50, 90), (90, 91)]
     assert machine.manager is not None
     assert machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
-    assert [(info.base_offset, info.end_offset) for info in log.segments()] == before
+    assert [(info.base_offset, info.end_offset) for info in log.reader.segments()] == before
     assert [record.offset for record in read_local(log)] == [0, 1, 50, 51, 90]
     log.check()
 
@@ -294,7 +293,7 @@ def test_progress_says_how_far_it_is() -> None:
     moving = MovingLog()
     seen: list[MoveProgress] = []
     move = moving.begin(lambda _: seen.append(move.progress))
-    size_bytes = moving.log.size_bytes
+    size_bytes = moving.log.local_log.segments.size_bytes
     assert move.progress == MoveProgress(PARTITION, DATA_DIR, OTHER_DIR, MoveState.WAITING, 0, size_bytes, "")
     assert move.run() is MoveState.DONE
     assert all(one.state is MoveState.COPYING for one in seen)
@@ -320,7 +319,7 @@ def test_a_move_waits_for_its_throttle() -> None:
         assert running.result() is MoveState.DONE
     # All but the last bit, which is copied under the log's locks, and what is paid at once.
     assert throttler.max_bytes_per_s == 1000
-    assert moved_s[0] > (moving.log.size_bytes - 3 * 1024) / 1000 - 1
+    assert moved_s[0] > (moving.log.local_log.segments.size_bytes - 3 * 1024) / 1000 - 1
 
 
 def test_a_move_is_cancelled_before_it_begins() -> None:
@@ -369,14 +368,16 @@ def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
         interrupting = Interrupting(pool, moving, works[kind])
         move = moving.begin(interrupting)
         assert move.run() is MoveState.CANCELLED
-    assert log.directory == PARTITION_DIR
+    assert log.local_log.directory == PARTITION_DIR
     # A process that stops leaves the wish to the next one.
     entry = read_manifest(moving.disk, OTHER_DIR).partitions.get(PARTITION)
     is_wish = kind == "close"
     assert entry == (PartitionEntry(TOPIC_ID, PartitionState.INCOMING, 0, 1) if is_wish else None)
     assert moving.disk.exists(OTHER_PARTITION_DIR) == is_wish
     if kind in ("cancel", "truncate", "start anew"):
-        assert {"truncate": 20, "start anew": 500}.get(kind, log.log_end_offset) >= log.log_end_offset
+        assert {"truncate": 20, "start anew": 500}.get(
+            kind, log.offsets.log_end_offset
+        ) >= log.offsets.log_end_offset
         moving.log.check()
 
 
@@ -464,11 +465,11 @@ def test_what_other_moves_still_take_is_not_free() -> None:
             moving.manager.cordon(elsewhere)
             log = moving.manager.open_log(partition, TOPIC_ID, moving.config)
             moving.manager.cordon(elsewhere, is_cordoned=False)
-            log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
+            log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
         return moving
 
     rehearsal = with_second(1 << 40)
-    sizes = [rehearsal.manager.log(one).size_bytes for one in (PARTITION, second)]
+    sizes = [rehearsal.manager.log(one).local_log.segments.size_bytes for one in (PARTITION, second)]
     moving = with_second(sum(sizes) - 1)
     first = moving.begin()
     with pytest.raises(DataDirectoryError, match="less free space") as failure:

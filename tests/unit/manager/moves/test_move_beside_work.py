@@ -68,10 +68,10 @@ class Beside:
         number[0] += 1
         values = [b"%d:%d:%d" % (writer, number[0], index) for index in range(RECORDS_PER_APPEND)]
         batch = encode_batch([Record(0, 1000 + number[0], b"key", value) for value in values])
-        info = self.log.append_as_leader(batch, 1)
+        info = self.log.appender.append_as_leader(batch, 1)
         if number[0] % 5 == 0:
-            assert self.log.flush() > info.last_offset
-            assert self.log.high_watermark > info.last_offset
+            assert self.log.flusher.flush() > info.last_offset
+            assert self.log.offsets.high_watermark > info.last_offset
         with self._lock:
             for offset, value in zip(range(info.base_offset, info.last_offset + 1), values, strict=True):
                 assert offset not in self.placed, "an offset is given once"
@@ -79,12 +79,12 @@ class Beside:
 
     def read_all(self, isolation: Isolation) -> None:
         """From the log's start to its end, or until it is overtaken by a deletion."""
-        offset = self.log.log_start_offset
-        while offset < self.log.high_watermark:
+        offset = self.log.offsets.log_start_offset
+        while offset < self.log.offsets.high_watermark:
             try:
-                data = self.log.read(offset, 700, isolation)
+                data = self.log.reader.read(offset, 700, isolation)
             except OffsetOutOfRangeError:
-                assert self.log.log_start_offset > offset
+                assert self.log.offsets.log_start_offset > offset
                 return
             if not data.batches:
                 return
@@ -94,21 +94,21 @@ class Beside:
             offset = data.next_offset
 
     def look_up(self) -> None:
-        newest = self.log.max_timestamp()
+        newest = self.log.reader.max_timestamp()
         if newest is not None:
-            found = self.log.offset_for_timestamp(newest.timestamp_ms)
-            assert found is not None or self.log.log_start_offset > newest.offset
+            found = self.log.reader.offset_for_timestamp(newest.timestamp_ms)
+            assert found is not None or self.log.offsets.log_start_offset > newest.offset
         # None where the last of them was sealed meanwhile.
-        assert [info.is_active for info in self.log.segments()].count(True) <= 1
+        assert [info.is_active for info in self.log.reader.segments()].count(True) <= 1
         self.log.producers()
 
     def delete(self) -> None:
         """Records that were flushed go, and the segments that held nothing else."""
-        self.log.flush()
-        offset = self.log.recovery_point - 150
-        if offset > self.log.log_start_offset:
+        self.log.flusher.flush()
+        offset = self.log.offsets.recovery_point - 150
+        if offset > self.log.offsets.log_start_offset:
             self.log.increment_log_start_offset(offset)
-        self.log.delete_old_segments()
+        self.log.retention.delete_old_segments()
 
 
 def move_to_and_fro(machine: LogMachine, beside: Beside, paths: tuple[str, str]) -> None:
@@ -116,14 +116,14 @@ def move_to_and_fro(machine: LogMachine, beside: Beside, paths: tuple[str, str])
     before."""
     assert machine.manager is not None
     for number in range(MOVE_COUNT):
-        end_offset = beside.log.log_end_offset
+        end_offset = beside.log.offsets.log_end_offset
         beside.allowed.release(APPENDS_PER_MOVE)
-        while beside.log.log_end_offset < end_offset + APPENDS_PER_MOVE // 2 * RECORDS_PER_APPEND:
+        while beside.log.offsets.log_end_offset < end_offset + APPENDS_PER_MOVE // 2 * RECORDS_PER_APPEND:
             if beside.is_done.is_set():
                 return
         move = machine.manager.begin_move(PARTITION, paths[(number + 1) % 2])
         assert move.run() is MoveState.DONE, move.progress
-        assert beside.log.directory.startswith(paths[(number + 1) % 2])
+        assert beside.log.local_log.directory.startswith(paths[(number + 1) % 2])
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True], ids=["memory", "disk"])
@@ -139,7 +139,7 @@ def test_a_partition_moves_beside_appends_and_reads(tmp_path: Path, is_on_disk: 
         lambda: beside.read_all(Isolation.HIGH_WATERMARK),
         lambda: beside.read_all(Isolation.TXN_COMMITTED),
         beside.look_up,
-        beside.delete if deletes else log.flush,
+        beside.delete if deletes else log.flusher.flush,
         machine.checkpoint,
     ]
     works += [partial(beside.append, writer, [0]) for writer in range(WRITER_COUNT)]
@@ -163,12 +163,16 @@ def test_a_partition_moves_beside_appends_and_reads(tmp_path: Path, is_on_disk: 
 def verify(log: UnifiedLog, beside: Beside) -> None:
     """Exactly what was acknowledged is there, in order."""
     log.check()
-    assert sorted(beside.placed) == list(range(log.log_end_offset))
+    assert sorted(beside.placed) == list(range(log.offsets.log_end_offset))
     found: dict[int, bytes | None] = {}
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        data = log.read(offset, 1 << 20, Isolation.LOG_END)
+    offset = log.offsets.log_start_offset
+    while offset < log.offsets.log_end_offset:
+        data = log.reader.read(offset, 1 << 20, Isolation.LOG_END)
         found |= {record.offset: record.value for record in decode_all(data.batches)}
         offset = data.next_offset
-    kept = {offset: value for offset, value in beside.placed.items() if offset >= log.log_start_offset}
-    assert {offset: value for offset, value in found.items() if offset >= log.log_start_offset} == kept
+    kept = {
+        offset: value for offset, value in beside.placed.items() if offset >= log.offsets.log_start_offset
+    }
+    assert {
+        offset: value for offset, value in found.items() if offset >= log.offsets.log_start_offset
+    } == kept

@@ -37,7 +37,7 @@ def with_holes(base_offsets: tuple[int, ...]) -> LogMachine:
         file.close()
     OffsetCheckpoint(machine.disk, f"{DATA_DIR}/{RECOVERY_POINT_FILE}").write({PARTITION: base_offsets[-1]})
     log = machine.start()
-    assert [one.base_offset for one in log.local_segments] == list(base_offsets)
+    assert [one.base_offset for one in log.local_log.segments] == list(base_offsets)
     return machine
 
 
@@ -52,9 +52,9 @@ def nothing(_: UnifiedLog) -> None:
 
 def grow(log: UnifiedLog) -> None:
     batch = encode_batch([Record(0, 1000, b"k", b"v")])
-    log.append_as_leader(batch, 1)
+    log.appender.append_as_leader(batch, 1)
     log.roll()
-    log.append_as_leader(batch, 1)
+    log.appender.append_as_leader(batch, 1)
 
 
 def delete(log: UnifiedLog) -> None:
@@ -67,26 +67,26 @@ def test_what_lies_behind_a_hole_is_there_after_a_move_and_a_kill(
     monkeypatch: pytest.MonkeyPatch, count: int, at_last: Callable[[UnifiedLog], None]
 ) -> None:
     machine = with_holes(BASES[:count])
-    relocate, calls = UnifiedLog.relocate, list[bool]()
+    relocate, calls = LogCopy.relocate, list[bool]()
 
-    def after_a_change(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
+    def after_a_change(copy: LogCopy, commit: Commit) -> bool:
         if not calls:
             at_last(log)
-        calls.append(relocate(log, copy, commit))
+        calls.append(relocate(copy, commit))
         return calls[-1]
 
-    monkeypatch.setattr(UnifiedLog, "relocate", after_a_change)
+    monkeypatch.setattr(LogCopy, "relocate", after_a_change)
     manager = manager_of(machine)
     log = manager.log(PARTITION)
     assert manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
-    records, end_offset = read_local(log), log.log_end_offset
+    records, end_offset = read_local(log), log.offsets.log_end_offset
     assert end_offset >= BASES[count - 1] + 3
     machine.kill()
     noted = OffsetCheckpoint(machine.disk, f"{OTHER_DIR}/{RECOVERY_POINT_FILE}").read()[PARTITION]
-    assert log.active_base_offset <= noted <= end_offset
+    assert log.local_log.segments.active.base_offset <= noted <= end_offset
     log = machine.start()
     log.check()
-    assert (read_local(log), log.log_end_offset) == (records, end_offset)
+    assert (read_local(log), log.offsets.log_end_offset) == (records, end_offset)
     assert log.recovery_report.remains == ()
 
 
@@ -105,7 +105,7 @@ def test_readers_of_committed_records_get_to_the_end_behind_a_hole(
     manager = manager_of(machine)
     manager.truncate_to(PARTITION, 4)
     log = manager.log(PARTITION)
-    assert [(one.base_offset, one.end_offset) for one in log.local_segments] == [(0, 2), (4, 4)]
+    assert [(one.base_offset, one.end_offset) for one in log.local_log.segments] == [(0, 2), (4, 4)]
     if is_moved:
         assert manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
     machine.disk = history.disk_now(KILLED)
@@ -115,5 +115,9 @@ def test_readers_of_committed_records_get_to_the_end_behind_a_hole(
             OffsetCheckpoint(machine.disk, f"{directory}/{RECOVERY_POINT_FILE}").write({})
     log = machine.start()
     log.check()
-    assert (log.high_watermark, log.last_stable_offset, log.log_end_offset) == (4, 4, 4)
+    assert (log.offsets.high_watermark, log.offsets.last_stable_offset, log.offsets.log_end_offset) == (
+        4,
+        4,
+        4,
+    )
     assert [one.offset for one in read_local(log)] == [1]

@@ -64,13 +64,13 @@ def full(disk: FullFileSystem) -> MovingLog:
 
 def go_on(moving: MovingLog) -> None:
     """The partition serves from the other directory, and all of it is there after a restart."""
-    assert moving.log.directory == OTHER_PARTITION_DIR
+    assert moving.log.local_log.directory == OTHER_PARTITION_DIR
     moving.append()
     moving.ledger.flush(moving.log)
     moving.ledger.verify(moving.log, after_crash=False)
     machine = moving.new_machine(moving.disk.reopened(NOTHING_KEPT), 1)
     log = machine.start()
-    assert log.directory == OTHER_PARTITION_DIR
+    assert log.local_log.directory == OTHER_PARTITION_DIR
     moving.ledger.copy().verify(log, after_crash=True)
 
 
@@ -95,7 +95,7 @@ def test_a_full_disk_without_room_for_a_manifest_keeps_its_log_and_serves_it() -
     assert move.run() is MoveState.FAILED
     assert "the local disk is full" in move.progress.reason
     assert moving.left_over() == []
-    assert moving.log.directory == PARTITION_DIR
+    assert moving.log.local_log.directory == PARTITION_DIR
     moving.ledger.verify(moving.log, after_crash=False)
     disk.fill(None)
     assert moving.begin().run() is MoveState.DONE
@@ -189,7 +189,7 @@ def test_a_start_on_a_full_disk_keeps_the_newer_copy() -> None:
     moving = cut_off(FullFileSystem())
     disk = moving.disk.killed()
     log = moving.new_machine(disk, 1).start()
-    assert log.directory == OTHER_PARTITION_DIR
+    assert log.local_log.directory == OTHER_PARTITION_DIR
     assert not disk.inner.exists(PARTITION_DIR)
     moving.ledger.verify(log, after_crash=True)
 
@@ -208,7 +208,7 @@ def test_the_newer_copy_is_durable_before_the_older_one_goes() -> None:
             moving.new_machine(disk, 1).start()
         for survival in SURVIVALS:
             log = moving.new_machine(FaultyFileSystem(disk.inner.after_crash(survival)), 2).start()
-            places[log.directory] += 1
+            places[log.local_log.directory] += 1
             moving.ledger.copy().verify(log, after_crash=True)
     assert places.keys() == {PARTITION_DIR, OTHER_PARTITION_DIR}
 
@@ -220,7 +220,7 @@ def test_a_start_that_cannot_put_it_away_serves_the_newer_one_and_tries_again(nu
     disk.refused, disk.keeps_files = number, True
     machine = moving.new_machine(disk, 1)
     log = machine.start()
-    assert log.directory == OTHER_PARTITION_DIR
+    assert log.local_log.directory == OTHER_PARTITION_DIR
     assert disk.inner.exists(PARTITION_DIR)
     moving.ledger.copy().verify(log, after_crash=True)
     assert machine.manager is not None
@@ -233,7 +233,7 @@ def test_a_start_that_cannot_put_it_away_serves_the_newer_one_and_tries_again(nu
 def test_no_start_takes_an_older_copy_for_the_partition() -> None:
     """The machine dies anywhere in the move, and the newer copy's disk is away then."""
     rehearsal = full(FullFileSystem())
-    end_offset, other = rehearsal.log.log_end_offset, rehearsal.manager.directories()[1]
+    end_offset, other = rehearsal.log.offsets.log_end_offset, rehearsal.manager.directories()[1]
     first = rehearsal.disk.operation_count + 1
     move_and_remove(rehearsal)
     flip = flip_of(rehearsal.disk.trace)
@@ -254,7 +254,7 @@ def test_no_start_takes_an_older_copy_for_the_partition() -> None:
                 outcomes[str(failure.fields["directory_id"])] += 1
             else:
                 assert operation <= flip, "the newer copy counts"
-                assert log.log_end_offset == end_offset
+                assert log.offsets.log_end_offset == end_offset
                 outcomes["whole"] += 1
     assert outcomes.keys() == {"whole", other.directory_id}
 
@@ -277,5 +277,5 @@ def test_the_disk_of_an_older_copy_that_fails_is_left_alone() -> None:
     moving.machine.clock.advance(RETRY_MS)
     assert moving.files(DATA_DIR).keys() > {f"{PARTITION_DIR.rpartition('/')[2]}/partition.metadata"}
     assert not moving.machine.scheduler.failures
-    assert not moving.log.is_offline
+    assert not moving.log.availability.is_offline
     assert not any(one.startswith(OTHER_DIR) for one in moving.left_over())

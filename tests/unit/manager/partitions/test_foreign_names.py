@@ -118,13 +118,13 @@ def test_files_of_others_in_a_partition_stay() -> None:
 def test_a_name_above_all_offsets_is_none_of_a_log(suffix: str, *, written_by_broker: bool) -> None:
     """It would be its last segment, or its last snapshot."""
     machine = LogMachine(MemoryFileSystem(), LogConfig(), written_by_broker=written_by_broker)
-    machine.start().append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 1)
+    machine.start().appender.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 1)
     machine.stop()
     paths = [f"{PARTITION_DIR}/{offset:020d}{suffix}" for offset in (2**63, 10**20 - 1)]
     for path in paths:
         replace_file(machine.disk, path, b"somebody else's")
     log = machine.start()
     machine.clock.advance(60_000)
-    assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 1)
     for path in paths:
         assert machine.disk.read_file(path) == b"somebody else's"

@@ -61,8 +61,8 @@ class Machine:
 
 def fill(log: UnifiedLog, count: int) -> None:
     for _ in range(count):
-        log.append_as_leader(BATCH, 1)
-    log.flush()
+        log.appender.append_as_leader(BATCH, 1)
+    log.flusher.flush()
 
 
 def wanted(_partition: TopicPartition, _topic_id: UUID | None) -> PartitionClaim:
@@ -93,12 +93,12 @@ def test_it_stays_offline_until_it_is_back(tiered_end_offset: int, is_killed: bo
     machine.process.stop()
     machine.disk.rename("/lost", f"{A}/{P}")
     log = Machine(machine.disk, is_new=False).open_log(tiered_end_offset)
-    assert (log.log_start_offset, log.log_end_offset) == (0, END)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, END)
 
 
 def test_one_that_comes_back_after_a_kill_is_recovered() -> None:
     machine = Machine()
-    machine.manager.log(P).append_as_leader(BATCH, 1)
+    machine.manager.log(P).appender.append_as_leader(BATCH, 1)
     disk = machine.disk.killed()
     disk.rename(f"{A}/{P}", "/lost")
     # This start and this stop say nothing of it.
@@ -106,7 +106,7 @@ def test_one_that_comes_back_after_a_kill_is_recovered() -> None:
     disk.rename("/lost", f"{A}/{P}")
     log = Machine(disk, is_new=False).open_log()
     assert not log.recovery_report.was_clean
-    assert log.log_end_offset == END + 1
+    assert log.offsets.log_end_offset == END + 1
 
 
 def test_an_empty_directory_lets_it_begin_anew_above_its_start_and_at_no_old_recovery_point() -> None:
@@ -118,20 +118,20 @@ def test_an_empty_directory_lets_it_begin_anew_above_its_start_and_at_no_old_rec
     machine = machine.restarted()
     log = machine.open_log()
     # Deleted records stay deleted.
-    assert (log.log_start_offset, log.log_end_offset, log.topic_id) == (2, 2, TOPIC_ID)
-    log.append_as_leader(BATCH, 1)
-    log.append_as_leader(BATCH, 1)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset, log.topic_id) == (2, 2, TOPIC_ID)
+    log.appender.append_as_leader(BATCH, 1)
+    log.appender.append_as_leader(BATCH, 1)
     for survival in SURVIVALS:
         found = Machine(machine.disk.reopened(survival), is_new=False).open_log()
-        assert 2 <= found.log_end_offset <= 4, survival
+        assert 2 <= found.offsets.log_end_offset <= 4, survival
         fill(found, 1)
-        assert found.log_start_offset == 2
+        assert found.offsets.log_start_offset == 2
 
 
 def test_one_of_another_topic_takes_its_name() -> None:
     machine = Machine().lose()
     fill(machine.manager.open_log(P, NEW_ID, CONFIG, is_first_opening=True), 1)
-    assert machine.restarted().open_log(topic_id=NEW_ID).log_end_offset == 1
+    assert machine.restarted().open_log(topic_id=NEW_ID).offsets.log_end_offset == 1
 
 
 def test_a_deleted_topic_is_taken_out_of_the_manifest() -> None:
@@ -140,7 +140,7 @@ def test_a_deleted_topic_is_taken_out_of_the_manifest() -> None:
         machine.open_log()
     assert machine.manager.forget_lost(P)
     assert not listed(machine.disk)
-    assert machine.restarted().open_log(topic_id=NEW_ID).log_end_offset == 0
+    assert machine.restarted().open_log(topic_id=NEW_ID).offsets.log_end_offset == 0
 
 
 def test_one_that_is_there_or_may_be_elsewhere_is_not_lost() -> None:
@@ -170,7 +170,7 @@ def test_a_deleted_partition_is_not_lost(is_full: bool) -> None:
     machine = machine.restarted(is_killed=True)
     assert isinstance(machine.disk, FullFileSystem)
     machine.disk.fill(None)
-    assert machine.open_log(topic_id=NEW_ID).log_end_offset == 0
+    assert machine.open_log(topic_id=NEW_ID).offsets.log_end_offset == 0
 
 
 @pytest.mark.parametrize("reason", ["delete", "fenced", "stray"])
@@ -197,7 +197,7 @@ def test_a_crash_while_one_is_put_away_leaves_all_of_it_or_nothing(reason: str) 
             disk = machine.disk.killed() if survival is None else machine.disk.reopened(survival)
             found = Machine(disk, is_new=False)
             # A stray that was not yet put away, or that is taken back, is whole.
-            outcomes.add(found.open_log(start_offset=1).log_end_offset)
+            outcomes.add(found.open_log(start_offset=1).offsets.log_end_offset)
     assert outcomes == ({END} if reason == "stray" else {1, END})
 
 
@@ -208,8 +208,8 @@ def test_a_power_loss_takes_a_partition_back_as_a_whole() -> None:
         for topic_id in (TOPIC_ID, NEW_ID):
             log = machine.manager.open_log(P, topic_id, CONFIG, is_first_opening=True)
             machine.manager.checkpoint()
-            log.append_as_leader(BATCH, 1)
-            log.flush()
+            log.appender.append_as_leader(BATCH, 1)
+            log.flusher.flush()
             log.increment_log_start_offset(1)
             machine.manager.checkpoint()
             if topic_id == TOPIC_ID:
@@ -229,6 +229,6 @@ def test_a_power_loss_takes_a_partition_back_as_a_whole() -> None:
             # The topic that the catalog has by then.
             is_deleted = any("-delete" in name for name in machine.disk.trace)
             topic_id = NEW_ID if is_deleted else TOPIC_ID
-            assert found.open_log(topic_id=topic_id).log_end_offset <= 1, (operation, part, survival)
+            assert found.open_log(topic_id=topic_id).offsets.log_end_offset <= 1, (operation, part, survival)
             count += 1
     assert count > 200

@@ -38,7 +38,7 @@ def value_of(offset: int) -> bytes:
 
 
 def append(log: UnifiedLog, offset: int) -> None:
-    info = log.append_as_leader(encode_batch([Record(0, 1000, b"key", value_of(offset))]), 1)
+    info = log.appender.append_as_leader(encode_batch([Record(0, 1000, b"key", value_of(offset))]), 1)
     assert info.base_offset == offset
 
 
@@ -49,25 +49,27 @@ def started(disk: FaultyFileSystem, *, is_new: bool = True) -> tuple[LogManager,
     if is_new:
         for offset in range(COUNT):
             append(log, offset)
-        log.flush()
-        assert len(log.local_segments) > 4
+        log.flusher.flush()
+        assert len(log.local_log.segments) > 4
     return manager, log
 
 
 def require_whole(log: UnifiedLog, end_offset: int = COUNT) -> None:
     """Every record from the log's start to its end is read as it was written."""
     log.check()
-    assert log.log_end_offset == end_offset
-    assert log.local_log_start_offset == max(log.log_start_offset, log.local_segments.start_offset)
-    offset = log.log_start_offset
+    assert log.offsets.log_end_offset == end_offset
+    assert log.offsets.local_log_start_offset == max(
+        log.offsets.log_start_offset, log.local_log.segments.start_offset
+    )
+    offset = log.offsets.log_start_offset
     while offset < end_offset:
-        found = log.read(offset, 1, Isolation.LOG_END)
+        found = log.reader.read(offset, 1, Isolation.LOG_END)
         assert value_of(offset) in found.batches
         assert found.next_offset == offset + 1
         offset = found.next_offset
-    if log.log_start_offset:
+    if log.offsets.log_start_offset:
         with pytest.raises(OffsetOutOfRangeError):
-            log.read(log.log_start_offset - 1, 1)
+            log.reader.read(log.offsets.log_start_offset - 1, 1)
 
 
 def refusal_of(work: Callable[[], object]) -> DataDirectoryError | None:
@@ -110,12 +112,12 @@ def test_retention_frees_a_disk_that_has_no_room_for_names(room_bytes: int) -> N
     log.reconfigure(DROP)
     disk.fill(DATA_DIR)
     disk.names_are_full, disk.room_bytes = True, room_bytes
-    count = len(log.local_segments) - 1
-    assert log.delete_old_segments() >= count
-    assert not log.is_offline
+    count = len(log.local_log.segments) - 1
+    assert log.retention.delete_old_segments() >= count
+    assert not log.availability.is_offline
     assert disk.room_bytes > 0
     live = [name for name in names(disk) if name.endswith(".log")]
-    assert len(live) == len(log.local_segments)
+    assert len(live) == len(log.local_log.segments)
     require_whole(log)
     require_whole(started(disk.killed(), is_new=False)[1])
     disk.fill(None)
@@ -134,27 +136,29 @@ def test_whatever_is_refused_while_segments_are_dropped_the_log_goes_on(number: 
         disk = FaultyFileSystem()
         _, log = started(disk)
         log.reconfigure(DROP)
-        segments = log.local_segments
+        segments = log.local_log.segments
         first_operation = disk.operation_count + 1
         disk.fail_at(first_operation + ordinal - 1, number=number)
-        refusal_of(log.delete_old_segments)
+        refusal_of(log.retention.delete_old_segments)
         if disk.operation_count < first_operation + ordinal - 1:
             break
         operation = disk.trace[first_operation + ordinal - 2].split(" ")[0]
         refused.add(operation)
-        assert log.log_start_offset in {segment.base_offset for segment in (*segments, *log.local_segments)}
+        assert log.offsets.log_start_offset in {
+            segment.base_offset for segment in (*segments, *log.local_log.segments)
+        }
         for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
             require_whole(started(found, is_new=False)[1])
-        if log.is_offline:
+        if log.availability.is_offline:
             assert operation in ("open_append", "sync", "close", "sync_directory"), operation
             assert number != errno.EMFILE
             continue
         require_whole(log)
-        log.delete_old_segments()
-        assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
+        log.retention.delete_old_segments()
+        assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
         append(log, COUNT)
         require_whole(log, COUNT + 1)
-        log.flush()
+        log.flusher.flush()
     assert {"rename", "sync_directory"} <= refused
 
 
@@ -162,21 +166,21 @@ def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
     disk = Immutable()
     _, log = started(disk)
     log.reconfigure(DROP)
-    segments = log.local_segments
+    segments = log.local_log.segments
     disk.names = (os.path.basename(segments[2].path),)
-    assert log.delete_old_segments() == 2
-    assert log.local_segments[0] is segments[2]
-    assert log.log_start_offset == segments[2].base_offset
+    assert log.retention.delete_old_segments() == 2
+    assert log.local_log.segments[0] is segments[2]
+    assert log.offsets.log_start_offset == segments[2].base_offset
     require_whole(log)
     with pytest.raises(DataDirectoryError, match="nothing was changed; correct what the reason says"):
-        log.delete_old_segments()
-    assert not log.is_offline
+        log.retention.delete_old_segments()
+    assert not log.availability.is_offline
     require_whole(log)
     append(log, COUNT)
     require_whole(started(disk.killed(), is_new=False)[1], COUNT + 1)
     disk.names = ()
-    log.delete_old_segments()
-    assert log.log_start_offset == log.log_end_offset == COUNT + 1
+    log.retention.delete_old_segments()
+    assert log.offsets.log_start_offset == log.offsets.log_end_offset == COUNT + 1
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -186,17 +190,17 @@ def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
     disk = Immutable()
     _, log = started(disk)
     log.reconfigure(DROP)
-    left = os.path.basename(log.local_segments[1].path).replace(".log", suffix)
+    left = os.path.basename(log.local_log.segments[1].path).replace(".log", suffix)
     disk.names = (left,)
-    log.delete_old_segments()
-    assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
+    log.retention.delete_old_segments()
+    assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
     assert (
         "a file of a deleted segment of orders-0 cannot be removed, and stays until the next" in caplog.text
     )
     assert [name for name in names(disk) if name.endswith(suffix)] == [left]
     append(log, COUNT)
     require_whole(log, COUNT + 1)
-    log.flush()
+    log.flusher.flush()
     caplog.clear()
     disk = disk.killed()
     require_whole(started(disk, is_new=False)[1], COUNT + 1)
@@ -213,8 +217,8 @@ def test_a_producer_snapshot_that_must_stay_keeps_nothing(caplog: pytest.LogCapt
     _, log = started(disk)
     log.reconfigure(DROP)
     disk.names = (".snapshot",)
-    log.delete_old_segments()
-    assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
+    log.retention.delete_old_segments()
+    assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
     assert ".snapshot" in caplog.text
     require_whole(log)
 
@@ -233,8 +237,8 @@ def test_without_a_descriptor_records_are_not_deleted_and_the_log_goes_on(number
             break
         if refusal is not None:
             assert "nothing was changed; correct what the reason says" in refusal.message
-            assert log.log_start_offset == 0
-        assert not log.is_offline
+            assert log.offsets.log_start_offset == 0
+        assert not log.availability.is_offline
         require_whole(log)
         log.increment_log_start_offset(5)
         require_whole(log)
@@ -254,16 +258,16 @@ def test_a_flush_that_opens_no_file_is_made_up_for_by_the_next_one(number: int) 
             append(log, offset)
         first_operation = disk.operation_count + 1
         disk.fail_at(first_operation + ordinal - 1, number=number)
-        refusal = refusal_of(log.flush)
+        refusal = refusal_of(log.flusher.flush)
         if refusal is not None:
             refusal_count += 1
-            assert log.is_offline == (number == errno.ENOSPC)
+            assert log.availability.is_offline == (number == errno.ENOSPC)
             assert ("correct what" in refusal.message) == (number != errno.ENOSPC)
         if disk.operation_count < first_operation + ordinal - 1:
             break
-        if log.is_offline:
+        if log.availability.is_offline:
             continue
-        assert log.flush() == COUNT
+        assert log.flusher.flush() == COUNT
         durable = disk.reopened(Survival(Kept.NONE, Kept.NONE))
         for name in names(disk):
             if name.endswith(".snapshot"):
@@ -278,18 +282,18 @@ def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> No
     _, log = started(disk)
     log.increment_log_start_offset(5)
     first_operation = disk.operation_count
-    count = log.delete_old_segments()
+    count = log.retention.delete_old_segments()
     assert count == 2
     [sync] = [at for at, found in enumerate(disk.trace) if at > first_operation and "sync_directory" in found]
     disk = FaultyFileSystem()
     _, log = started(disk)
     log.increment_log_start_offset(5)
     disk.fail_at(sync + 1, number=errno.EMFILE)
-    assert log.delete_old_segments() == count
-    assert not log.is_offline
+    assert log.retention.delete_old_segments() == count
+    assert not log.availability.is_offline
     require_whole(log)
     assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) != names(disk)
-    log.flush()
+    log.flusher.flush()
     assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) == names(disk)
 
 
@@ -316,7 +320,7 @@ def test_a_partition_is_deleted_where_there_is_no_room_for_its_other_name(can_re
     assert not [path for path in disk.inner.list_directory(DATA_DIR) if path.startswith("orders")]
     disk.fill(None)
     log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
-    assert log.log_end_offset == 0
+    assert log.offsets.log_end_offset == 0
 
 
 class Nameless(FaultyFileSystem):
@@ -333,7 +337,7 @@ def test_a_partition_that_gets_no_other_name_at_all_is_removed_where_it_is() -> 
     disk = Nameless()
     manager, log = started(disk)
     manager.delete_log(PARTITION)
-    assert log.is_closed
+    assert log.availability.is_closed
     assert not [name for name in disk.inner.list_directory(DATA_DIR) if name.startswith("orders")]
     log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
     append(log, 0)
@@ -380,7 +384,7 @@ def test_no_deleted_file_is_left_of_what_was_unlinked_at_once() -> None:
     log.reconfigure(DROP)
     disk.fill(DATA_DIR)
     disk.names_are_full = True
-    log.delete_old_segments()
+    log.retention.delete_old_segments()
     machine.clock.advance(KEEP.file_delete_delay_ms)
     assert not [name for name in names(disk) if name.endswith(DELETED_SUFFIX)]
     require_whole(log)

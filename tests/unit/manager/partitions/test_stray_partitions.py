@@ -58,8 +58,8 @@ def claim_all(_partition: TopicPartition, _topic_id: UUID | None) -> PartitionCl
 def fill(manager: LogManager, partition: TopicPartition, topic_id: UUID, count: int = 3) -> None:
     log = manager.open_log(partition, topic_id, CONFIG)
     for _ in range(count):
-        log.append_as_leader(BATCH, 1)
-    log.flush()
+        log.appender.append_as_leader(BATCH, 1)
+    log.flusher.flush()
 
 
 def machine_with_ghost(disk: FileSystem | None = None, *dirs: str) -> LogMachine:
@@ -141,7 +141,7 @@ def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there(survival: Surviva
         assert is_aside or machine.disk.exists(f"{A}/{GHOST}")
         # Whoever knows the topic has its records, either way, but for those that were deleted.
         log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
-        assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+        assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
     assert operation > 3
     assert outcomes == {False, True}
 
@@ -154,7 +154,7 @@ def test_a_topic_that_is_known_again_has_its_log_again_with_all_that_is_known_of
     machine.stop()
     manager = restarted(machine)
     log = manager.open_log(GHOST, GHOST_ID, CONFIG)
-    assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
     assert not log.recovery_report.was_clean, "it was never closed"
     assert "is taken back" in caplog.text
     assert (strays_in(machine.disk), manager.directories()[0].set_aside_count) == ([], 0)
@@ -194,7 +194,7 @@ def test_where_it_starts_is_kept_with_it_whoever_has_the_name_meanwhile(
     for start_offset in (1, 2):
         manager = machine.open()
         log = manager.open_log(GHOST, GHOST_ID, CONFIG)
-        assert (log.log_start_offset, log.log_end_offset) == (start_offset, 3)
+        assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (start_offset, 3)
         assert read_manifest(machine.disk, A).aside == {}
         # What is deleted since then is known the next time.
         log.increment_log_start_offset(2)
@@ -240,7 +240,7 @@ def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there(survival: Surviv
             break
         outcomes.add(bool(strays_in(machine.disk)))
         log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
-        assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+        assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
     assert operation > 20
     assert outcomes == {False, True}
 
@@ -256,7 +256,7 @@ def test_one_that_is_taken_back_was_closed_by_nobody() -> None:
     machine.stop()
     assert machine.disk.exists(f"{A}/{MARKER}")
     log = restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
-    assert (log.log_start_offset, log.log_end_offset) == (1, 5)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 5)
 
 
 def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -274,21 +274,21 @@ def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.L
     assert strays_in(disk) == []
     disk.fill(None)
     log = manager.open_log(GHOST, GHOST_ID, CONFIG)
-    assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
 
 
 def test_another_topic_of_the_name_does_not_get_it() -> None:
     machine = machine_with_ghost()
     manager = restarted(machine)
     log = manager.open_log(GHOST, OTHER_ID, CONFIG)
-    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 0)
     assert len(strays_in(machine.disk)) == 1
 
 
 def test_one_that_was_just_created_does_not_get_it() -> None:
     machine = machine_with_ghost()
     manager = restarted(machine)
-    assert manager.open_log(GHOST, GHOST_ID, CONFIG, is_first_opening=True).log_end_offset == 0
+    assert manager.open_log(GHOST, GHOST_ID, CONFIG, is_first_opening=True).offsets.log_end_offset == 0
     assert len(strays_in(machine.disk)) == 1
 
 

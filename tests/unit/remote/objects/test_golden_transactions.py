@@ -63,12 +63,12 @@ def uploaded(name: str, max_object_bytes: int) -> Uploaded:
     log = logs.logs[TopicPartition("t", 0)]
     for path in sorted(directory(name).glob("*.log")):
         log.roll()
-        log.append_as_follower(path.read_bytes())
+        log.appender.append_as_follower(path.read_bytes())
     logs.seal()
     assert not logs.upload().failed
-    assert log.tiered_end_offset == log.log_end_offset
-    log.delete_local_segments(ignore_retention=True)
-    assert log.local_log_start_offset == log.log_end_offset
+    assert log.offsets.tiered_end_offset == log.offsets.log_end_offset
+    log.retention.delete_local_segments(ignore_retention=True)
+    assert log.offsets.local_log_start_offset == log.offsets.log_end_offset
     return Uploaded(logs, log, TopicIdPartition(topic.topic_id, 0))
 
 
@@ -82,7 +82,7 @@ def test_what_kafka_read_is_read_from_the_object_store(
     for max_bytes in (0, 1 << 20):
         records: list[Record] = []
         offset = 0
-        while offset < found.log.tiered_end_offset:
+        while offset < found.log.offsets.tiered_end_offset:
             data = found.logs.reader.read(found.tip, offset, max_bytes, ISOLATIONS[isolation])
             records += committed_records(data, offset)
             assert data.next_offset > offset

@@ -42,7 +42,7 @@ class Bucket:
         logs = self.server()
         logs.create_topic("t", 1)
         for batch in batches:
-            logs.logs[T0].append_as_leader(batch, logs.claimed.epoch)
+            logs.logs[T0].appender.append_as_leader(batch, logs.claimed.epoch)
             logs.logs[T0].roll()
         logs.seal()
         logs.upload()
@@ -56,7 +56,7 @@ def batch(sequence: int, count: int = 2, *, producer_id: int = 7, is_transaction
 
 
 def append(logs: TieredLogs, data: bytes) -> tuple[int, int]:
-    info = logs.logs[T0].append_as_leader(data, logs.claimed.epoch)
+    info = logs.logs[T0].appender.append_as_leader(data, logs.claimed.epoch)
     return info.base_offset, info.last_offset
 
 
@@ -64,9 +64,9 @@ def test_a_batch_that_comes_again_is_answered_as_the_first_time() -> None:
     bucket = Bucket()
     bucket.with_records(batch(0), batch(2), batch(4))
     logs = bucket.server()
-    assert logs.logs[T0].log_end_offset == 6
+    assert logs.logs[T0].offsets.log_end_offset == 6
     assert append(logs, batch(4)) == (4, 5)
-    assert logs.logs[T0].log_end_offset == 6, "it is not stored twice"
+    assert logs.logs[T0].offsets.log_end_offset == 6, "it is not stored twice"
     with pytest.raises(OutOfOrderSequenceError):
         append(logs, batch(9))
     assert append(logs, batch(6)) == (6, 7)
@@ -118,7 +118,7 @@ def test_a_restart_asks_for_nothing_that_is_known() -> None:
 def test_a_log_that_knows_itself_is_told_nothing() -> None:
     bucket = Bucket()
     logs = bucket.with_records(batch(0))
-    logs.logs[T0].delete_local_segments(ignore_retention=True)
+    logs.logs[T0].retention.delete_local_segments(ignore_retention=True)
     assert not logs.logs[T0].state_transfer.is_restorable
     assert append(logs, batch(0)) == (0, 1)
 

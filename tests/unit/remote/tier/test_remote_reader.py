@@ -325,13 +325,13 @@ def test_committed_reads_ask_only_the_slices_that_may_hold_a_marker() -> None:
     (log,) = logs.logs.values()
 
     def append(producer: BatchProducer) -> None:
-        log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")], producer=producer), 1)
+        log.appender.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")], producer=producer), 1)
         log.roll()
 
     for sequence in range(3):
         append(BatchProducer(7, 0, sequence, is_transactional=True))
         append(BatchProducer(9, 0, sequence))
-    log.append_end_transaction_marker(7, 0, 0, committed=False, leader_epoch=1)
+    log.appender.append_end_transaction_marker(7, 0, 0, committed=False, leader_epoch=1)
     append(BatchProducer(9, 0, 3))
     logs.seal()
     logs.upload()

@@ -145,7 +145,7 @@ class World:
 
     def check_starts_at(self, offset: int) -> None:
         partition = self.logs.metadata.refresh().partition(self.tip)
-        assert (partition.log_start_offset, self.log.log_start_offset) == (offset, offset)
+        assert (partition.log_start_offset, self.log.offsets.log_start_offset) == (offset, offset)
         self.logs.metadata.check()
         self.log.check()
 
@@ -226,7 +226,7 @@ def test_nothing_expires_for(reason: str) -> None:
         world.logs.metadata.claim("somebody else", SequentialIds(9).uuid())
         with pytest.raises(FencedError):
             world.retain()
-        assert world.log.log_start_offset == 0
+        assert world.log.offsets.log_start_offset == 0
     else:
         report = world.retain()
         assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
@@ -237,7 +237,7 @@ def test_size_counts_all_tiers_and_segments_go_that_were_never_uploaded() -> Non
     world = World({"retention.bytes": "400", "retention.ms": "-1"})
     for number in range(6):
         world.append(upload=number < 3)
-    size_bytes = world.log.segments()[0].size_bytes
+    size_bytes = world.log.reader.segments()[0].size_bytes
     assert 150 < size_bytes < 200
     # 400 bytes stay with three segments; slices and local segments count alike.
     assert world.retain().advanced == ((TopicPartition("t", 0), 3),)
@@ -267,13 +267,13 @@ def test_no_record_that_is_young_enough_goes_and_in_time_all_do(data: st.DataObj
         elif step == "o":
             world.upload_one_object()
         elif step == "d":
-            world.delete_records(data.draw(st.integers(world.log.log_start_offset, len(ages_ms))))
+            world.delete_records(data.draw(st.integers(world.log.offsets.log_start_offset, len(ages_ms))))
         elif step == "l":
-            world.log.delete_local_segments(ignore_retention=True)
+            world.log.retention.delete_local_segments(ignore_retention=True)
         else:
-            before = world.log.log_start_offset
+            before = world.log.offsets.log_start_offset
             world.retain()
-            after = world.log.log_start_offset
+            after = world.log.offsets.log_start_offset
             assert all(age_ms > HOUR_MS for age_ms in ages_ms[before:after])
     world.logs.seal()
     world.clock.advance(HOUR_MS + 1)
@@ -287,14 +287,14 @@ def test_what_is_uploaded_and_dropped_here_during_a_pass_is_not_missed(
     world = World({"retention.ms": str(HOUR_MS)})
     world.append(upload=False)
     world.append(age_ms=2 * HOUR_MS, upload=False)
-    segments = world.log.segments
+    segments = world.log.reader.segments
 
     def segments_after_upload() -> tuple[SegmentInfo, ...]:
         world.logs.upload()
-        world.log.delete_local_segments(ignore_retention=True)
+        world.log.retention.delete_local_segments(ignore_retention=True)
         return segments()
 
-    monkeypatch.setattr(world.log, "segments", segments_after_upload)
+    monkeypatch.setattr(world.log.reader, "segments", segments_after_upload)
     assert world.retain().advanced == ()
     world.check_starts_at(0)
 
@@ -304,7 +304,7 @@ def test_the_high_watermark_is_not_passed() -> None:
     world.logs.append(world.log, [Record(0, world.clock.now_ms(), b"k", b"v")])
     world.log.roll()
     world.clock.advance(10)
-    assert world.log.high_watermark == 0
+    assert world.log.offsets.high_watermark == 0
     assert world.retain().advanced == ()
 
 
@@ -313,7 +313,7 @@ def test_a_topic_that_was_cut_before_it_was_tiered_starts_where_it_was_cut() -> 
     for _ in range(2):
         world.append(upload=False)
     world.log.increment_log_start_offset(1)
-    world.log.delete_local_segments()
+    world.log.retention.delete_local_segments()
     assert world.logs.upload().failed, "there is a gap below the local log"
     world.retain()
     world.check_starts_at(1)
@@ -341,7 +341,7 @@ def test_what_is_on_this_disk_only_does_not_go_by_an_age_that_is_damaged() -> No
     world.append()
     for _ in range(3):
         world.append(upload=False)
-    path = f"{world.log.directory}/{2:020d}.log"
+    path = f"{world.log.local_log.directory}/{2:020d}.log"
     data = bytearray(world.disk.read_file(path))
     data[MAX_TIMESTAMP_POSITION + 7] ^= 1
     file = world.disk.open_append(path)
@@ -352,8 +352,8 @@ def test_what_is_on_this_disk_only_does_not_go_by_an_age_that_is_damaged() -> No
         (failed,) = world.retain().failed
         assert isinstance(failed.error, CorruptRecordError)
         partition = world.logs.metadata.refresh().partition(world.tip)
-        assert partition.log_start_offset == world.log.log_start_offset == 2
+        assert partition.log_start_offset == world.log.offsets.log_start_offset == 2
     # By size it goes as every other: a disk must not grow without end.
-    world.log.reconfigure(dataclasses.replace(world.log.config, retention_bytes=0))
+    world.log.reconfigure(dataclasses.replace(world.log.local_log.config, retention_bytes=0))
     world.retain()
     assert world.logs.metadata.refresh().partition(world.tip).log_start_offset == 4

@@ -76,7 +76,7 @@ def check_all_tiered(logs: TieredLogs, expected: Contents) -> None:
     for name, records in expected.items():
         log = logs.logs[name]
         assert logs.tiered_records(log) == records
-        assert log.tiered_end_offset == log.log_end_offset
+        assert log.offsets.tiered_end_offset == log.offsets.log_end_offset
     for object_name, found in logs.metadata.state().objects.items():
         assert object_name == found.ref.name
         verify_object(logs.store, logs.metadata.layout, found.ref)
@@ -98,7 +98,7 @@ def test_what_was_appended_is_tiered_once(
     report = logs.upload()
     assert (report.refused, report.failed) == ([], [])
     check_all_tiered(logs, expected)
-    assert report.data_bytes == sum(log.size_bytes for log in logs.logs.values())
+    assert report.data_bytes == sum(log.local_log.segments.size_bytes for log in logs.logs.values())
     assert report.object_count == len(logs.metadata.state().objects)
     assert report.slice_count == sum(found.live_slices for found in logs.metadata.state().objects.values())
     for found in logs.metadata.state().objects.values():
@@ -120,7 +120,7 @@ def test_where_a_spool_has_no_room_objects_are_so_small_that_they_need_none(*, i
     logs.create_topic("t", 2, {"cleanup.policy": "compact"})
     expected = fill(logs, [100, 50])
     logs.seal()
-    data_bytes = sum(log.size_bytes for log in logs.logs.values())
+    data_bytes = sum(log.local_log.segments.size_bytes for log in logs.logs.values())
     assert data_bytes > 4000
     if is_full:
         disk.fill("/spool")
@@ -138,7 +138,7 @@ def test_the_active_segment_and_what_is_not_fsynced_stay_here() -> None:
     assert logs.upload().object_count == 0
     log.roll()
     assert logs.upload().object_count == 0, "rolled, but this disk could still lose it"
-    log.flush()
+    log.flusher.flush()
     assert logs.upload().object_count == 1
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
     for name, log in logs.logs.items():
         kept = expected[name][:4] if name == damaged else expected[name]
         assert logs.tiered_records(log) == kept
-        assert log.tiered_end_offset == len(kept)
+        assert log.offsets.tiered_end_offset == len(kept)
     # Damage is not forgotten and does not spread: the next pass says it again.
     assert [again.topic_partition for again in logs.upload().failed] == [damaged]
 
@@ -201,7 +201,7 @@ def test_another_owner_is_noticed_before_anything_counts() -> None:
     with pytest.raises(FencedError):
         logs.upload()
     (log,) = logs.logs.values()
-    assert log.tiered_end_offset == 0
+    assert log.offsets.tiered_end_offset == 0
 
 
 def test_a_slice_that_is_refused_does_not_count() -> None:
@@ -217,7 +217,7 @@ def test_a_slice_that_is_refused_does_not_count() -> None:
     report = logs.upload()
     # The slice that would follow in the next object is not even sent.
     assert [refused.topic_partition for refused in report.refused] == [deleted.topic_partition]
-    assert (deleted.tiered_end_offset, kept.tiered_end_offset) == (0, 4)
+    assert (deleted.offsets.tiered_end_offset, kept.offsets.tiered_end_offset) == (0, 4)
     assert report.object_count == len(logs.metadata.state().objects)
     assert report.slice_count == sum(found.live_slices for found in logs.metadata.state().objects.values())
 
@@ -246,7 +246,7 @@ def test_a_commit_that_turns_out_to_have_landed_is_not_sent_again() -> None:
     plan.append(falls_silent)
     with pytest.raises(StoreUnavailableError):
         logs.upload()
-    assert [log.tiered_end_offset for log in logs.logs.values()] == [0, 0]
+    assert [log.offsets.tiered_end_offset for log in logs.logs.values()] == [0, 0]
     plan.clear()
     assert logs.upload() == UploadReport()
     check_all_tiered(logs, expected)
@@ -272,7 +272,7 @@ def test_a_gap_below_the_local_log_is_reported() -> None:
     fill(logs, [2])
     logs.seal()
     log.increment_log_start_offset(4)
-    log.delete_local_segments()
+    log.retention.delete_local_segments()
     logs.append(log, [record(1)])
     logs.seal()
     (failed,) = logs.upload().failed

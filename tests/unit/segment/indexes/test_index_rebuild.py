@@ -10,6 +10,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
@@ -53,9 +54,7 @@ def test_the_highest_time_is_known_right_after_it(
     found = LogSegment(
         SegmentResources.over(disk),
         "/d",
-        segment.base_offset,
-        end_offset=segment.end_offset,
-        size_bytes=segment.size_bytes,
+        SegmentExtent(segment.base_offset, segment.end_offset, segment.size_bytes),
         created_ms=0,
         index_interval_bytes=interval_bytes,
         indexes=None,

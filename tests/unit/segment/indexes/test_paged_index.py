@@ -12,7 +12,6 @@ from functools import partial
 from typing import TypeAlias
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -357,6 +356,8 @@ def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
     assert len(reads(disk, lambda: other.page(0, PAGE_BYTES))) == 1
     cache.check()
     # A page that is larger than all the room is kept all the same, alone.
-    small = IndexFile(cache_on(disk, max_bytes=1), PATH, PAGE_BYTES, [crc32c(bytes(PAGE_BYTES))])
+    small = IndexFile(
+        cache_on(disk, max_bytes=1), PATH, PAGE_BYTES, IndexSeal.of(bytes(PAGE_BYTES), PAGE_BYTES).page_crcs
+    )
     for _ in range(2):
         assert len(reads(disk, lambda: small.page(0, PAGE_BYTES))) <= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ from stratalog.base.errors import (
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import Appended, AppendSession, PendingAppend, SessionBrokenError
 from stratalog.server.rpc.request_memory import RequestMemory
@@ -44,9 +45,10 @@ class HandExecutor(Executor):
 
 
 class FakeLog:
-    """Takes everything but BAD; one offset a request. Tells what it was asked for."""
+    """Takes everything but BAD, one offset a request, and lists the calls. It is its own parts."""
 
     def __init__(self) -> None:
+        self.appender = self.flusher = self.offsets = self
         self.calls: list[str] = []
         self.stored: list[bytes] = []
         self.recovery_point = 0
@@ -91,7 +93,7 @@ class Bench:
         self.advances = 0
         self.memory = RequestMemory(1000)
         self.writer = PartitionWriter(
-            self.loop, self.executor, self.log, leader_epoch, ensure_heard, self._advance
+            self.loop, self.executor, cast(UnifiedLog, self.log), leader_epoch, ensure_heard, self._advance
         )
 
     def _advance(self) -> None:
@@ -363,7 +365,8 @@ async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
         if len(bench.log.stored) == 2:
             raise ZeroDivisionError
 
-    bench.writer = PartitionWriter(bench.loop, bench.executor, bench.log, lambda: EPOCH, None, advance)
+    log = cast(UnifiedLog, bench.log)
+    bench.writer = PartitionWriter(bench.loop, bench.executor, log, lambda: EPOCH, None, advance)
     session = AppendSession()
     answered, failed = bench.append(b"1", session=session), bench.append(b"2", session=session)
     await bench.run_all()

@@ -24,18 +24,18 @@ def restore_log(log: UnifiedLog, reader: RemoteReader) -> bool:
     One GET, or none where the log is complete. Raises DataDirectoryError where the store's object is damaged
     or the disk fails, StoreError.
     """
-    if not log.config.remote_storage_enable or not log.state_transfer.is_restorable:
+    if not log.local_log.config.remote_storage_enable or not log.state_transfer.is_restorable:
         return False
     try:
         state = reader.state_at_end(TopicIdPartition(log.topic_id, log.topic_partition.partition))
-        if state is None or state.producers.end_offset != log.log_end_offset:
+        if state is None or state.producers.end_offset != log.offsets.log_end_offset:
             return False
         log.state_transfer.restore(state.producers, [EpochEntry(*epoch) for epoch in state.leader_epochs])
     except (StoreCorruptError, CorruptRecordError) as damage:
         raise DataDirectoryError(
             "the producers of an empty log cannot be restored, because the object store is damaged; restore"
             " the object from a copy",
-            path=log.directory,
+            path=log.local_log.directory,
             reason=str(damage),
         ) from damage
     return True

@@ -53,16 +53,16 @@ class PartitionUpload:
         self.error: LogStoreError | None = None
         """Why the upload stopped before its end."""
         self.next_offset = tiered_end_offset
-        self._sources: deque[SegmentSource] = deque(log.upload_candidates(tiered_end_offset))
-        if self._sources and log.local_log_start_offset > tiered_end_offset:
+        self._sources: deque[SegmentSource] = deque(log.reader.upload_candidates(tiered_end_offset))
+        if self._sources and log.offsets.local_log_start_offset > tiered_end_offset:
             raise OffsetOutOfRangeError(
                 "the local log begins behind the tiered end; advance the log start over the gap",
                 offset=tiered_end_offset,
-                log_start_offset=log.local_log_start_offset,
-                log_end_offset=log.log_end_offset,
+                log_start_offset=log.offsets.local_log_start_offset,
+                log_end_offset=log.offsets.log_end_offset,
             )
         # The bucket must never hold records that this disk could still lose.
-        assert all(source.end_offset <= log.recovery_point for source in self._sources)
+        assert all(source.end_offset <= log.offsets.recovery_point for source in self._sources)
         self._state = SliceProducers(log.state_transfer, tiered_end_offset) if self._sources else None
         self._position = self._sources[0].first_position if self._sources else 0
         """Position in the file of the first source."""
@@ -155,7 +155,7 @@ class PartitionUpload:
         return memoryview(data)[:whole_bytes]
 
     def _read_exactly(self, size_bytes: int) -> bytes:
-        data = self.candidate.log.read_segment(self._sources[0], self._position, size_bytes)
+        data = self.candidate.log.reader.read_segment(self._sources[0], self._position, size_bytes)
         if len(data) != size_bytes:
             raise CorruptRecordError(
                 "a segment is shorter than the log says; restore it from a copy", position=self._position

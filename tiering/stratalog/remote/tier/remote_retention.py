@@ -111,7 +111,7 @@ class RemoteRetention:
         moved: dict[TopicIdPartition, UnifiedLog] = {}
         failed: list[FailedRetention] = []
         for log in logs:
-            config = log.config
+            config = log.local_log.config
             if not config.remote_storage_enable:
                 continue
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
@@ -146,8 +146,8 @@ class RemoteRetention:
         """
         # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
         # both; in the other order it would be in neither and leave a hole in the row.
-        local_log_start_offset = log.local_log_start_offset
-        segments = log.segments()
+        local_log_start_offset = log.offsets.local_log_start_offset
+        segments = log.reader.segments()
         partition = self._metadata.state().partition(tip)
         slice_units = list(_slice_units(partition))
         offset = log_start_after(
@@ -157,7 +157,7 @@ class RemoteRetention:
         if offset is not None and offset > partition.tiered_end_offset:
             # These records are in no other place. A segment deleted meanwhile is in the store, or below the
             # start.
-            proven = {segment.base_offset: segment for segment in log.segments(offset)}
+            proven = {segment.base_offset: segment for segment in log.reader.segments(offset)}
             segments = tuple(proven.get(segment.base_offset, segment) for segment in segments)
             damage = next((segment.damage for segment in segments if segment.damage is not None), None)
             offset = log_start_after(
@@ -168,7 +168,7 @@ class RemoteRetention:
             offset = max(offset or 0, local_log_start_offset)
         if offset is None:
             return None, damage
-        offset = min(offset, log.high_watermark)
+        offset = min(offset, log.offsets.high_watermark)
         return (offset if offset > partition.log_start_offset else None), damage
 
 
@@ -204,7 +204,7 @@ def _pending_bytes(log: UnifiedLog, segment: SegmentInfo, tiered_end_offset: int
 
     0 where it may not be uploaded yet: with too small a size `retention.bytes` deletes too little.
     """
-    for source in log.upload_candidates(tiered_end_offset):
+    for source in log.reader.upload_candidates(tiered_end_offset):
         if source.segment_base_offset == segment.base_offset:
             return source.size_bytes
     return 0

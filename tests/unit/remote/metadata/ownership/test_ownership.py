@@ -67,7 +67,7 @@ def first_run(world: World) -> tuple[TopicEntry, list[Record], list[Record]]:
 def reopened(logs: TieredLogs, topic: TopicEntry) -> ReconciledLog:
     found = logs.open_topic(topic)[NAME]
     found.log.check()
-    assert found.log.tiered_end_offset == 3
+    assert found.log.offsets.tiered_end_offset == 3
     return found
 
 
@@ -77,7 +77,7 @@ def test_the_same_directory_goes_on_with_its_tail() -> None:
     logs = world.start()
     assert logs.claimed.trusted_epoch < logs.claimed.epoch
     found = reopened(logs, topic)
-    assert (found.reason, found.set_aside_path, found.log.log_end_offset) == ("", None, 5)
+    assert (found.reason, found.set_aside_path, found.log.offsets.log_end_offset) == ("", None, 5)
 
 
 def test_another_directory_begins_empty_at_the_tiered_end() -> None:
@@ -86,7 +86,11 @@ def test_another_directory_begins_empty_at_the_tiered_end() -> None:
     logs = world.start(world.other_disk)
     assert logs.claimed.trusted_epoch == logs.claimed.epoch
     found = reopened(logs, topic)
-    assert (found.set_aside_path, found.log.local_log_start_offset, found.log.log_end_offset) == (None, 3, 3)
+    assert (
+        found.set_aside_path,
+        found.log.offsets.local_log_start_offset,
+        found.log.offsets.log_end_offset,
+    ) == (None, 3, 3)
     assert logs.tiered_records(found.log) == tiered
     assert [record.offset for record in append(logs, 1)] == [3]
 
@@ -105,7 +109,7 @@ def test_a_former_owner_sets_its_logs_aside_and_keeps_them() -> None:
     assert found.set_aside_path is not None
     assert found.set_aside_path.endswith("fenced")
     assert "00000000000000000003.log" in world.disk.list_directory(found.set_aside_path)
-    assert (found.log.local_log_start_offset, found.log.log_end_offset) == (3, 3)
+    assert (found.log.offsets.local_log_start_offset, found.log.offsets.log_end_offset) == (3, 3)
 
 
 def test_a_start_that_died_before_it_looked_at_the_logs_makes_none_of_them_good() -> None:
@@ -127,7 +131,7 @@ def test_a_start_that_died_before_it_looked_at_the_logs_makes_none_of_them_good(
         logs = world.start()
         assert (logs.claimed.epoch, logs.claimed.trusted_epoch) == (epoch, 3)
         found = reopened(logs, topic)
-        assert (found.reason, found.log.log_end_offset) == ("", 5)
+        assert (found.reason, found.log.offsets.log_end_offset) == ("", 5)
         logs.close()
 
 
@@ -147,8 +151,8 @@ def test_a_log_that_ends_before_the_tiered_end_is_set_aside() -> None:
     topic, tiered, _ = first_run(world)
     logs = world.start()
     log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
-    log.truncate_fully_and_start_at(0)
-    log.append_as_leader(one_batch(), 1)
+    log.truncation.truncate_fully_and_start_at(0)
+    log.appender.append_as_leader(one_batch(), 1)
     logs.close()
     logs = world.start()
     found = reopened(logs, topic)
@@ -162,12 +166,12 @@ def test_a_log_that_was_restored_as_it_was_goes_on() -> None:
     topic, _, _ = first_run(world)
     logs = world.start()
     log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
-    batches = log.read(0, 1 << 20).batches + log.read(3, 1 << 20).batches
-    log.truncate_fully_and_start_at(0)
-    log.append_as_follower(batches)
+    batches = log.reader.read(0, 1 << 20).batches + log.reader.read(3, 1 << 20).batches
+    log.truncation.truncate_fully_and_start_at(0)
+    log.appender.append_as_follower(batches)
     logs.close()
     found = reopened(world.start(), topic)
-    assert (found.reason, found.log.log_end_offset) == ("", 5)
+    assert (found.reason, found.log.offsets.log_end_offset) == ("", 5)
 
 
 def test_a_log_of_this_owner_that_contradicts_the_store_is_a_matter_for_a_human() -> None:
@@ -176,8 +180,8 @@ def test_a_log_of_this_owner_that_contradicts_the_store_is_a_matter_for_a_human(
     topic, _, _ = first_run(world)
     logs = world.start()
     log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
-    log.truncate_fully_and_start_at(0)
-    log.append_as_leader(one_batch(b"other", count=5), 1)
+    log.truncation.truncate_fully_and_start_at(0)
+    log.appender.append_as_leader(one_batch(b"other", count=5), 1)
     logs.close()
     before = contents(world.disk)
     logs = world.start()
@@ -213,7 +217,7 @@ def test_no_damage_is_taken_for_another_owner(had_other_owner: bool) -> None:
                 continue
             assert (found.reason, found.set_aside_path) == ("", None), (path, bit)
             if base_offset == 0:
-                assert decode_all(found.log.read(3, 1000).batches) == local, (path, bit)
+                assert decode_all(found.log.reader.read(3, 1000).batches) == local, (path, bit)
                 is_served.add(True)
     assert is_served == {False, True}, "damaged records that the store has do not keep the rest from readers"
 
@@ -223,10 +227,14 @@ def test_a_log_without_the_tiered_part_goes_on() -> None:
     topic, _, _ = first_run(world)
     logs = world.start()
     logs.open_topic(topic)
-    logs.logs[NAME].delete_local_segments(ignore_retention=True)
+    logs.logs[NAME].retention.delete_local_segments(ignore_retention=True)
     logs.close()
     found = reopened(world.start(), topic)
-    assert (found.reason, found.log.local_log_start_offset, found.log.log_end_offset) == ("", 3, 5)
+    assert (found.reason, found.log.offsets.local_log_start_offset, found.log.offsets.log_end_offset) == (
+        "",
+        3,
+        5,
+    )
 
 
 def test_an_empty_log_moves_to_the_tiered_end_without_being_set_aside() -> None:
@@ -236,7 +244,7 @@ def test_an_empty_log_moves_to_the_tiered_end_without_being_set_aside() -> None:
     other.manager.open_log(NAME, topic.topic_id, logs_config(topic))
     other.close()
     found = reopened(world.start(world.other_disk), topic)
-    assert (found.set_aside_path, found.log.log_end_offset) == (None, 3)
+    assert (found.set_aside_path, found.log.offsets.log_end_offset) == (None, 3)
 
 
 def test_logs_that_are_not_tiered_are_left_alone() -> None:
@@ -248,7 +256,7 @@ def test_logs_that_are_not_tiered_are_left_alone() -> None:
     other = world.start(world.other_disk)
     other.close()
     found = world.start().open_topic(topic)[NAME]
-    assert (found.reason, found.log.log_end_offset) == ("", 2)
+    assert (found.reason, found.log.offsets.log_end_offset) == ("", 2)
 
 
 def test_a_log_start_that_moved_meanwhile_is_learnt() -> None:
@@ -257,7 +265,7 @@ def test_a_log_start_that_moved_meanwhile_is_learnt() -> None:
     logs = world.start()
     (tip,) = logs.metadata.state().partitions
     logs.metadata.advance_log_start({tip: 2}, epoch=None, catalog_seq=None)
-    assert reopened(logs, topic).log.log_start_offset == 2
+    assert reopened(logs, topic).log.offsets.log_start_offset == 2
 
 
 def flip(disk: MemoryFileSystem, path: str, bit: int) -> None:

@@ -96,7 +96,7 @@ class World:
         found.log.check()
         data = b""
         while (offset := next_offset(data)) < self.end_offset:
-            found_data = found.log.read(offset, 1 << 20, Isolation.LOG_END).batches
+            found_data = found.log.reader.read(offset, 1 << 20, Isolation.LOG_END).batches
             assert found_data
             data += found_data
         located = list(batches(data))

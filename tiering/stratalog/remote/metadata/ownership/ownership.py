@@ -98,7 +98,7 @@ def reconcile_log(
     The returned log begins at or below the tiered end, reaches it, and knows it. A log of a topic that is not
     tiered is returned as it is. Raises DataDirectoryError, without a change, where the log is damaged.
     """
-    if not log.config.remote_storage_enable:
+    if not log.local_log.config.remote_storage_enable:
         return ReconciledLog(log, None, "")
     tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
     partition = metadata.state().partition(tip)
@@ -110,23 +110,23 @@ def reconcile_log(
             "the local log is damaged, or is not the one that was tiered; restore it, or remove the segments"
             " that end at or below the tiered end, or, to continue from the tiered end, move its directory"
             " away and make an empty one",
-            path=log.directory,
+            path=log.local_log.directory,
             tiered_end_offset=partition.tiered_end_offset,
-            log_end_offset=log.log_end_offset,
+            log_end_offset=log.offsets.log_end_offset,
             reason=str(damage),
         ) from damage
     path: str | None = None
     if reason:
-        name, topic_id, config = log.topic_partition, log.topic_id, log.config
+        name, topic_id, config = log.topic_partition, log.topic_id, log.local_log.config
         if _is_empty(log):
             # There is nothing to keep.
-            log.truncate_fully_and_start_at(partition.tiered_end_offset)
+            log.truncation.truncate_fully_and_start_at(partition.tiered_end_offset)
         else:
             path = log_manager.set_aside(name, FENCED_SUFFIX)
             log = log_manager.open_log(name, topic_id, config, start_offset=partition.tiered_end_offset)
     log.update_tiered_end_offset(partition.tiered_end_offset)
     # Retention may have moved the log start while this log was away.
-    log.increment_log_start_offset(min(partition.log_start_offset, log.high_watermark))
+    log.increment_log_start_offset(min(partition.log_start_offset, log.offsets.high_watermark))
     return ReconciledLog(log, path, reason)
 
 
@@ -138,11 +138,11 @@ def _reason_to_stop(
     """
     tiered_end_offset = partition.tiered_end_offset
     if _is_empty(log):
-        return "" if log.log_end_offset == tiered_end_offset else "it is empty and ends elsewhere"
+        return "" if log.offsets.log_end_offset == tiered_end_offset else "it is empty and ends elsewhere"
     # Epochs are not negative: without a foreign owner they do not matter, and may be unreadable.
     if claimed.trusted_epoch > 0 and max(import_epoch, _newest_epoch(log)) < claimed.trusted_epoch:
         return "another data directory has owned the shard since"
-    if log.log_end_offset < tiered_end_offset:
+    if log.offsets.log_end_offset < tiered_end_offset:
         return "it ends before the tiered end"
     _require_end_mark(log, partition)
     return ""
@@ -162,19 +162,24 @@ def _newest_epoch(log: UnifiedLog) -> int:
     """The higher leader epoch of the first and the last batch, so that one damaged field does not make a log
     look old. Raises CorruptRecordError.
     """
-    edges = (log.header_at(log.local_log_start_offset), log.header_at(log.log_end_offset - 1))
+    edges = (
+        log.reader.header_at(log.offsets.local_log_start_offset),
+        log.reader.header_at(log.offsets.log_end_offset - 1),
+    )
     epochs = [header.leader_epoch for header in edges if header is not None]
     if not epochs:
-        raise CorruptRecordError("the log has offsets and no batch", log_end_offset=log.log_end_offset)
+        raise CorruptRecordError(
+            "the log has offsets and no batch", log_end_offset=log.offsets.log_end_offset
+        )
     return max(epochs)
 
 
 def _require_end_mark(log: UnifiedLog, partition: TieredPartition) -> None:
     """Raises CorruptRecordError where the log has another batch in the place of the last tiered one."""
     mark = partition.end_mark
-    if mark is None or mark.base_offset < log.local_log_start_offset:
+    if mark is None or mark.base_offset < log.offsets.local_log_start_offset:
         return
-    header = log.header_at(mark.base_offset)
+    header = log.reader.header_at(mark.base_offset)
     found = None if header is None else (header.base_offset, header.leader_epoch, header.crc)
     if found != (mark.base_offset, mark.epoch, mark.crc):
         raise CorruptRecordError(
@@ -186,4 +191,4 @@ def _require_end_mark(log: UnifiedLog, partition: TieredPartition) -> None:
 
 
 def _is_empty(log: UnifiedLog) -> bool:
-    return log.local_log_start_offset == log.log_end_offset
+    return log.offsets.local_log_start_offset == log.offsets.log_end_offset
