@@ -306,16 +306,16 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
             await asyncio.gather(look(bench), look(bench), retain(bench))
 
     async def churn() -> None:
-        for _ in range(10):
+        for _ in range(4):
             await bench.client.admin.create_topic("short-lived")
             await asyncio.to_thread(alter, bench, "short-lived", None, 2)
             await bench.client.admin.delete_topic("short-lived")
 
     async def append() -> None:
-        for number in range(30):
+        for number in range(12):
             level = ("os", "disk")[number % 2]
             config = {"min.durability": level, "segment.bytes": str(1024 + number), "retention.ms": "-1"}
-            await asyncio.to_thread(alter, bench, "t", config, 1 + number // 10)
+            await asyncio.to_thread(alter, bench, "t", config, 1 + number // 4)
             await bench.append("t", [b"x" * 300])
 
     following = asyncio.create_task(follow())
@@ -324,7 +324,7 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
     await following
     await look(bench)
     records = await bench.read_all("t")
-    assert [len(part) for part in records] == [30, 0, 0]
+    assert [len(part) for part in records] == [12, 0, 0]
     assert [topic.name for topic in await bench.client.admin.list_topics()] == ["t"]
     assert partition_of(bench).log.local_log.config.min_durability is Durability.DISK
     await asyncio.to_thread(bench.server.engine.logs.check)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import grpc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.clock import SystemClock
@@ -25,6 +25,7 @@ from stratalog.record.record import Record
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
+from tests.support.logs.sampling import examples_of
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, end_transaction, service_bench
 from tests.support.tiered.unstable_uploads import unstable_uploads
 
@@ -179,6 +180,7 @@ async def fetched_in_pieces(
     segment_bytes=st.sampled_from(["1024", "100000"]),
     uploads=st.sets(st.integers(0, 29), max_size=2),
 )
+@settings(max_examples=examples_of(4))
 def test_readers_get_what_was_committed_or_all_there_is_from_either_tier(
     steps: list[Step], max_bytes: int, start_share: float, segment_bytes: str, uploads: set[int]
 ) -> None:

@@ -260,26 +260,6 @@ async def test_leaving_with_an_error_abandons_what_is_open(bench: ServiceBench) 
     assert await bench.read_all("t") == [[]]
 
 
-async def test_a_consumer_goes_on_after_a_restart_of_the_server(tmp_path: Path) -> None:
-    with ServerProcess(f"{tmp_path}/data") as server:
-        port_option = ["--listen", server.address]
-        async with Client(server.address, retry=PATIENT) as client:
-            await client.admin.create_topic("t")
-            await client.append("t", 0, [Record(0, 0, None, b"before")])
-            values: list[bytes | None] = []
-            async with asyncio.timeout(120):
-                async for fetched in client.consumer({TopicPartition("t", 0): 0}).fetches():
-                    values += [record.value for record in fetched.records]
-                    if len(values) == 2:
-                        break
-                    server.stop()
-                    server.add_options(*port_option)
-                    server.start()
-                    await client.admin.list_topics()
-                    await client.append("t", 0, [Record(0, 0, None, b"after")])
-            assert values == [b"before", b"after"]
-
-
 async def test_a_consumer_that_was_idle_for_long_has_all_its_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,13 +329,10 @@ async def test_what_was_not_sent_goes_out_once_the_server_is_back(tmp_path: Path
             assert [(await future).offset for future in queued.acknowledged] == list(range(20))
 
 
-async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline(tmp_path: Path) -> None:
-    with ServerProcess(f"{tmp_path}/data") as server:
-        address = server.address
-        server.kill()
-        async with QueuedBatches(address, RetryPolicy(deadline_s=0.2), 100) as queued, asyncio.timeout(60):
-            for outcome in await asyncio.gather(*queued.acknowledged, return_exceptions=True):
-                assert isinstance(outcome, ServerUnavailableError)
+async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline() -> None:
+    async with QueuedBatches("127.0.0.1:1", RetryPolicy(deadline_s=0.2), 100) as queued, asyncio.timeout(60):
+        for outcome in await asyncio.gather(*queued.acknowledged, return_exceptions=True):
+            assert isinstance(outcome, ServerUnavailableError)
 
 
 async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path) -> None:
@@ -387,8 +364,12 @@ async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path
             assert [found[offset] for offset in offsets] == values
 
 
-def test_the_synchronous_face_does_the_same(tmp_path: Path) -> None:
-    with ServerProcess(f"{tmp_path}/data") as server, SyncClient(server.address) as client:
+async def test_the_synchronous_face_does_the_same(bench: ServiceBench) -> None:
+    await asyncio.to_thread(use_synchronously, bench.client.address)
+
+
+def use_synchronously(address: str) -> None:
+    with SyncClient(address) as client:
         client.run(client.client.admin.create_topic("t"))
         answer = client.append("t", 0, [Record(0, 5, b"k", b"v"), Record(0, 6, b"k", None)])
         assert (answer.base_offset, answer.last_offset) == (0, 1)
