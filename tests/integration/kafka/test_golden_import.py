@@ -28,6 +28,7 @@ from stratalog.record.batch import batches
 from stratalog.record.header import LEADER_EPOCH_POSITION, parse_header
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
+from tests.support.kafka.import_command import import_kafka, import_report
 from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
 from tests.support.service.server_process import ServerProcess
@@ -59,16 +60,11 @@ def killed(broker: Path) -> Path:
 
 def import_to(data_dir: Path, *options: str) -> str:
     """Import the log directory beside `data_dir`; returns what the command prints."""
-    arguments = ["import", "kafka", f"{data_dir.parent}/kafka", "--data-dir", str(data_dir), *options]
-    result = CliRunner().invoke(stratalog, arguments, catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
+    return import_kafka(data_dir, data_dir.with_name("kafka"), *options)
 
 
 def report_of(data_dir: Path, *options: str) -> dict[str, Any]:
-    """What an import prints with --json."""
-    report: dict[str, Any] = json.loads(import_to(data_dir, *options, "--json"))
-    return report
+    return import_report(data_dir, data_dir.with_name("kafka"), *options)
 
 
 def files_of(directory: Path) -> Mapping[str, bytes]:

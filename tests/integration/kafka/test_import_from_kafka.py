@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
+from tests.support.kafka.import_command import import_report
 from tests.support.kafka.kafka_broker import KafkaBroker
 from tests.support.kafka.kafka_distribution import KafkaDistribution
 from tests.support.service.service_bench import service_bench
@@ -25,14 +26,6 @@ TOPICS = ("t0", "t1", "t2", "t3")
 SEGMENT_BYTES = 1 << 20
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-
-def run_import(data_dir: Path, *arguments: str | Path) -> dict[str, Any]:
-    command = ["import", "kafka", *map(str, arguments), "--data-dir", str(data_dir), "--json"]
-    result = CliRunner().invoke(stratalog, command, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    report: dict[str, Any] = json.loads(result.stdout)
-    return report
 
 
 def starts(report: dict[str, Any]) -> dict[str, int]:
@@ -52,7 +45,7 @@ async def test_records_that_were_deleted_stay_deleted_whatever_disk_they_are_on(
     first, second = broker.log_dirs
     on_second = [topic for topic in TOPICS if (second / f"{topic}-0").exists()]
     assert 0 < len(on_second) < len(TOPICS)
-    report = run_import(tmp_path / "data", first, second)
+    report = import_report(tmp_path / "data", first, second)
     assert starts(report) == deleted
     assert not [remark for remark in report["remarks"] if remark.startswith("warning")]
     async with service_bench(tmp_path) as bench:
@@ -64,12 +57,12 @@ async def test_records_that_were_deleted_stay_deleted_whatever_disk_they_are_on(
         shutil.move(second / f"{topic}-0", first)
     for options in ([], ["--topic", on_second[0]]):
         with pytest.raises(DataDirectoryError):
-            run_import(tmp_path / "other", first, *options)
+            import_report(tmp_path / "other", first, *options)
     known = [topic for topic in TOPICS if topic not in on_second]
-    only = run_import(tmp_path / "other", first, *(f"--topic={topic}" for topic in known))
+    only = import_report(tmp_path / "other", first, *(f"--topic={topic}" for topic in known))
     assert starts(only) == {topic: deleted[topic] for topic in known}
     # What they would have been.
-    told = run_import(tmp_path / "told", first, "--allow-missing-checkpoints")
+    told = import_report(tmp_path / "told", first, "--allow-missing-checkpoints")
     assert starts(told) == {topic: 0 if topic in on_second else deleted[topic] for topic in TOPICS}
     warnings = [remark for remark in told["remarks"] if "deleted records may be back" in remark]
     assert len(warnings) == len(on_second)
@@ -106,7 +99,7 @@ async def test_a_broker_that_was_killed_before_its_first_checkpoint(
     kinds = {(item["file"], item["type"]) for item in found if item["type"] == "preallocated"}
     assert kinds == {(f"{last.stem}{suffix}", "preallocated") for suffix in (".log", ".index", ".timeindex")}
     assert [item["base_offset"] for item in found if item["type"] == "batch"] == [0, 1, 2]
-    report = run_import(tmp_path / "data", broker.log_dir)
+    report = import_report(tmp_path / "data", broker.log_dir)
     assert starts(report) == {"young": 0}
     assert (report["was_clean"], report["unclean_log_dirs"]) == (False, [str(broker.log_dir)])
     assert not [remark for remark in report["remarks"] if remark.startswith("warning")]

@@ -6,25 +6,23 @@ Fetched by Maven on first use; skipped where that, or Java, cannot be had.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from click.testing import CliRunner
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
-from stratalog.cli.main import stratalog
 from stratalog.log.log_config import LogConfig
 from stratalog.migration.log_export import LogExport
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.background.thread_scheduler import ThreadScheduler
+from tests.support.kafka.import_command import import_report
 from tests.support.kafka.kafka_broker import KafkaBroker
 from tests.support.kafka.kafka_distribution import KafkaDistribution
 from tests.support.service.service_bench import service_bench
@@ -95,10 +93,7 @@ async def test_a_broker_goes_on_with_what_was_exported(tmp_path: Path, kafka: Ka
         with broker.follower_running(follower):
             broker.let_follow("t")
     assert log_bytes(follower / "logs") == log_bytes(broker.log_dir)
-    arguments = ["import", "kafka", f"{broker.log_dir}", "--data-dir", f"{tmp_path}/data", "--topic", "t"]
-    imported = CliRunner().invoke(stratalog, [*arguments, "--json"], catch_exceptions=False)
-    assert imported.exit_code == 0
-    [topic] = json.loads(imported.stdout)["topics"]
+    [topic] = import_report(tmp_path / "data", broker.log_dir, "--topic", "t")["topics"]
     [partition] = topic["partitions"]
     assert (partition["epochs_raised_from"], partition["truncated_bytes"]) == (None, 0)
     async with service_bench(tmp_path) as bench:

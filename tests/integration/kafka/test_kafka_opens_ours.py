@@ -28,6 +28,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
 from stratalog.record.record import Record
+from tests.support.kafka.import_command import import_golden
 from tests.support.kafka.kafka_broker import KafkaBroker, encoded
 from tests.support.kafka.kafka_distribution import KafkaDistribution
 from tests.support.logs.log_machine import LogMachine
@@ -39,12 +40,6 @@ TOPICS = ("appendtime", "codecs", "compacted", "recompressed", "txn")
 OURS = "ours"
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-
-def import_golden(folder: Path) -> None:
-    shutil.copytree(GOLDEN / "data", folder / "kafka")
-    arguments = ["import", "kafka", f"{folder}/kafka", "--data-dir", f"{folder}/data"]
-    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
 
 
 async def write_ours(bench: ServiceBench) -> None:
