@@ -160,16 +160,14 @@ async def test_a_producer_out_of_order_or_replaced_is_told_what_is_expected(benc
     assert [record.value for record in records] == [b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize(
-    ("topic", "partition", "known"),
-    [("nope", 0, {}), ("", 0, {})] + [("t", at, {"partition": at, "partition_count": 2}) for at in (2, -1)],
-)
+@pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("", 0), ("t", 2), ("t", -1)])
 async def test_an_unknown_topic_or_partition_is_named(
-    bench: ServiceBench, topic: str, partition: int, known: dict[str, int]
+    bench: ServiceBench, topic: str, partition: int
 ) -> None:
     await bench.client.admin.create_topic("t", 2)
     with pytest.raises(UnknownTopicOrPartitionError) as caught:
         await bench.client.append_batches(topic, partition, batch(b"a"))
+    known = {"partition": partition, "partition_count": 2} if topic == "t" else {}
     assert caught.value.fields == {"topic": topic, **known}
 
 
