@@ -17,8 +17,6 @@ directory passes such a file over, as any that is of no log, and leaves it where
 
 from __future__ import annotations
 
-import re
-
 from stratalog.record.header import MAX_OFFSET
 
 LOG_SUFFIX = ".log"
@@ -39,7 +37,6 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 
 _OFFSET_DIGITS = len(str(MAX_OFFSET)) + 1
 assert _OFFSET_DIGITS == 20
-_NAME = re.compile(rf"([0-9]{{{_OFFSET_DIGITS}}})(\.[a-z]+)")
 
 
 def segment_path(directory: str, base_offset: int, suffix: str) -> str:
@@ -56,8 +53,8 @@ def parse_name_offset(digits: str) -> int | None:
 
 def parse_segment_name(name: str) -> tuple[int, str] | None:
     """Base offset and suffix of a live segment file; None where the name is of any other kind."""
-    match = _NAME.fullmatch(name)
-    if match is None or match[2] not in SEGMENT_SUFFIXES:
+    digits, suffix = name[:_OFFSET_DIGITS], name[_OFFSET_DIGITS:]
+    if suffix not in SEGMENT_SUFFIXES or not (digits.isdigit() and digits.isascii()):
         return None
-    base_offset = parse_name_offset(match[1])
-    return None if base_offset is None else (base_offset, match[2])
+    base_offset = parse_name_offset(digits)
+    return None if base_offset is None else (base_offset, suffix)

@@ -36,7 +36,7 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.file_names import SEAL_SUFFIX, segment_path
-from stratalog.segment.indexes.index_file import IndexSeal
+from stratalog.segment.indexes.index_file import CRC_SIZE, IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import TransactionIndex
@@ -116,15 +116,16 @@ class SegmentSeal(NamedTuple):
             raise CorruptRecordError("a segment's seal has an unknown version", version=version)
         if crc32c(body) != crc:
             raise CorruptRecordError("a segment's seal does not match its checksum", crc=crc)
-        seal = cls._make((*_FIELDS.unpack_from(body), body[_FIELDS.size :]))
-        crcs_bytes = (
-            OffsetIndex.crcs_bytes(seal.offset_index_bytes)
-            + TimeIndex.crcs_bytes(seal.time_index_bytes)
-            + TransactionIndex.crcs_bytes(seal.aborted_bytes)
+        log_size_bytes, end_offset, offset_bytes, time_bytes, aborted_bytes = _FIELDS.unpack_from(body)
+        page_count = (
+            -(-offset_bytes // OffsetIndex.page_bytes)
+            - (-time_bytes // TimeIndex.page_bytes)
+            - (-aborted_bytes // TransactionIndex.page_bytes)
         )
-        if len(seal.page_crcs) != crcs_bytes:
+        page_crcs = body[_FIELDS.size :]
+        if len(page_crcs) != page_count * CRC_SIZE:
             raise CorruptRecordError("a segment's seal has another size than it says", size_bytes=len(data))
-        return seal
+        return cls(log_size_bytes, end_offset, offset_bytes, time_bytes, aborted_bytes, page_crcs=page_crcs)
 
     @classmethod
     def read(cls, filesystem: FileSystem, directory: str, base_offset: int) -> Self | None:
