@@ -172,7 +172,7 @@ def test_the_limit_is_for_the_batch_as_it_comes_and_as_it_is_stored() -> None:
     # What a request takes of its segment is what is stored of it.
     small = LogConfig(compression_type=CompressionType.ZSTD, segment_bytes=2000)
     assert validate_append(dull, small, NOW_MS).size_bytes < 1000
-    with pytest.raises(RecordTooLargeError, match=r"segment\.bytes"):
+    with pytest.raises(RecordTooLargeError):
         validate_append(dull, LogConfig(segment_bytes=2000), NOW_MS)
 
 

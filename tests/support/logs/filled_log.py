@@ -35,7 +35,7 @@ class FilledLog:
 
     @property
     def bases(self) -> Sequence[int]:
-        """Base offsets of the segments."""
+        """Base offsets of the segments; not of a log that was closed."""
         return [info.base_offset for info in self.log.reader.segments()]
 
     def flushed(self) -> FilledLog:

@@ -14,29 +14,16 @@ from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.append.roll_rule import RollRule
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.builder import encode_batch
 from stratalog.record.header import TimestampType
-from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.log_machine import LogMachine
+from tests.support.logs.plain_batches import batch
 
 UNLIMITED = LogConfig(segment_bytes=2**31 - 1, segment_ms=2**63 - 1, index_interval_bytes=0)
 FAR = 2**31
-
-
-def batch(
-    count: int = 1,
-    *,
-    timestamp_ms: int = 1000,
-    value_bytes: int = 20,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> bytes:
-    record = Record(0, timestamp_ms, b"key", b"v" * value_bytes)
-    return encode_batch([record] * count, base_offset=base_offset, leader_epoch=leader_epoch)
 
 
 def bases(log: UnifiedLog) -> list[int]:

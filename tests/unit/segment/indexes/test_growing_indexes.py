@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -104,32 +102,6 @@ def test_an_index_that_cannot_be_written_fails_no_append() -> None:
         verify(segment)
         segment.save_indexes()
         assert disk.inner.contents() == whole_disk.inner.contents()
-
-
-def test_readers_beside_appends_and_a_seal_find_every_batch() -> None:
-    _, segment = filled()
-    batch_bytes = segment.size_bytes // segment.end_offset
-    is_done = threading.Event()
-
-    def look() -> int:
-        step = look_up_count = 1
-        while not is_done.is_set():
-            step = step * 48_271 % (2**31 - 1)
-            offset = step % segment.end_offset
-            assert segment.position_of(offset) == offset * batch_bytes
-            look_up_count += 1
-        return look_up_count
-
-    with ThreadPoolExecutor() as threads:
-        readers = [threads.submit(look) for _ in range(2)]
-        append(segment, 2 * BATCH_COUNT)
-        segment.save_indexes()
-        segment.seal()
-        for reader in readers:
-            assert not reader.done() or reader.result()
-        is_done.set()
-        assert all(reader.result() > 1 for reader in readers)
-    verify(segment)
 
 
 def test_of_two_that_find_the_same_damage_one_makes_the_indexes_again() -> None:
