@@ -194,12 +194,6 @@ def test_an_offset_that_no_index_takes_ends_a_segment(last_offset: int, expected
     assert bases(log) == expected
 
 
-def test_an_offset_that_no_index_takes_moves_an_empty_segment() -> None:
-    log = LogMachine(config=UNLIMITED).start()
-    log.appender.append_as_follower(batch(base_offset=FAR))
-    assert bases(log) == [FAR]
-
-
 @pytest.mark.parametrize(
     ("offsets", "expected"),
     [

@@ -147,19 +147,16 @@ def test_what_a_closed_log_says_of_aborted_transactions_is_held_against_the_batc
     expected = [entry[:3] for entry in first.reader.aborted_transactions(0, first.offsets.log_end_offset)]
     assert expected == [(2, 3, 6), (1, 0, 7)]
     machine.stop()
-    disk, path = machine.disk, path_of(6, ".txnindex")
-    whole, damaged_count = disk.read_file(path), 0
-    for position in range(len(whole)):
-        for bit in range(8):
-            assert isinstance(disk, MemoryFileSystem)
-            overwrite(disk, path, flipped(whole, position, bit))
-            log = machine.start()
-            found = log.reader.aborted_transactions(0, log.offsets.log_end_offset)
-            assert [entry[:3] for entry in found] == expected, (position, bit)
-            damaged_count += not log.recovery_report.was_clean
-            log.check()
-            machine.stop()
-    assert damaged_count >= 2 * 8 * 26, "producer, first and last offset, version"
+    disk, path, damaged_count = machine.disk, path_of(6, ".txnindex"), 0
+    for position in range(disk.file_size(path)):
+        flip(disk, path, position, position % 8)
+        log = machine.start()
+        found = log.reader.aborted_transactions(0, log.offsets.log_end_offset)
+        assert [entry[:3] for entry in found] == expected, position
+        damaged_count += not log.recovery_report.was_clean
+        log.check()
+        machine.stop()
+    assert damaged_count >= 2 * 26, "producer, first and last offset, version"
 
 
 @pytest.mark.parametrize(
