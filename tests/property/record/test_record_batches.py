@@ -238,5 +238,6 @@ def test_the_builder_makes_the_same_batch(records: list[Record], codec: Codec) -
 def test_the_highest_timestamp_must_be_true(batch_and_records: tuple[bytes, list[Record]]) -> None:
     batch, _ = batch_and_records
     forged = with_header(batch, max_timestamp=parse_header(batch).max_timestamp + 1)
-    with pytest.raises(CorruptRecordError):
+    with pytest.raises(CorruptRecordError) as refused:
         verify(forged, 0, parse_header(forged))
+    assert refused.value.fields["field"] == "max_timestamp"
