@@ -21,7 +21,7 @@ from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFile
 from stratalog.log.producers.producer_state_entry import BatchMetadata, ProducerStateEntry
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from tests.support.logs.crash_sweep import CrashSweep, Death
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 
 ENTRY = ProducerStateEntry(7, 2, 1, 1000, 20, (BatchMetadata(9, 40, 4, 1000),))
 SNAPSHOT = ProducerSnapshot(50, (ENTRY,))
@@ -235,13 +235,11 @@ def test_what_was_held_back_never_comes_back_once_it_is_released() -> None:
 
 
 def test_an_error_beside_a_write_leaves_what_was_there() -> None:
-    disk = FaultyFileSystem()
-    files = files_with(disk, 50)
-    for step in range(1, 7):
-        disk.fail_at(disk.operation_count + step, part=0.5)
-        with contextlib.suppress(OSError):
-            files.write(SNAPSHOT._replace(end_offset=60))
+    def verify(failure: Failure[Write]) -> None:
+        disk, files = failure.subject.disk, failure.subject.files
         reopened = ProducerSnapshotFiles(disk.reopened(Survival(Kept.NONE, Kept.ALL)), "/log")
         assert reopened.newest_at_or_below(55) == SNAPSHOT
-    files.write(SNAPSHOT._replace(end_offset=60))
-    assert found_in(disk) == list(files.offsets) == [50, 60]
+        failure.subject.run()
+        assert found_in(disk) == list(files.offsets) == [50, 60]
+
+    CrashSweep(Write, Write.run).at_failures(verify, expected=(OSError,))
