@@ -382,8 +382,8 @@ def checkpoint_is_older_than_the_marker(_: ImportWorld) -> int:
 @pytest.mark.parametrize(
     ("damage", "match", "end_offset"),
     [
-        (last_byte_is_missing, "fsynced are damaged or missing", 29),
-        (checkpoint_is_older_than_the_marker, "that was closed ends above its recovery point", 30),
+        (last_byte_is_missing, "fsynced bytes of the log are damaged", 29),
+        (checkpoint_is_older_than_the_marker, "a closed log ends above its recovery point", 30),
     ],
 )
 def test_what_a_refusal_advises_is_what_helps(

@@ -107,6 +107,7 @@ def test_a_sync_that_fails_is_told_to_who_waits_for_it_and_takes_the_log_offline
     assert log.offsets.recovery_point == 2
     with pytest.raises(DataDirectoryError):
         log.appender.append_as_leader(batch(), 1)
+    assert log.availability.is_offline
     assert log.offsets.log_end_offset == 4
 
 

@@ -18,8 +18,7 @@ from stratalog.base.errors import (
 )
 from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.append.log_validator import validate_append, validate_replica
-from stratalog.log.compression_type import CompressionType
-from stratalog.log.log_config import LogConfig
+from stratalog.log.log_config import CompressionType, LogConfig
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import MAX_SENT_BYTES, Codec

@@ -155,8 +155,9 @@ def test_a_log_that_was_cut_cannot_be_followed(offset: int) -> None:
     else:
         copying.ledger.truncate_to(copying.log, offset)
     for follow in (lambda: copying.copy.advance(1000), copying.copy.prepare, copying.relocate):
-        with pytest.raises(UnsupportedOperationError):
+        with pytest.raises(UnsupportedOperationError) as failure:
             follow()
+        assert failure.value.fields == {"path": PARTITION_DIR}
     copying.append()
     copying.ledger.verify(copying.log, after_crash=False)
 

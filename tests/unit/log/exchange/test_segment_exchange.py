@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -257,8 +258,9 @@ def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
     names = [name.split(" ")[0] for name in rehearsal.disk.trace]
     first_sync = names.index("sync_directory", first) + 1
     exchange.disk.fail_at(first_sync, number=errno.EMFILE)
-    with pytest.raises(DataDirectoryError):
+    with pytest.raises(DataDirectoryError) as failure:
         exchange.run()
+    assert os.strerror(errno.EMFILE) in str(failure.value.fields["reason"])
     assert not copies_of(log)
     assert not log.availability.is_offline
     assert replace(log, [copied(log, exchange.group)], exchange.group)
@@ -275,8 +277,13 @@ def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
     flip(disk, path, disk.file_size(path) - 1)
     overwrite(disk, path, disk.read_file(path)[: disk.file_size(path) - cut])
     segments = log.local_log.segments
-    with pytest.raises(CorruptRecordError):
+    with pytest.raises(CorruptRecordError) as failure:
         replace(log, [cleaned], group)
+    assert failure.value.fields == {
+        "path": path,
+        "size_bytes": cleaned.size_bytes - cut,
+        "expected_bytes": cleaned.size_bytes,
+    }
     assert log.local_log.segments is segments
     log.check()
 

@@ -108,5 +108,5 @@ def test_an_offset_that_moved_into_a_later_batch_is_refused_and_nothing_is_cut()
     before = disk.read_file(path_of(bases[0]))
     with pytest.raises(DataDirectoryError) as failure:
         LogMachine(disk, CONFIG).start()
-    assert failure.value.fields["path"] == path_of(bases[0])
+    assert failure.value.fields == {"path": path_of(bases[0]), "end_offset": 7, "base_offset": 6}
     assert disk.read_file(path_of(bases[0])) == before
