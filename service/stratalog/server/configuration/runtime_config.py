@@ -39,7 +39,7 @@ class Reconfigurable(Protocol):
 
 
 class _InForce(NamedTuple):
-    """What one moment goes by."""
+    """The configuration of one moment: where its keys are from, and what they come to."""
 
     shared: Mapping[str, str]
     """From the catalog."""
@@ -199,7 +199,7 @@ class RuntimeConfig:
         return _InForce(shared, local, layers, config)
 
     def _checked(self, shared: Mapping[str, str], local: Mapping[str, str]) -> _InForce:
-        """As `_resolve`; raises InvalidConfigError also if a component cannot go by it."""
+        """Resolve the keys and ask each component. Raises InvalidConfigError."""
         resolved = self._resolve(shared, local)
         for reconfigurable in self._reconfigurables:
             reconfigurable.require_applicable(resolved.config)
