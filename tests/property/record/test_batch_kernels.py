@@ -6,7 +6,6 @@ Rows have batches of all kinds, whole, changed in a few bytes, cut off, or rando
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, nullcontext
 from random import Random
@@ -16,7 +15,6 @@ from unittest import mock
 from uuid import UUID
 
 import crc32c
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,17 +52,10 @@ from stratalog.remote.objects import key_stream, slice_builder
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
 from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
+from tests.support.kernels import each_kind, native, needs_native
 from tests.support.logs.damaged_batches import damaged, sound_headers, sum_again
 from tests.support.tiered.sample_entry import sample_entry
 
-KERNELS: list[Any] = [pure_batch_kernels]
-try:
-    native: Any = importlib.import_module("stratalog.record.native._kernels")
-    KERNELS.append(native)
-except ImportError:
-    native = None
-
-needs_native = pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
 SEEDS = st.integers(0, 2**32)
 END = 2**62
 HASH_KEY = b"0123456789abcdef"
@@ -349,7 +340,7 @@ def some_producer(random: Random, batch: bytes) -> bytes:
     )
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@each_kind(pure_batch_kernels)
 @given(SEEDS)
 def test_a_walk_ends_where_the_row_is_not_what_it_should_be(kernels: Any, seed: int) -> None:
     random = Random(seed)
@@ -379,7 +370,7 @@ def test_a_walk_ends_where_the_row_is_not_what_it_should_be(kernels: Any, seed: 
     assert kernels.walk_batches(bytes(data[:cut]), 0, 1000, 0, 1) == expected
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@each_kind(pure_batch_kernels)
 @given(SEEDS)
 def test_what_is_skipped_ends_below_the_offset(kernels: Any, seed: int) -> None:
     random = Random(seed)
@@ -404,7 +395,7 @@ def test_what_is_skipped_ends_below_the_offset(kernels: Any, seed: int) -> None:
     assert kernels.skip_batches(data[:cut], sought, next_offset, epoch) == expected
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@each_kind(pure_batch_kernels)
 def test_a_walk_gives_so_many_rows_at_once(kernels: Any) -> None:
     one = encode_batch([Record(0, 0, None, b"")])
     data = b"".join(offset.to_bytes(8, "big") + one[8:] for offset in range(MAX_ROW_COUNT + 2))
@@ -514,28 +505,6 @@ def some_key_stream(random: Random, keys: list[bytes]) -> tuple[bytes, int, int,
     hash_keys(pure_kernels.encode_records(records, 0), len(records), HASH_KEY, 0, entries)
     stream = encode_key_stream(sort_key_entries(entries))
     return b"".join(stream.parts), stream.entry_count, stream.crc, len(records)
-
-
-@needs_native
-@given(SEEDS)
-def test_the_last_record_of_a_key_survives(seed: int) -> None:
-    random = Random(seed)
-    keys = [b"%d" % number for number in range(random.choice((1, 3, 60)))]
-    last: dict[bytes, tuple[int, int]] = {}
-    streams: list[tuple[bytes, int, int, int]] = []
-    for index in range(random.randrange(5)):
-        records = [Record(0, 0, random.choice(keys), b"value") for _ in range(random.choice((0, 1, 50)))]
-        entries = KeyEntries()
-        hash_keys(pure_kernels.encode_records(records, 0), len(records), HASH_KEY, 0, entries)
-        stream = encode_key_stream(sort_key_entries(entries))
-        streams.append((b"".join(stream.parts), stream.entry_count, stream.crc, len(records)))
-        for ordinal, record in enumerate(records):
-            assert record.key is not None
-            last[record.key] = index, ordinal
-    expected = [bytearray((record_count + 7) // 8) for *_, record_count in streams]
-    for index, ordinal in last.values():
-        expected[index][ordinal >> 3] |= 1 << (ordinal & 7)
-    assert native.merge_key_streams(streams) == expected
 
 
 @needs_native

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from bisect import bisect_right
 from typing import Any
 
@@ -12,13 +11,7 @@ from hypothesis import strategies as st
 
 from stratalog.record.native import pure_batch_kernels
 from stratalog.record.native.batch_row import BatchRow, IndexProgress
-
-KERNELS: list[Any] = [pure_batch_kernels]
-try:
-    native: Any = importlib.import_module("stratalog.record.native._kernels")
-    KERNELS.append(native)
-except ImportError:
-    native = None
+from tests.support.kernels import each_kind, native, needs_native
 
 SEGMENT_BASE_OFFSET = 2**61
 ENTRY_NUMBERS = st.sampled_from([0, 1, 2**31 - 2, 2**31 - 1]) | st.integers(0, 2**31 - 1)
@@ -42,7 +35,7 @@ PROGRESS = st.builds(
 )
 
 
-@pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+@needs_native
 @given(ROWS, st.sampled_from([0, 1, 4096, 2**31 - 1]), PROGRESS)
 def test_both_kinds_enter_the_same_batches(
     rows: list[BatchRow], interval_bytes: int, progress: IndexProgress
@@ -51,7 +44,7 @@ def test_both_kinds_enter_the_same_batches(
     assert native.index_rows(rows, interval_bytes, SEGMENT_BASE_OFFSET, progress) == expected
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@each_kind(pure_batch_kernels)
 @pytest.mark.parametrize(
     ("position", "last_offset"), [(2**31, 10), (-1, 10), (0, 9), (0, 10 + 2**31)], ids=str
 )
@@ -61,7 +54,7 @@ def test_what_an_entry_cannot_say_is_not_entered(kernels: Any, position: int, la
         kernels.index_rows([row], 0, 10, IndexProgress(1, -1, -1, -1))
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@each_kind(pure_batch_kernels)
 @given(
     st.sampled_from([(8, 0, 4), (8, 4, 4), (12, 0, 8), (12, 8, 4), (34, 18, 8)]),
     st.lists(ENTRY_NUMBERS, max_size=40),
@@ -83,7 +76,7 @@ def test_as_many_entries_as_a_list_finds(
         assert found == bisect_right(keys, one)
 
 
-@pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+@needs_native
 @given(st.binary(max_size=400), st.sampled_from([(8, 0, 4), (12, 0, 8)]), st.integers(-1, 2**63 - 1))
 def test_both_kinds_end_at_the_same_entry_of_garbage(
     data: bytes, layout: tuple[int, int, int], limit: int

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 from array import array
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,22 +21,14 @@ from stratalog.record.native.key_entries import (
     KeyWindow,
 )
 from stratalog.record.record import Record
-
-KERNELS: list[Any] = [pure_key_kernels]
-try:
-    native: ModuleType = importlib.import_module("stratalog.record.native._kernels")
-    KERNELS.append(native)
-except ImportError:
-    pass
+from tests.support.kernels import each_kind
 
 UINT64 = st.integers(0, 2**64 - 1)
 # Few different numbers, so that the halves of hashes meet in all combinations.
 HALVES = st.one_of(st.integers(0, 3), st.sampled_from([2**32, 2**63, 2**64 - 2, 2**64 - 1]), UINT64)
 HASHES: st.SearchStrategy[HashPair] = st.tuples(HALVES, HALVES)
 
-each_kernel = pytest.mark.parametrize(
-    "kernels", KERNELS, ids=lambda module: module.__name__.rpartition(".")[2]
-)
+each_kernel = each_kind(pure_key_kernels)
 
 
 def entries_of(rows: list[tuple[HashPair, int, bool]]) -> KeyEntries:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from crc32c import crc32c
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
@@ -31,6 +31,7 @@ from stratalog.record.header import (
     parse_header,
 )
 from stratalog.record.record import Record
+from tests.support.logs.plain_batches import with_header
 
 CODECS = st.sampled_from(Codec)
 PARTS = st.one_of(st.none(), st.binary(max_size=30))
@@ -236,10 +237,7 @@ def test_the_builder_makes_the_same_batch(records: list[Record], codec: Codec) -
 @given(encoded_batches())
 def test_the_highest_timestamp_must_be_true(batch_and_records: tuple[bytes, list[Record]]) -> None:
     batch, _ = batch_and_records
-    header = parse_header(batch)
-    lying = header._replace(max_timestamp=header.max_timestamp + 1)
-    assume(lying.append_time_ms is None)
-    forged = resummed(lying.pack() + batch[HEADER_SIZE:])
+    forged = with_header(batch, max_timestamp=parse_header(batch).max_timestamp + 1)
     with pytest.raises(CorruptRecordError) as refused:
         verify(forged, 0, parse_header(forged))
     assert refused.value.fields["field"] == "max_timestamp"

@@ -6,9 +6,7 @@ Payloads are valid ones, valid ones with a few bytes changed, inserted or cut of
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import pytest
@@ -19,10 +17,9 @@ from stratalog.base.errors import CorruptRecordError, InvalidRequestError, LogSt
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.native import pure_kernels
 from stratalog.record.record import Record
+from tests.support.kernels import native
 
-try:
-    native: ModuleType = importlib.import_module("stratalog.record.native._kernels")
-except ImportError:
+if native is None:
     pytest.skip("the compiled kernels were not built", allow_module_level=True)
 
 Outcome: TypeAlias = "tuple[str, object]"

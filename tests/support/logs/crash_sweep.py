@@ -69,10 +69,11 @@ class Death(NamedTuple, Generic[Subject]):
 
 
 class Failure(NamedTuple, Generic[Subject]):
-    """A workload one operation of which has failed, and the error that came out of it, if any did."""
+    """A workload one operation of which has failed with the errno `number`; `error`: what the work raised."""
 
     subject: Subject
     operation: int
+    number: int
     error: Exception | None
 
 
@@ -121,24 +122,30 @@ class CrashSweep(Generic[Subject]):
         *,
         expected: tuple[type[Exception], ...] = (LogStoreError,),
         errors: Iterable[int] = ERRORS,
+        only: Callable[[str], bool] = lambda _: True,
+        part: float = 0.5,
     ) -> None:
         """Let one operation fail, with each of the `errors`; `expected` may come out of the work then. Most
-        operations only look, at what others have looked at: a sampled run takes few of these."""
+        operations only look, at what others have looked at: a sampled run takes few of these.
+
+        `only` chooses operations by their names. `part` of the operation happens before it fails: with 1 all
+        of it."""
         operations = range(self.first_operation, len(self.trace) + 1)
-        moments = [(operation, number) for operation in operations for number in errors]
+        chosen_operations = [operation for operation in operations if only(self.trace[operation - 1])]
+        moments = [(operation, number) for operation in chosen_operations for number in errors]
         looks = [moment for moment in moments if self._kind(moment[0]) in ONLY_LOOKING]
         changes = [moment for moment in moments if self._kind(moment[0]) not in ONLY_LOOKING]
         chosen = self._sampling.at_most(looks, self._count // 3)
         for operation, number in sorted([*chosen, *self._sampling.at_most(changes, self._count)]):
             subject = self._prepare()
-            subject.disk.fail_at(operation, number=number, part=0.5)
+            subject.disk.fail_at(operation, number=number, part=part)
             error: Exception | None = None
             try:
                 self._work(subject)
             except expected as raised:
                 error = raised
             try:
-                verify(Failure(subject, operation, error))
+                verify(Failure(subject, operation, number, error))
             except Exception as failure:
                 failure.add_note(f"{os.strerror(number)} at {operation}, {self.trace[operation - 1]}")
                 raise

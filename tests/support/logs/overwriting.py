@@ -1,16 +1,18 @@
-"""Files that change behind the back of whoever has them open."""
+"""Files that change while others have them open."""
 
 from __future__ import annotations
 
 from stratalog.base.filesystem import Buffer, FileSystem
 
 
-def overwrite(filesystem: FileSystem, path: str, data: Buffer) -> None:
-    """Let the file hold just that; it stays the same file. Raises OSError."""
+def overwrite(filesystem: FileSystem, path: str, data: Buffer, *, durable: bool = False) -> None:
+    """Let the file hold just that; it stays the same file, or is made. Raises OSError."""
     file = filesystem.open_append(path)
     try:
         file.truncate(0)
         file.append([data])
+        if durable:
+            file.sync()
     finally:
         file.close()
 

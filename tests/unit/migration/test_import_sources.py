@@ -24,7 +24,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.file_names import segment_path
 from tests.support.kafka.import_world import SMALL_SEGMENTS, ImportWorld
-from tests.support.logs.old_messages import old_message
+from tests.support.kafka.old_messages import old_message
 
 
 @pytest.fixture

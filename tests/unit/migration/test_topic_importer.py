@@ -30,8 +30,8 @@ from stratalog.record.record import Record
 from stratalog.segment.file_names import segment_path
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.kafka.import_world import ORDERS, PAYMENTS, SMALL_SEGMENTS, ImportWorld
+from tests.support.kafka.old_messages import old_message
 from tests.support.logs.edited_manifest import edit_manifest
-from tests.support.logs.old_messages import old_message
 
 
 @pytest.fixture

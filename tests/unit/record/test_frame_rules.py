@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
@@ -12,14 +11,9 @@ from stratalog.record.columns import ColumnBuffers
 from stratalog.record.native import pure_kernels, pure_key_kernels
 from stratalog.record.native.key_entries import KeyEntries, KeyWindow
 from stratalog.record.varint import append_varint, read_varint, read_varlong, varint_size
+from tests.support.kernels import native
 
-KERNELS: list[Any] = [(pure_kernels, pure_key_kernels)]
-try:
-    NATIVE = importlib.import_module("stratalog.record.native._kernels")
-    KERNELS.append((NATIVE, NATIVE))
-except ImportError:
-    pass
-
+KERNELS: list[Any] = [(pure_kernels, pure_key_kernels), *([] if native is None else [(native, native)])]
 each_kind = pytest.mark.parametrize("kernels", KERNELS, ids=["pure", "native"][: len(KERNELS)])
 
 

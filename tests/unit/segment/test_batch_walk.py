@@ -119,7 +119,7 @@ def test_a_hole_is_one_behind_a_batch_that_says_so_for_certain(
         file = file_of(data)
         assert seek(file, 0, file.size(), 7) == found, "nobody asks who it is"
         assert seek(file, 0, file.size(), 6 - change - 1, proves_hole=True) == len(written[0])
-        with pytest.raises(CorruptRecordError, match="checksum"):
+        with pytest.raises(CorruptRecordError):
             seek(file, 0, file.size(), 7, proves_hole=True)
     file = file_of(*written)
     assert seek(file, 0, file.size(), 7, proves_hole=True) == found

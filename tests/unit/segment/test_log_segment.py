@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
-from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.record.record import Record
@@ -148,9 +147,7 @@ def test_an_index_that_is_wrong_is_made_again(suffix: str, damage: str) -> None:
     }[damage]
     disk.unlink(path)
     if wrong is not None:
-        file = disk.open_append(path)
-        file.append([wrong])
-        file.close()
+        overwrite(disk, path, wrong)
     found = loaded(disk, segment)
     assert found.max_timestamp() == segment.max_timestamp()
     for offset in range(1000, 1060):
@@ -177,10 +174,7 @@ def test_a_time_entry_that_is_slightly_wrong_hides_no_batch() -> None:
             wrong.maybe_append(
                 other._replace(timestamp_ms=other.timestamp_ms - 2) if number == ordinal else other
             )
-        file = disk.open_append(path)
-        file.truncate(0)
-        file.append([wrong.to_bytes()])
-        file.close()
+        overwrite(disk, path, wrong.to_bytes())
         found = loaded(disk, segment)
         since = [row.last_offset for row in found.rows_since(entry.timestamp_ms - 1)]
         assert since[0] <= entry.timestamp_ms - 101
@@ -196,10 +190,7 @@ def test_an_offset_entry_that_leads_to_a_later_batch_skips_nothing() -> None:
     wrong = OffsetIndex(0)
     for entry, following in pairwise(entries):
         wrong.append(entry.offset, following.position)
-    file = disk.open_append(f"/d/{0:020d}.index")
-    file.truncate(0)
-    file.append([wrong.to_bytes()])
-    file.close()
+    overwrite(disk, f"/d/{0:020d}.index", wrong.to_bytes())
     for offset in range(30):
         assert loaded(disk, segment).position_of(offset) == segment.position_of(offset)
 
@@ -220,10 +211,7 @@ def test_a_read_gives_whole_batches_whatever_the_index_says(
     for position in sorted(entries):
         if position < segment.size_bytes and len(wrong) < segment.end_offset:
             wrong.append(len(wrong), position)
-    file = disk.open_append(f"/d/{0:020d}.index")
-    file.truncate(0)
-    file.append([wrong.to_bytes()])
-    file.close()
+    overwrite(disk, f"/d/{0:020d}.index", wrong.to_bytes())
     for found in (segment, loaded(disk, segment)):
         position = 0
         for ordinal, one in enumerate(written):
@@ -247,8 +235,9 @@ def test_a_failed_append_leaves_nothing() -> None:
         first = append(segment, [1])
         # The first operation looks at the size; the second is the write.
         disk.fail_at(disk.operation_count + 2, number=errno.ENOSPC, part=part)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(OSError) as failure:  # noqa: PT011 - the number says which
             append(segment, [2, 3])
+        assert failure.value.errno == errno.ENOSPC
         assert disk.read_file(segment.path) == first
         # Not even after a crash that forgets the truncation if it may.
         assert disk.reopened(Survival(Kept.NONE, Kept.ALL)).read_file(segment.path) == first
@@ -278,21 +267,8 @@ def test_bytes_that_an_interrupted_write_left_are_cut_off() -> None:
     second = append(segment, [2])
     assert disk.read_file(segment.path) == first + second
     stranger.truncate(5)
-    with pytest.raises(DataDirectoryError, match="shorter"):
+    with pytest.raises(DataDirectoryError):
         append(segment, [3])
-
-
-def test_a_changed_byte_is_never_read() -> None:
-    disk = MemoryFileSystem()
-    segment = new_segment(disk)
-    append(segment, [1, 2, 3])
-    data = bytearray(disk.read_file(segment.path))
-    data[-1] ^= 1
-    file = disk.open_append(segment.path)
-    file.truncate(0)
-    file.append([data])
-    with pytest.raises(CorruptRecordError, match="checksum"):
-        segment.read(0, 1000, bounds(), min_one=True)
 
 
 @pytest.mark.parametrize("index", ["whole", "gone"])
@@ -407,8 +383,9 @@ def test_a_segment_that_cannot_be_begun_leaves_no_file() -> None:
     # Whether the file has another name, the file, its beginning.
     for ahead in (1, 2, 3):
         disk.fail_at(disk.operation_count + ahead)
-        with pytest.raises(OSError, match="Input/output"):
+        with pytest.raises(OSError) as failure:  # noqa: PT011 - the number says which
             LogSegment.create(resources, "/d", 5, created_ms=0, index_interval_bytes=1)
+        assert failure.value.errno == errno.EIO
         assert disk.inner.list_directory("/d") == []
     disk.fail_at(disk.operation_count + 3)
     disk.fail_at(disk.operation_count + 5)
@@ -416,16 +393,6 @@ def test_a_segment_that_cannot_be_begun_leaves_no_file() -> None:
         LogSegment.create(resources, "/d", 5, created_ms=0, index_interval_bytes=1)
     assert refused.value.fields.keys() == {"path", "reason"}
     assert refused.value.fields["path"] == segment_path("/d", 5, ".log")
-
-
-def test_records_come_back_as_they_were() -> None:
-    segment = new_segment(MemoryFileSystem())
-    data = append(segment, [5, 6])
-    assert segment.read_bytes(0, NO_LIMIT) == data
-    assert segment.read_bytes(10, 4) == data[10:14]
-    assert [record.value for record in decode_all(segment.read_bytes(0, NO_LIMIT))] == [b"v5", b"v6"]
-    assert parse_header(segment.read_bytes(0, 61)).last_offset == 1
-    assert segment.first_timestamp_ms == 6
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])

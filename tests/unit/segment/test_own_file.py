@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from stratalog.log.log_config import LogConfig
 from stratalog.segment.own_file import own_file
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from tests.support.logs.log_ledger import LogLedger
-from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.crash_moments import NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death
+from tests.support.logs.filled_log import FilledLog, path_of
+from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
 BROKER = "/broker"
@@ -45,41 +45,41 @@ def test_a_shared_file_becomes_a_copy_and_one_that_is_not_shared_stays() -> None
     assert disk.list_directory("/d") == ["a.log"]
 
 
+class Owning:
+    """A directory with a shared file that is about to become its own."""
+
+    def __init__(self) -> None:
+        self.disk = shared_disk()
+
+    def own(self) -> None:
+        own_file(self.disk, "/d/a.log")
+
+
 def test_a_crash_at_any_operation_leaves_the_shared_file_or_the_copy() -> None:
-    whole = shared_disk()
-    own_file(whole, "/d/a.log")
-    for operation in range(1, whole.operation_count + 1):
-        for part in (0.0, 0.5, 1.0):
-            disk = shared_disk()
-            disk.crash_at(operation, part=part)
-            with pytest.raises(SimulatedCrash):
-                own_file(disk, "/d/a.log")
-            for survival in ALL_SURVIVALS:
-                found = disk.reopened(survival)
-                assert found.read_file("/d/a.log") == found.read_file(f"{BROKER}/a.log") == BYTES
-                own_file(found, "/d/a.log")
+    def verify(death: Death[Owning]) -> None:
+        for found in death.disks():
+            assert found.read_file("/d/a.log") == found.read_file(f"{BROKER}/a.log") == BYTES
+            own_file(found, "/d/a.log")
+
+    sweep = CrashSweep(Owning, Owning.own)
+    sweep.at_deaths(verify)
     # What is changed in the copy, and synced, is still there when the machine dies at once.
-    own = whole.open_append("/d/a.log")
+    own = sweep.whole.disk.open_append("/d/a.log")
     own.append([b"more"])
     own.sync()
-    assert whole.reopened(Survival(Kept.NONE, Kept.NONE)).read_file("/d/a.log") == BYTES + b"more"
+    assert sweep.whole.disk.reopened(NOTHING_KEPT).read_file("/d/a.log") == BYTES + b"more"
 
 
-def imported() -> tuple[LogMachine, LogLedger, dict[str, bytes]]:
+def imported() -> tuple[FilledLog, dict[str, bytes]]:
     """A closed log all of whose batches are shared with a broker's directory, and what that holds."""
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk, CONFIG)
-    log, ledger = machine.start(), LogLedger()
-    for _ in range(20):
-        ledger.append(log, [ledger.batch(3)])
-    machine.stop()
-    ledger.durable_end_offset = log.offsets.log_end_offset
+    filled = FilledLog(20, CONFIG)
+    paths = [path_of(base_offset) for base_offset in filled.bases]
+    assert len(paths) > 3
+    disk = filled.stopped()
     disk.make_directories(BROKER)
-    names = [name for name in disk.list_directory(PARTITION_DIR) if name.endswith(".log")]
-    assert len(names) > 3
-    for name in names:
-        disk.link(f"{PARTITION_DIR}/{name}", f"{BROKER}/{name}")
-    return machine, ledger, broker_files(disk)
+    for path in paths:
+        disk.link(path, path.replace(PARTITION_DIR, BROKER))
+    return filled, broker_files(disk)
 
 
 def broker_files(disk: MemoryFileSystem) -> dict[str, bytes]:
@@ -87,9 +87,8 @@ def broker_files(disk: MemoryFileSystem) -> dict[str, bytes]:
 
 
 def test_truncations_appends_and_recoveries_leave_a_brokers_files_alone() -> None:
-    machine, ledger, files = imported()
-    disk = machine.disk
-    assert isinstance(disk, MemoryFileSystem)
+    filled, files = imported()
+    machine, ledger, disk = filled.machine, filled.ledger, filled.disk
     log = machine.start()
     ledger.append(log, [ledger.batch(2)])
     assert broker_files(disk) == files, "an append changed them"
@@ -108,9 +107,8 @@ def test_truncations_appends_and_recoveries_leave_a_brokers_files_alone() -> Non
 
 
 def test_a_recovery_that_cuts_a_shared_file_cuts_its_own_copy() -> None:
-    machine, ledger, _ = imported()
-    disk = machine.disk
-    assert isinstance(disk, MemoryFileSystem)
+    filled, _ = imported()
+    machine, ledger, disk = filled.machine, filled.ledger, filled.disk
     # Nothing is known to be durable, and the second segment has a torn tail: the broker was killed.
     disk.unlink(f"{DATA_DIR}/recovery-point-offset-checkpoint")
     disk.unlink(f"{DATA_DIR}/.kafka_cleanshutdown")
@@ -129,9 +127,8 @@ def test_a_recovery_that_cuts_a_shared_file_cuts_its_own_copy() -> None:
 
 
 def test_what_is_only_read_and_synced_stays_shared() -> None:
-    machine, ledger, files = imported()
-    disk = machine.disk
-    assert isinstance(disk, MemoryFileSystem)
+    filled, files = imported()
+    machine, ledger, disk = filled.machine, filled.ledger, filled.disk
     disk.unlink(f"{DATA_DIR}/recovery-point-offset-checkpoint")
     disk.unlink(f"{DATA_DIR}/.kafka_cleanshutdown")
     ledger.verify(machine.start(), after_crash=True)

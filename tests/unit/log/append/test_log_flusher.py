@@ -9,23 +9,17 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import AppendFile
 from stratalog.base.types import TopicPartition
 from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.read.isolation import Isolation
-from stratalog.record.builder import encode_batch
-from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from tests.support.logs.hooked_sync_file import HookedSyncFile
+from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import PARTITION, LogMachine
+from tests.support.logs.plain_batches import batch
 
 OTHER = TopicPartition("payments", 0)
-
-
-def batch(count: int = 1, base_offset: int = 0) -> bytes:
-    return encode_batch([Record(0, 1000, b"key", b"value")] * count, base_offset=base_offset)
 
 
 def syncs(disk: FaultyFileSystem) -> int:
@@ -117,35 +111,22 @@ def test_a_sync_that_fails_is_told_to_who_waits_for_it_and_takes_the_log_offline
     assert log.offsets.log_end_offset == 4
 
 
-class SlowDisk(MemoryFileSystem):
-    """Syncs the log of one partition only when it is told to. Thread-safe."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_syncing = threading.Event()
-        self.may_finish = threading.Event()
-
-    def open_append(self, path: str) -> AppendFile:
-        file = super().open_append(path)
-        if f"/{PARTITION}/" in path and path.endswith(".log"):
-            return HookedSyncFile(file, self._wait)
-        return file
-
-    def _wait(self) -> None:
-        self.is_syncing.set()
-        assert self.may_finish.wait(30)
-
-
 def test_nobody_else_waits_for_a_flush() -> None:
-    disk = SlowDisk()
-    machine = LogMachine(disk, LogConfig(flush_messages=3))
+    is_syncing, may_finish = threading.Event(), threading.Event()
+
+    def wait(name: str, path: str) -> None:
+        if name == "sync" and f"/{PARTITION}/" in path and path.endswith(".log"):
+            is_syncing.set()
+            assert may_finish.wait(30)
+
+    machine = LogMachine(HookedDisk(wait), LogConfig(flush_messages=3))
     log = machine.start()
     assert machine.manager is not None
     other = machine.manager.open_log(OTHER, UUID(int=8), machine.config)
     log.appender.append_as_leader(batch(2), 1)
     waiting = threading.Thread(target=lambda: log.appender.append_as_leader(batch(), 1))
     waiting.start()
-    assert disk.is_syncing.wait(30)
+    assert is_syncing.wait(30)
     # Another partition is flushed meanwhile, and this one appended to and read.
     other.appender.append_as_leader(batch(3), 1)
     assert other.offsets.recovery_point == 3
@@ -156,7 +137,7 @@ def test_nobody_else_waits_for_a_flush() -> None:
         assert follower.is_alive()
     assert log.offsets.recovery_point == 0
     assert log.reader.read(0, 1000, Isolation.LOG_END).next_offset == 4
-    disk.may_finish.set()
+    may_finish.set()
     waiting.join(30)
     follower.join(30)
     # The second one waited for the first one's flush, which left too little for another.

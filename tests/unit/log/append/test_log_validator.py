@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import struct
 import tracemalloc
+from typing import NamedTuple
 
 import pytest
-from crc32c import crc32c
 
 from stratalog.base.errors import (
     CorruptRecordError,
@@ -25,32 +25,23 @@ from stratalog.record.codecs.compression import MAX_SENT_BYTES, Codec
 from stratalog.record.header import (
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
-    BatchHeader,
     parse_header,
 )
 from stratalog.record.record import Record
 from tests.support.logs.log_machine import LogMachine
+from tests.support.logs.plain_batches import with_header, with_section
 
 CONFIG = LogConfig()
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact", "delete"}))
 NOW_MS = 1_000_000
 
 
-def batch(count: int = 3, *, key: bytes | None = b"k", codec: Codec = Codec.NONE) -> bytes:
-    return encode_batch(
-        [Record(0, 1000 + number, key, b"v%d" % number) for number in range(count)], codec=codec
-    )
-
-
-def with_header(data: bytes, **changes: int) -> bytes:
-    """The batch with other header fields and a checksum that fits them."""
-    header: BatchHeader = parse_header(data)._replace(**changes)
-    crc = crc32c(data[HEADER_SIZE:], crc32c(header.pack()[21:]))
-    return header._replace(crc=crc).pack() + data[HEADER_SIZE:]
+def batch(count: int = 3, *, codec: Codec = Codec.NONE) -> bytes:
+    """Records with times and values of their own."""
+    records = [Record(0, 1000 + number, b"k", b"v%d" % number) for number in range(count)]
+    return encode_batch(records, codec=codec)
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -98,8 +89,7 @@ def test_append_time_replaces_the_producers_under_a_new_checksum(codec: Codec) -
 
 def forged(records: bytes, count: int = 1, **changes: int) -> bytes:
     """A batch of any bytes as records, with a header and a checksum that fit them."""
-    header = parse_header(batch(count))._replace(batch_length=HEADER_SIZE - LOG_OVERHEAD + len(records))
-    return with_header(header.pack() + records, **changes)
+    return with_section(batch(count), records, **changes)
 
 
 RECORD = b"\x10\0\0\0\x02k\x02v\0"
@@ -110,280 +100,169 @@ def test_the_forged_batch_is_right_where_its_bytes_are() -> None:
     validate_append(forged(RECORD, max_timestamp=1000), CONFIG, NOW_MS)
 
 
-# What is wrong, the error, and the fields that say it.
-REFUSED: list[tuple[str, bytes, LogConfig, type[LogStoreError], dict[str, object]]] = [
-    ("no batch", b"", CONFIG, InvalidRequestError, {}),
-    ("garbage", b"x" * 200, CONFIG, CorruptRecordError, {"position": 0, "field": "magic", "value": 120}),
-    ("torn", batch()[:-1], CONFIG, CorruptRecordError, {"position": 0, "missing_bytes": 1}),
-    ("a byte too many", batch() + b"\0", CONFIG, CorruptRecordError, {"position": len(batch())}),
-    ("a flipped bit", batch()[:-1] + b"?", CONFIG, CorruptRecordError, {"position": 0, "field": "crc"}),
-    (
-        "the second batch's flipped bit",
-        batch() + batch()[:-1] + b"?",
-        CONFIG,
-        CorruptRecordError,
-        {"position": len(batch()), "field": "crc"},
-    ),
-    (
-        "Kafka's first format",
-        with_header(batch(), magic=0),
-        CONFIG,
-        UnsupportedOperationError,
-        {"position": 0, "field": "magic", "value": 0},
-    ),
-    (
-        "Kafka's second format",
-        batch() + with_header(batch(), magic=1),
-        CONFIG,
-        UnsupportedOperationError,
-        {"position": len(batch()), "field": "magic", "value": 1},
-    ),
-    ("zeros", bytes(100), CONFIG, CorruptRecordError, {"field": "magic", "value": 0}),
-    (
-        "a short message of Kafka's second format",
-        struct.pack(">qiIbbqi2si1s", 0, 25, 0, 1, 0, 5, 2, b"ke", 1, b"v"),
-        CONFIG,
-        UnsupportedOperationError,
-        {"position": 0, "field": "magic", "value": 1},
-    ),
-    (
-        "a record of a negative size",
-        forged(b"\x01" + RECORD[1:], max_timestamp=1000),
-        CONFIG,
-        CorruptRecordError,
-        {"record_position": 0, "field": "record_size", "value": -1},
-    ),
-    (
-        "an overlong number",
-        forged(b"\x1a\0\0" + b"\x80" * 5 + b"\0\x02k\x02v\0", max_timestamp=1000),
-        CONFIG,
-        CorruptRecordError,
-        {"record_position": 3},
-    ),
-    (
-        "offsets that go back",
-        forged(RECORD + RECORD, 2, max_timestamp=1000),
-        CONFIG,
-        CorruptRecordError,
-        {"record_position": 9, "field": "offset_delta", "value": 0},
-    ),
-    (
-        "a format of the future",
-        with_header(batch(), magic=3),
-        CONFIG,
-        CorruptRecordError,
-        {"field": "magic", "value": 3},
-    ),
-    (
-        "a negative length",
-        with_header(batch(), batch_length=-1),
-        CONFIG,
-        CorruptRecordError,
-        {"field": "batch_length", "value": -1},
-    ),
-    (
-        "a length within the header",
-        with_header(batch(), batch_length=48),
-        CONFIG,
-        CorruptRecordError,
-        {"field": "batch_length", "value": 48},
-    ),
-    (
-        "a negative count",
-        with_header(batch(), records_count=-1),
-        CONFIG,
-        CorruptRecordError,
-        {"field": "records_count", "value": -1},
-    ),
-    (
-        "more records than offsets",
-        with_header(batch(), records_count=4),
-        CONFIG,
-        CorruptRecordError,
-        {"field": "records_count", "value": 4},
-    ),
-    (
-        "a last offset below the first",
-        with_header(batch(), last_offset_delta=-1),
-        CONFIG,
-        CorruptRecordError,
-        {"field": "last_offset_delta", "value": -1},
-    ),
-    (
-        "an offset out of range",
-        with_header(batch(), base_offset=-1),
-        CONFIG,
-        CorruptRecordError,
-        {"field": "base_offset", "value": -1},
-    ),
-    (
-        "no such codec",
-        with_header(batch(), attributes=6),
-        CONFIG,
-        CorruptRecordError,
-        {"field": "codec", "value": 6},
-    ),
-    (
-        "not what its codec writes",
-        with_header(batch(), attributes=Codec.ZSTD),
-        CONFIG,
-        CorruptRecordError,
-        {"codec": "ZSTD"},
-    ),
-    (
-        "more offsets than records",
-        with_header(batch(), last_offset_delta=5),
-        CONFIG,
-        CorruptRecordError,
-        {"batch_index": 0, "records_count": 3, "last_offset_delta": 5},
-    ),
-    ("fewer records than it says", with_header(batch(), last_offset_delta=1), CONFIG, CorruptRecordError, {}),
-    ("more records than it says", with_header(batch(), records_count=2), CONFIG, CorruptRecordError, {}),
-    (
-        "too large",
-        batch(),
-        LogConfig(max_message_bytes=80),
-        RecordTooLargeError,
-        {"size_bytes": len(batch()), "max_bytes": 80},
-    ),
-    (
-        "too large for a segment",
-        batch(30) * 3,
-        LogConfig(segment_bytes=1024),
-        RecordTooLargeError,
-        {"size_bytes": len(batch(30)) * 3, "max_bytes": 1024},
-    ),
+class Refused(NamedTuple):
+    """A request that cannot be kept, and the fields of the error that says why."""
+
+    name: str
+    request: bytes
+    fields: dict[str, object]
+    error: type[LogStoreError] = CorruptRecordError
+    config: LogConfig = CONFIG
+
+    @property
+    def is_about_the_request(self) -> bool:
+        """The error is not about one batch of it. Those with a producer id would be in company, too."""
+        return self.name in {
+            *("no batch", "too large for a segment", "a producer's batch in company", "a control batch"),
+            *("a producer id that is none", "a producer without an epoch", "a producer without a sequence"),
+        }
+
+    def refused(self, request: bytes | None = None) -> LogStoreError:
+        """The error that it gets, or that another request gets with the same configuration."""
+        with pytest.raises(self.error) as failure:
+            validate_append(self.request if request is None else request, self.config, NOW_MS)
+        return failure.value
+
+
+# One header field is changed to a value that it cannot have: the request, the field, the value.
+HEADERS: list[tuple[str, str, int]] = [
+    ("a format of the future", "magic", 3),
+    ("a negative length", "batch_length", -1),
+    ("a length within the header", "batch_length", 48),
+    ("a negative count", "records_count", -1),
+    ("more records than offsets", "records_count", 4),
+    ("a last offset below the first", "last_offset_delta", -1),
+    ("an offset out of range", "base_offset", -1),
+]
+# Header fields that no producer may send together: their values, and the field that the error names.
+CONTRADICTIONS: list[tuple[str, dict[str, int], str, int]] = [
     (
         "a control batch",
-        with_header(batch(), attributes=CONTROL_BIT | TRANSACTIONAL_BIT, producer_id=5),
-        CONFIG,
-        InvalidRequestError,
-        {"batch_index": 0, "field": "attributes", "value": 0x30},
+        {"attributes": CONTROL_BIT | TRANSACTIONAL_BIT, "producer_id": 5},
+        "attributes",
+        CONTROL_BIT | TRANSACTIONAL_BIT,
     ),
-    (
-        "an append time",
-        with_header(batch(), attributes=TIMESTAMP_TYPE_BIT),
-        CONFIG,
-        InvalidRequestError,
-        {"batch_index": 0, "field": "attributes", "value": 0x08},
+    ("an append time", {"attributes": TIMESTAMP_TYPE_BIT}, "attributes", TIMESTAMP_TYPE_BIT),
+    ("a delete horizon", {"attributes": DELETE_HORIZON_BIT}, "attributes", DELETE_HORIZON_BIT),
+    ("a transaction of nobody", {"attributes": TRANSACTIONAL_BIT}, "producer_id", -1),
+    ("a producer id that is none", {"producer_id": -2}, "producer_id", -2),
+    ("a producer without an epoch", {"producer_id": 5, "base_sequence": 0}, "producer_epoch", -1),
+    ("a producer without a sequence", {"producer_id": 5, "producer_epoch": 0}, "base_sequence", -1),
+]
+OF_A_PRODUCER = with_header(batch(), producer_id=5, producer_epoch=0, base_sequence=0)
+OLD_FORMAT = UnsupportedOperationError
+REFUSED: list[Refused] = [
+    Refused("no batch", b"", {}, InvalidRequestError),
+    Refused("garbage", b"x" * 200, {"position": 0, "field": "magic", "value": 120}),
+    Refused("zeros", bytes(100), {"field": "magic", "value": 0}),
+    Refused("torn", batch()[:-1], {"position": 0, "missing_bytes": 1}),
+    Refused("a byte too many", batch() + b"\0", {"position": len(batch())}),
+    Refused("a flipped bit", batch()[:-1] + b"?", {"position": 0, "field": "crc"}),
+    Refused("the second's", batch() + batch()[:-1] + b"?", {"position": len(batch()), "field": "crc"}),
+    Refused("Kafka's first format", with_header(batch(), magic=0), {"position": 0, "value": 0}, OLD_FORMAT),
+    Refused(
+        "Kafka's second format",
+        batch() + with_header(batch(), magic=1),
+        {"position": len(batch()), "field": "magic", "value": 1},
+        OLD_FORMAT,
     ),
-    (
-        "a delete horizon",
-        with_header(batch(), attributes=DELETE_HORIZON_BIT),
-        CONFIG,
-        InvalidRequestError,
-        {"batch_index": 0, "field": "attributes", "value": 0x40},
+    Refused(
+        "a short message of Kafka's second format",
+        struct.pack(">qiIbbqi2si1s", 0, 25, 0, 1, 0, 5, 2, b"ke", 1, b"v"),
+        {"position": 0, "field": "magic", "value": 1},
+        OLD_FORMAT,
     ),
-    (
-        "a transaction of nobody",
-        with_header(batch(), attributes=TRANSACTIONAL_BIT),
-        CONFIG,
-        InvalidRequestError,
-        {"field": "producer_id", "value": -1},
+    Refused(
+        "a record of a negative size",
+        forged(b"\x01" + RECORD[1:], max_timestamp=1000),
+        {"record_position": 0, "field": "record_size", "value": -1},
     ),
-    (
-        "a producer id that is none",
-        with_header(batch(), producer_id=-2),
-        CONFIG,
-        InvalidRequestError,
-        {"field": "producer_id", "value": -2},
+    Refused(
+        "an overlong number",
+        forged(b"\x1a\0\0" + b"\x80" * 5 + b"\0\x02k\x02v\0", max_timestamp=1000),
+        {"record_position": 3},
     ),
-    (
-        "a producer without an epoch",
-        with_header(batch(), producer_id=5, base_sequence=0),
-        CONFIG,
-        InvalidRequestError,
-        {"producer_id": 5, "field": "producer_epoch", "value": -1},
+    Refused(
+        "offsets that go back",
+        forged(RECORD + RECORD, 2, max_timestamp=1000),
+        {"record_position": 9, "field": "offset_delta", "value": 0},
     ),
-    (
-        "a producer without a sequence",
-        with_header(batch(), producer_id=5, producer_epoch=0),
-        CONFIG,
-        InvalidRequestError,
-        {"producer_id": 5, "field": "base_sequence", "value": -1},
+    *(
+        Refused(name, with_header(batch(), **{field: value}), {"field": field, "value": value})
+        for name, field, value in HEADERS
     ),
-    (
-        "a producer's batch in company",
-        with_header(batch(), producer_id=5, producer_epoch=0, base_sequence=0) + batch(),
-        CONFIG,
-        InvalidRequestError,
-        {"batch_count": 2},
+    Refused("no such codec", with_header(batch(), attributes=6), {"field": "codec", "value": 6}),
+    Refused("not its codec's", with_header(batch(), attributes=Codec.ZSTD), {"codec": "ZSTD"}),
+    Refused(
+        "more offsets than records",
+        with_header(batch(), last_offset_delta=5),
+        {"batch_index": 0, "records_count": 3, "last_offset_delta": 5},
     ),
-    (
-        "a record without a key",
-        batch() + encode_batch([Record(0, 1, b"k", b"v"), Record(0, 1, None, b"v")]),
-        COMPACTED,
-        InvalidRequestError,
-        {"batch_index": 1, "record_index": 1, "null_key_count": 1},
+    Refused("fewer records than it says", with_header(batch(), last_offset_delta=1), {}),
+    Refused("more records than it says", with_header(batch(), records_count=2), {}),
+    Refused(
+        "too large",
+        batch(),
+        {"size_bytes": len(batch()), "max_bytes": 80},
+        RecordTooLargeError,
+        LogConfig(max_message_bytes=80),
     ),
-    (
+    Refused(
+        "too large for a segment",
+        batch(30) * 3,
+        {"size_bytes": len(batch(30)) * 3, "max_bytes": 1024},
+        RecordTooLargeError,
+        LogConfig(segment_bytes=1024),
+    ),
+    Refused(
         "more than a batch may become",
         with_header(forged(gzip.compress(bytes(MAX_SENT_BYTES + 1), 1)), attributes=Codec.GZIP),
-        CONFIG,
-        RecordTooLargeError,
         {"batch_index": 0, "position": 0, "codec": "GZIP", "max_bytes": MAX_SENT_BYTES},
+        RecordTooLargeError,
+    ),
+    *(
+        Refused(name, with_header(batch(), **changes), {"field": field, "value": value}, InvalidRequestError)
+        for name, changes, field, value in CONTRADICTIONS
+    ),
+    Refused(
+        "a producer's batch in company", OF_A_PRODUCER + batch(), {"batch_count": 2}, InvalidRequestError
+    ),
+    Refused(
+        "a record without a key",
+        batch() + encode_batch([Record(0, 1, b"k", b"v"), Record(0, 1, None, b"v")]),
+        {"batch_index": 1, "record_index": 1, "null_key_count": 1},
+        InvalidRequestError,
+        COMPACTED,
     ),
 ]
-OF_THE_REQUEST = {
-    *("no batch", "too large for a segment", "a producer's batch in company"),
-    # They have a producer id, and would be in company.
-    *("a control batch", "a producer id that is none"),
-    *("a producer without an epoch", "a producer without a sequence"),
-}
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "config", "error", "fields"),
-    [case[1:] for case in REFUSED],
-    ids=[case[0] for case in REFUSED],
-)
-def test_what_cannot_be_kept_is_refused(
-    request_bytes: bytes, config: LogConfig, error: type[LogStoreError], fields: dict[str, object]
-) -> None:
-    with pytest.raises(error) as failure:
-        validate_append(request_bytes, config, NOW_MS)
-    assert type(failure.value) is error
-    assert {name: failure.value.fields.get(name) for name in fields} == fields
+@pytest.mark.parametrize("case", REFUSED, ids=[case.name for case in REFUSED])
+def test_what_cannot_be_kept_is_refused_with_its_place_and_its_neighbours_are_stored(case: Refused) -> None:
+    failure = case.refused()
+    assert type(failure) is case.error
+    assert {name: failure.fields.get(name) for name in case.fields} == case.fields
 
-
-@pytest.mark.parametrize(
-    ("request_bytes", "config", "error"), [case[1:4] for case in REFUSED], ids=[case[0] for case in REFUSED]
-)
-def test_nothing_of_a_refused_request_is_stored_and_its_neighbours_are(
-    request_bytes: bytes, config: LogConfig, error: type[LogStoreError]
-) -> None:
-    log = LogMachine(config=config).start()
-    outcomes = log.appender.append_group([batch(1), request_bytes, batch(1)], 1)
-    assert [type(outcome) for outcome in outcomes] == [AppendInfo, error, AppendInfo]
+    log = LogMachine(config=case.config).start()
+    outcomes = log.appender.append_group([batch(1), case.request, batch(1)], 1)
+    assert [type(outcome) for outcome in outcomes] == [AppendInfo, case.error, AppendInfo]
     assert (log.offsets.log_end_offset, log.local_log.segments.size_bytes) == (2, 2 * len(batch(1)))
     log.check()
 
-
-@pytest.mark.parametrize(
-    ("request_bytes", "config"),
-    [case[1:3] for case in REFUSED if case[0] not in OF_THE_REQUEST],
-    ids=[case[0] for case in REFUSED if case[0] not in OF_THE_REQUEST],
-)
-def test_a_refusal_says_which_batch_it_is_about(request_bytes: bytes, config: LogConfig) -> None:
-    first, second = len(batch(1)), len(batch(1)) + len(batch())
-    with pytest.raises(LogStoreError) as failure:
-        validate_append(batch(1) + request_bytes, config, NOW_MS)
-    told = failure.value.fields
-    is_second = request_bytes.startswith(batch()) and len(request_bytes) > len(batch())
-    expected = (second, 2) if is_second else (first, 1)
-    assert {"position", "batch_index"} & told.keys()
-    assert (told.get("position", expected[0]), told.get("batch_index", expected[1])) == expected
+    if not case.is_about_the_request:
+        # Behind another batch: the error says which one it is about.
+        first, second = len(batch(1)), len(batch(1)) + len(batch())
+        fields = case.refused(batch(1) + case.request).fields
+        is_second = case.request.startswith(batch()) and len(case.request) > len(batch())
+        position, index = (second, 2) if is_second else (first, 1)
+        assert {"position", "batch_index"} & fields.keys()
+        assert (fields.get("position", position), fields.get("batch_index", index)) == (position, index)
 
 
 def test_no_two_refusals_look_alike() -> None:
     """Neither in their code, their message and their fields together, nor in what the wire shows of them."""
-    seen: dict[str, str] = {}
-    for name, request_bytes, config, error, _ in REFUSED:
-        with pytest.raises(error) as failure:
-            validate_append(request_bytes, config, NOW_MS)
-        text = f"{failure.value.code} {failure.value}"
-        assert text not in seen, (name, seen[text])
-        seen[text] = name
+    texts = {case.name: f"{case.refused().code} {case.refused()}" for case in REFUSED}
+    assert len(set(texts.values())) == len(REFUSED), texts
 
 
 def test_a_producers_batch_is_admitted_alone() -> None:
@@ -418,9 +297,9 @@ def test_a_request_that_grows_over_a_segment_is_refused_before_it_is_made() -> N
     request = encode_batch([Record(0, 5, b"k", bytes(900 << 10))], codec=Codec.ZSTD) * 40
     tracemalloc.start()
     try:
-        with pytest.raises(RecordTooLargeError) as failure:
+        with pytest.raises(RecordTooLargeError) as refused:
             validate_append(request, config, NOW_MS)
-        assert failure.value.fields["max_bytes"] == config.segment_bytes
+        assert refused.value.fields["max_bytes"] == config.segment_bytes
         assert tracemalloc.get_traced_memory()[1] < 12 << 20, "forty times 900 KiB would be more"
     finally:
         tracemalloc.stop()

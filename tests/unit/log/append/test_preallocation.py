@@ -17,24 +17,16 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.builder import encode_batch
-from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.filled_log import path_of
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+from tests.support.logs.plain_batches import batch
 
 SEGMENT_BYTES = 4096
 RESERVING = LogConfig(segment_bytes=SEGMENT_BYTES, preallocate=True)
 PLAIN = dataclasses.replace(RESERVING, preallocate=False)
-
-
-def batch(value_bytes: int = 20) -> bytes:
-    return encode_batch([Record(0, 1000, b"key", b"v" * value_bytes)])
-
-
-def log_path(base_offset: int) -> str:
-    return f"{PARTITION_DIR}/{base_offset:020d}.log"
 
 
 def spares(disk: MemoryFileSystem) -> dict[int, int]:
@@ -48,13 +40,13 @@ def test_only_the_active_segment_has_space_that_it_does_not_need() -> None:
     machine = LogMachine(disk, RESERVING)
     log = machine.start()
     assert spares(disk) == {0: SEGMENT_BYTES}
-    log.appender.append_as_leader(batch(1000), 1)
+    log.appender.append_as_leader(batch(value_bytes=1000), 1)
     assert spares(disk) == {0: SEGMENT_BYTES - log.local_log.segments.size_bytes}
-    assert disk.file_size(log_path(0)) == log.local_log.segments.size_bytes
+    assert disk.file_size(path_of(0)) == log.local_log.segments.size_bytes
     log.roll()
     assert spares(disk) == {0: 0, 1: SEGMENT_BYTES}
     for _ in range(7):
-        log.appender.append_as_leader(batch(1000), 1)
+        log.appender.append_as_leader(batch(value_bytes=1000), 1)
     assert list(spares(disk).values()) == [0, 0, 0, SEGMENT_BYTES - log.reader.segments()[-1].size_bytes]
     log.truncation.truncate_fully_and_start_at(100)
     assert spares(disk)[100] == SEGMENT_BYTES
@@ -99,7 +91,7 @@ def test_an_altered_key_holds_from_the_next_segment_on() -> None:
     log.appender.append_as_leader(batch(), 1)
     before = disk.operation_count
     log.roll()
-    assert disk.trace[before:].count(f"truncate {log_path(2)}") == 0
+    assert disk.trace[before:].count(f"truncate {path_of(2)}") == 0
 
 
 def reserve_of(disk: FaultyFileSystem, work: str) -> int:
@@ -110,7 +102,7 @@ def reserve_of(disk: FaultyFileSystem, work: str) -> int:
 def fill(log: UnifiedLog) -> AppendInfo:
     """Append until a second segment has begun."""
     while True:
-        info = log.appender.append_as_leader(batch(1000), 1)
+        info = log.appender.append_as_leader(batch(value_bytes=1000), 1)
         if log.local_log.segments.active.base_offset:
             return info
 
@@ -118,7 +110,7 @@ def fill(log: UnifiedLog) -> AppendInfo:
 def test_a_full_disk_shows_where_a_segment_begins_and_nothing_is_stored() -> None:
     disk = FaultyFileSystem()
     fill(LogMachine(disk, RESERVING).start())
-    operation = reserve_of(disk, f"reserve {log_path(3)}")
+    operation = reserve_of(disk, f"reserve {path_of(3)}")
 
     disk = FaultyFileSystem()
     disk.fail_at(operation, number=errno.ENOSPC, part=1.0)
@@ -128,7 +120,7 @@ def test_a_full_disk_shows_where_a_segment_begins_and_nothing_is_stored() -> Non
     assert "No space" in str(failure.value.fields["reason"])
     assert not log.availability.is_offline
     assert [info.base_offset for info in log.reader.segments()] == [0]
-    assert not disk.inner.exists(log_path(3))
+    assert not disk.inner.exists(path_of(3))
     assert len(read_local(log)) == 3
     # There is room again.
     assert fill(log).base_offset == 3
@@ -141,7 +133,7 @@ def test_a_disk_that_is_too_small_for_one_segment_takes_no_log() -> None:
     with pytest.raises(DataDirectoryError) as failure:
         LogMachine(disk, RESERVING).start()
     assert "No space" in str(failure.value.fields["reason"])
-    assert not disk.exists(log_path(0))
+    assert not disk.exists(path_of(0))
     LogMachine(MemoryFileSystem(free_bytes=SEGMENT_BYTES), RESERVING).start()
 
 
@@ -169,7 +161,7 @@ def test_the_zeros_that_a_broker_had_reserved_are_cut_off(has_batches: bool, rec
     machine = LogMachine(disk, PLAIN)
     log = machine.start()
     for _ in range(3 if has_batches else 0):
-        log.appender.append_as_leader(batch(1000), 1)
+        log.appender.append_as_leader(batch(value_bytes=1000), 1)
     size_bytes = log.local_log.segments.size_bytes
     expected = read_local(log)
     if recovery_point == "end":
@@ -184,7 +176,7 @@ def test_the_zeros_that_a_broker_had_reserved_are_cut_off(has_batches: bool, rec
     log = machine.start()
     assert not log.recovery_report.was_clean
     assert log.recovery_report.truncated_bytes == 3 * SEGMENT_BYTES - size_bytes
-    assert disk.file_size(log_path(0)) == size_bytes
+    assert disk.file_size(path_of(0)) == size_bytes
     assert read_local(log) == expected
     log.appender.append_as_leader(batch(), 1)
     log.check()
@@ -195,10 +187,10 @@ def test_zeros_are_cut_off_also_where_a_stop_is_said_to_have_been_clean() -> Non
     machine = LogMachine(disk, PLAIN)
     machine.start().appender.append_as_leader(batch(), 1)
     machine.stop()
-    size_bytes = disk.file_size(log_path(0))
-    disk.open_append(log_path(0)).truncate(SEGMENT_BYTES)
+    size_bytes = disk.file_size(path_of(0))
+    disk.open_append(path_of(0)).truncate(SEGMENT_BYTES)
     log = machine.start()
-    assert (log.offsets.log_end_offset, disk.file_size(log_path(0))) == (1, size_bytes)
+    assert (log.offsets.log_end_offset, disk.file_size(path_of(0))) == (1, size_bytes)
 
 
 @pytest.fixture
@@ -241,7 +233,7 @@ def test_a_log_on_the_operating_systems_files(directory: str) -> None:
     machine = LogMachine(disk, config, data_dirs=(directory,))
     log = machine.start()
     for _ in range(3):
-        log.appender.append_as_leader(batch(400_000), 1)
+        log.appender.append_as_leader(batch(value_bytes=400_000), 1)
     first, second = (f"{log.local_log.directory}/{offset:020d}.log" for offset in (0, 2))
     assert os.stat(first).st_size <= allocated_bytes(first) < 1 << 20
     assert allocated_bytes(second) >= 1 << 20

@@ -14,29 +14,16 @@ from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.append.roll_rule import RollRule
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.builder import encode_batch
 from stratalog.record.header import TimestampType
-from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.log_machine import LogMachine
+from tests.support.logs.plain_batches import batch
 
 UNLIMITED = LogConfig(segment_bytes=2**31 - 1, segment_ms=2**63 - 1, index_interval_bytes=0)
 FAR = 2**31
-
-
-def batch(
-    count: int = 1,
-    *,
-    timestamp_ms: int = 1000,
-    value_bytes: int = 20,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> bytes:
-    record = Record(0, timestamp_ms, b"key", b"v" * value_bytes)
-    return encode_batch([record] * count, base_offset=base_offset, leader_epoch=leader_epoch)
 
 
 def bases(log: UnifiedLog) -> list[int]:
@@ -205,12 +192,6 @@ def test_an_offset_that_no_index_takes_ends_a_segment(last_offset: int, expected
     log.appender.append_as_follower(batch())
     log.appender.append_as_follower(batch(base_offset=last_offset))
     assert bases(log) == expected
-
-
-def test_an_offset_that_no_index_takes_moves_an_empty_segment() -> None:
-    log = LogMachine(config=UNLIMITED).start()
-    log.appender.append_as_follower(batch(base_offset=FAR))
-    assert bases(log) == [FAR]
 
 
 @pytest.mark.parametrize(

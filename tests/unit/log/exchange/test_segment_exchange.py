@@ -7,7 +7,6 @@ import os
 import random
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import pytest
 
@@ -19,12 +18,14 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.segment.log_segment import LogSegment
-from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import Kept, Survival
 from tests.support.cleaner.cleaning_history import CONFIG, CleaningHistory
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.log_consumer import Consumer
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import NEVER_MS, LogMachine
+from tests.support.logs.overwriting import flip, overwrite
 
 
 def filled(seed: int = 3, disk: FaultyFileSystem | None = None) -> CleaningHistory:
@@ -54,12 +55,26 @@ def replace(log: UnifiedLog, cleaned: Sequence[CleanedSegment], replaced: Sequen
     return log.segment_exchange.replace(cleaned, replaced, lambda _: None)
 
 
+REFUSALS = (OSError, DataDirectoryError)
+
+
+def is_rename(name: str) -> bool:
+    return name.startswith("rename ")
+
+
+def copies_of(log: UnifiedLog) -> list[str]:
+    """Files of a copy that has not taken the place of its segments."""
+    names = log.segment_exchange.resources.filesystem.list_directory(log.local_log.directory)
+    return [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+
+
 class Exchange:
     """A filled log that is durable, and a copy of some of its segments that is to take their place. Used by
     one thread."""
 
-    def __init__(self, disk: FaultyFileSystem) -> None:
-        self.disk, self.history = disk, filled(disk=disk)
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.history = filled(disk=self.disk)
         self.log = self.history.log
         self.log.flusher.flush()
         self.before, self.group = read_local(self.log), self.log.local_log.segments[1:3]
@@ -138,35 +153,26 @@ def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
     segments = log.local_log.segments
     assert not replace(log, [cleaned], group)
     assert log.local_log.segments is segments
-    names = log.segment_exchange.resources.filesystem.list_directory(log.local_log.directory)
-    assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    assert not copies_of(log)
     log.check()
 
 
+class BesideALeftover(Exchange):
+    """The first segment has half of a copy, as a process leaves it that was killed. All else is known to be
+    durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history.machine.checkpoint()
+        overwrite(self.disk, self.log.local_log.segments[0].path + CLEANED_SUFFIX, b"half of a batch")
+
+
 def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
-    """A machine dies in the midst of it: what is found is the old segments or the new ones."""
-    trace: list[str] = []
-    for operation in range(400):
-        disk = FaultyFileSystem()
-        exchange = Exchange(disk)
-        exchange.history.machine.checkpoint()
-        file = disk.open_append(exchange.log.local_log.segments[0].path + CLEANED_SUFFIX)
-        file.append([b"half of a batch"])
-        file.close()
-        first_operation = disk.operation_count + 1
-        if operation == 0:
-            assert exchange.run()
-            trace = disk.trace[first_operation - 1 :]
-            continue
-        if operation > len(trace):
-            break
-        if trace[operation - 1].split(" ")[0] not in ("rename", "unlink", "sync_directory"):
-            continue
-        disk.crash_at(first_operation + operation - 1)
-        with pytest.raises(SimulatedCrash):
-            exchange.run()
-        exchange.require_found()
-    assert len(trace) > 10
+    """A machine dies in the midst of it: a start finds the old segments or the new ones."""
+    CrashSweep(BesideALeftover, Exchange.run, count=30).at_deaths(
+        lambda death: death.subject.require_found(),
+        always=lambda name: name.startswith(("rename", "sync_directory")),
+    )
 
 
 def test_the_active_segment_is_never_replaced() -> None:
@@ -176,93 +182,66 @@ def test_the_active_segment_is_never_replaced() -> None:
     log.check()
 
 
-class Refusing(FaultyFileSystem):
-    """Lets one rename, or one sync of a directory, fail with `number`: after `count` that go well. Where
-    `part` is 1 it is done all the same."""
-
-    operation = ""
-    count = number = part = 0
-    is_met = False
-
-    def refuse(self, operation: str, count: int, number: int, part: int = 0) -> None:
-        self.operation, self.count, self.number, self.is_met = operation, count, number, False
-        self.part = part
-
-    def next_fate(self, name: str, path: str) -> Fate | None:
-        fate = super().next_fate(name, path)
-        if fate is None and name == self.operation and not self.is_met:
-            self.is_met = self.count == 0
-            self.count -= 1
-            if self.is_met:
-                return Fate(self.part, OSError(self.number, os.strerror(self.number), path))
-        return fate
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EPERM])
-def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_ones(number: int) -> None:
+def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_ones() -> None:
     """For want of space alone the log is never taken offline; nor before an old file was renamed."""
-    offline_count, ordinal = 0, 0
-    while True:
-        disk = Refusing()
-        exchange = Exchange(disk)
+    offline_count = 0
+
+    def verify(failure: Failure[Exchange]) -> None:
+        nonlocal offline_count
+        exchange = failure.subject
         log, group = exchange.log, exchange.group
-        disk.refuse("rename", ordinal, number)
-        ordinal += 1
-        try:
-            exchange.run()
-        except (OSError, DataDirectoryError) as failure:
-            assert not isinstance(failure, OSError) or failure.errno == number  # noqa: PT017 - one of two errors
-        if not disk.is_met:
-            break
         exchange.require_found()
         if log.availability.is_offline:
-            assert number == errno.EPERM
+            assert failure.number == errno.EPERM
             assert group[0].is_dropped
             offline_count += 1
-            continue
+            return
         assert read_local(log) == exchange.before
         log.check()
-        names = disk.inner.list_directory(log.local_log.directory)
-        assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+        assert not copies_of(log)
         if group[0] in log.local_log.segments:
             assert replace(log, [copied(log, group)], group)
         assert read_local(log) == exchange.before
         exchange.history.write()
-    assert ordinal > 8
-    assert (offline_count > 0) == (number == errno.EPERM)
+
+    CrashSweep(Exchange, Exchange.run).at_failures(
+        verify, expected=REFUSALS, errors=[errno.ENOSPC, errno.EDQUOT, errno.EPERM], only=is_rename
+    )
+    assert offline_count > 0
 
 
-@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOSPC, errno.EPERM])
-def test_a_rename_that_was_done_and_is_said_to_have_failed_loses_nothing(number: int) -> None:
+def test_a_rename_that_was_done_and_is_said_to_have_failed_loses_nothing() -> None:
     """A request that was sent twice finds what the first one has left, for one."""
-    ordinal = offline_count = 0
-    while True:
-        disk = Refusing()
-        exchange = Exchange(disk)
-        log = exchange.log
-        disk.refuse("rename", ordinal, number, part=1)
-        ordinal += 1
-        with suppress(OSError, DataDirectoryError):
-            exchange.run()
-        if not disk.is_met:
-            break
-        offline_count += log.availability.is_offline
-        if not log.availability.is_offline:
-            assert read_local(log) == exchange.before
-            log.check()
+    offline_count = 0
+
+    def verify(failure: Failure[Exchange]) -> None:
+        nonlocal offline_count
+        exchange = failure.subject
+        offline_count += exchange.log.availability.is_offline
+        if not exchange.log.availability.is_offline:
+            assert read_local(exchange.log) == exchange.before
+            exchange.log.check()
         exchange.require_found()
-    assert ordinal > 8
+
+    CrashSweep(Exchange, Exchange.run).at_failures(
+        verify,
+        expected=REFUSALS,
+        errors=[errno.ENOENT, errno.ENOSPC, errno.EPERM],
+        only=is_rename,
+        part=1.0,
+    )
     assert offline_count > 0
 
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_where_nobody_can_tell_whether_a_file_was_renamed_its_copy_stays(part: int) -> None:
     """Neither the rename nor a look at the old name says anything."""
-    rehearsal = FaultyFileSystem()
-    assert Exchange(rehearsal).run()
-    exchange = Exchange(disk := FaultyFileSystem())
-    old_path = exchange.group[0].path
-    [rename, *_] = [n for n, one in enumerate(rehearsal.trace, 1) if one.startswith(f"rename {old_path} ")]
+    rehearsal, exchange = Exchange(), Exchange()
+    assert rehearsal.run()
+    disk, old_path = exchange.disk, exchange.group[0].path
+    [rename, *_] = [
+        number for number, one in enumerate(rehearsal.disk.trace, 1) if one.startswith(f"rename {old_path} ")
+    ]
     disk.fail_at(rename, number=errno.EPERM, part=part)
     disk.fail_at(rename + 1, number=errno.EMFILE)
     with pytest.raises(DataDirectoryError):
@@ -273,19 +252,18 @@ def test_where_nobody_can_tell_whether_a_file_was_renamed_its_copy_stays(part: i
 
 
 def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
-    disk = Refusing()
-    log = filled(disk=disk).log
-    group = log.local_log.segments[:2]
-    cleaned = copied(log, group)
-    disk.refuse("sync_directory", 0, errno.EMFILE)
+    rehearsal, exchange = Exchange(), Exchange()
+    log, first = exchange.log, exchange.disk.operation_count
+    assert rehearsal.run()
+    names = [name.split(" ")[0] for name in rehearsal.disk.trace]
+    first_sync = names.index("sync_directory", first) + 1
+    exchange.disk.fail_at(first_sync, number=errno.EMFILE)
     with pytest.raises(DataDirectoryError) as failure:
-        replace(log, [cleaned], group)
+        exchange.run()
     assert os.strerror(errno.EMFILE) in str(failure.value.fields["reason"])
-    assert not [
-        name for name in disk.inner.list_directory(log.local_log.directory) if name.endswith(CLEANED_SUFFIX)
-    ]
+    assert not copies_of(log)
     assert not log.availability.is_offline
-    assert replace(log, [copied(log, group)], group)
+    assert replace(log, [copied(log, exchange.group)], exchange.group)
     log.check()
 
 
@@ -295,20 +273,15 @@ def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
     log = history.log
     group = log.local_log.segments[:1]
     cleaned = copied(log, group)
-    disk = history.machine.disk
-    assert isinstance(disk, MemoryFileSystem)
-    path = group[0].path + CLEANED_SUFFIX
-    data = bytearray(disk.read_file(path))
-    data[-1] ^= 1
-    file = disk.open_append(path)
-    file.truncate(0)
-    file.append([bytes(data[: len(data) - cut])])
+    disk, path = history.machine.disk, group[0].path + CLEANED_SUFFIX
+    flip(disk, path, disk.file_size(path) - 1)
+    overwrite(disk, path, disk.read_file(path)[: disk.file_size(path) - cut])
     segments = log.local_log.segments
     with pytest.raises(CorruptRecordError) as failure:
         replace(log, [cleaned], group)
     assert failure.value.fields == {
         "path": path,
-        "size_bytes": len(data) - cut,
+        "size_bytes": cleaned.size_bytes - cut,
         "expected_bytes": cleaned.size_bytes,
     }
     assert log.local_log.segments is segments
@@ -331,8 +304,7 @@ def test_reading_back_may_be_ended(call_count: int) -> None:
     with pytest.raises(InterruptedError):
         log.segment_exchange.replace([cleaned], group, on_read)
     assert asked[0] == cleaned.size_bytes
-    names = history.machine.disk.list_directory(log.local_log.directory)
-    assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    assert not copies_of(log)
     assert read_local(log) == records
     log.check()
 
@@ -406,7 +378,7 @@ def test_readers_beside_cleans_see_offsets_that_ascend_and_no_error() -> None:
     """Threads, not steps: whatever the interleaving is. What they see is the oracle's, in each clean."""
     history = filled()
     with Beside(history.log) as beside:
-        for number in range(25):
+        for number in range(12):
             for _ in range(4):
                 history.write()
                 history.write_as(2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
@@ -15,7 +18,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
-from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX, segment_path
+from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_extent import SegmentExtent
@@ -23,38 +26,28 @@ from stratalog.segment.segment_files import rename_segment
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.crash_moments import EVERYTHING_KEPT
 from tests.support.logs.crash_sweep import CrashSweep, Death
-from tests.support.logs.log_ledger import LogLedger, read_local
+from tests.support.logs.filled_log import CONFIG, FilledLog, path_of
+from tests.support.logs.hooked_disk import HookedDisk
+from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
+from tests.support.logs.overwriting import overwrite
 
-CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
 FAR = 2**31
+Disk: TypeAlias = MemoryFileSystem | FaultyFileSystem
 
 
-def write(disk: MemoryFileSystem | FaultyFileSystem, path: str, data: bytes) -> None:
-    file = disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
-    file.sync()
-    file.close()
-
-
-def filled() -> tuple[MemoryFileSystem, list[Record], list[int]]:
+def closed() -> tuple[MemoryFileSystem, list[Record], Sequence[int]]:
     """The disk of a log that was closed, its records and the bases of its segments."""
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk, CONFIG)
-    log = machine.start()
-    ledger = LogLedger()
-    for _ in range(30):
-        ledger.append(log, [ledger.batch(3)])
-    bases = [info.base_offset for info in log.reader.segments()]
-    machine.stop()
+    filled = FilledLog(30)
+    bases = filled.bases
     assert len(bases) >= 5
-    return disk, list(ledger.acknowledged.values()), bases
+    return filled.stopped(), list(filled.ledger.acknowledged.values()), bases
 
 
-def segment(disk: MemoryFileSystem | FaultyFileSystem, base_offset: int) -> LogSegment:
-    path = segment_path(PARTITION_DIR, base_offset, ".log")
+def segment(disk: Disk, base_offset: int) -> LogSegment:
+    path = path_of(base_offset)
     return LogSegment(
         SegmentResources.over(disk),
         PARTITION_DIR,
@@ -65,12 +58,18 @@ def segment(disk: MemoryFileSystem | FaultyFileSystem, base_offset: int) -> LogS
     )
 
 
-def merge(disk: MemoryFileSystem | FaultyFileSystem, bases: list[int]) -> None:
-    """Put one segment in the place of the second and third, and one of the fourth."""
-    second, third, fourth = (disk.read_file(segment_path(PARTITION_DIR, base, ".log")) for base in bases[1:4])
+def write_merged(disk: Disk, bases: Sequence[int], suffix: str) -> None:
+    """Put one segment beside the second and third, and one beside the fourth."""
+    second, third, fourth = (disk.read_file(path_of(base)) for base in bases[1:4])
     for base_offset, data in ((bases[1], second + third), (bases[3], fourth)):
-        write(disk, segment_path(PARTITION_DIR, base_offset, ".log") + CLEANED_SUFFIX, data)
-        write(disk, segment_path(PARTITION_DIR, base_offset, ".timeindex") + CLEANED_SUFFIX, b"")
+        overwrite(disk, path_of(base_offset) + suffix, data, durable=True)
+
+
+def merge(disk: Disk, bases: Sequence[int]) -> None:
+    """Put these segments in the place of the three."""
+    write_merged(disk, bases, CLEANED_SUFFIX)
+    for base_offset in (bases[1], bases[3]):
+        overwrite(disk, path_of(base_offset, ".timeindex") + CLEANED_SUFFIX, b"", durable=True)
     disk.sync_directory(PARTITION_DIR)
     old = [segment(disk, base) for base in bases[1:4]]
     replace_segments(disk, PARTITION_DIR, [bases[1], bases[3]], old)
@@ -80,7 +79,7 @@ class Swap:
     """A log that was closed, whose segments are about to be replaced."""
 
     def __init__(self) -> None:
-        inner, self.records, self.bases = filled()
+        inner, self.records, self.bases = closed()
         self.disk = FaultyFileSystem(inner)
 
     def merge(self) -> None:
@@ -104,51 +103,31 @@ def test_a_swap_that_dies_at_any_operation_leaves_all_records_in_old_segments_or
     assert seen == {tuple(bases), tuple(base for base in bases if base != bases[2])}
 
 
-class DiskOfLateUnlinks(MemoryFileSystem):
-    """Until its directory is synced, an unlinked file is there again after a crash, whatever became of names
-    that were changed later."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unlinked: dict[str, bytes] = {}
-        self.found_later: list[dict[str, bytes | None]] = []
-        """What a crash behind each rename would leave."""
-
-    def unlink(self, path: str) -> None:
-        self.unlinked[path] = self.read_file(path)
-        super().unlink(path)
-
-    def rename(self, source: str, target: str) -> None:
-        super().rename(source, target)
-        self.found_later.append({**self.contents(), **self.unlinked})
-
-    def sync_directory(self, path: str) -> None:
-        super().sync_directory(path)
-        self.unlinked.clear()
-
-
-def fill_disk(disk: MemoryFileSystem, contents: dict[str, bytes | None]) -> None:
-    for path, data in contents.items():
-        if data is None:
-            disk.make_directories(path)
-    for path, data in contents.items():
-        if data is not None:
-            write(disk, path, data)
-
-
 def test_no_old_segment_comes_back_beside_the_one_that_has_its_records() -> None:
-    """Though a start dies while it gives the new segments their names."""
-    filled_disk, records, bases = filled()
-    disk = DiskOfLateUnlinks()
-    fill_disk(disk, filled_disk.contents())
-    second, third, fourth = (disk.read_file(segment_path(PARTITION_DIR, base, ".log")) for base in bases[1:4])
-    for base_offset, data in ((bases[1], second + third), (bases[3], fourth)):
-        write(disk, segment_path(PARTITION_DIR, base_offset, ".log") + SWAP_SUFFIX, data)
-    settle_swaps(disk, PARTITION_DIR)
-    assert len(disk.found_later) == 2
-    for contents in disk.found_later:
-        found = MemoryFileSystem()
-        fill_disk(found, contents)
+    """A start dies while it gives the new segments their names, and what it unlinked since the last sync of
+    the directory is there again."""
+    disk, records, bases = closed()
+    write_merged(disk, bases, SWAP_SUFFIX)
+    unlinked: dict[str, bytes] = {}
+    found_later: list[MemoryFileSystem] = []
+
+    def note(name: str, path: str) -> None:
+        if name == "unlink":
+            unlinked[path] = disk.read_file(path)
+        elif name == "sync_directory":
+            unlinked.clear()
+        elif name == "rename":
+            # Behind the rename; every file that was unlinked since the last sync is there again.
+            source, target = path.split(" ")
+            found = disk.after_crash(EVERYTHING_KEPT)
+            found.rename(source, target)
+            for path_again, data in unlinked.items():
+                overwrite(found, path_again, data)
+            found_later.append(found)
+
+    settle_swaps(HookedDisk(note, disk), PARTITION_DIR)
+    assert len(found_later) == 2
+    for found in found_later:
         log = LogMachine(found, CONFIG).start()
         assert read_local(log) == records
         assert [info.base_offset for info in log.reader.segments()] == [b for b in bases if b != bases[2]]
@@ -157,22 +136,22 @@ def test_no_old_segment_comes_back_beside_the_one_that_has_its_records() -> None
 
 @pytest.mark.parametrize("is_torn", [True, False])
 def test_a_damaged_swap_file_replaces_nothing_that_is_there(is_torn: bool) -> None:
-    disk, records, bases = filled()
-    path = segment_path(PARTITION_DIR, bases[1], ".log")
+    disk, records, bases = closed()
+    path = path_of(bases[1])
     data = disk.read_file(path)
-    write(disk, path + SWAP_SUFFIX, data[:-1] if is_torn else data[:80] + b"?" + data[81:])
+    overwrite(disk, path + SWAP_SUFFIX, data[:-1] if is_torn else data[:80] + b"?" + data[81:])
     assert read_local(LogMachine(disk, CONFIG).start()) == records
 
 
 @pytest.mark.parametrize("is_torn", [True, False])
 def test_a_damaged_swap_file_gets_its_name_where_nothing_is_there(is_torn: bool) -> None:
     """What it replaced is gone: its sound batches are the only ones, and recovery takes it from there."""
-    disk, records, bases = filled()
-    path = segment_path(PARTITION_DIR, bases[-1], ".log")
+    disk, records, bases = closed()
+    path = path_of(bases[-1])
     data = disk.read_file(path)
     damaged = data[:-1] if is_torn else data[:-1] + bytes([data[-1] ^ 1])
     rename_segment(disk, PARTITION_DIR, bases[-1], "", SWAP_SUFFIX)
-    write(disk, path + SWAP_SUFFIX, damaged)
+    overwrite(disk, path + SWAP_SUFFIX, damaged)
     for name in (CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE):
         disk.unlink(f"{DATA_DIR}/{name}")
     log = LogMachine(disk, CONFIG).start()
@@ -183,10 +162,10 @@ def test_a_damaged_swap_file_gets_its_name_where_nothing_is_there(is_torn: bool)
 
 def test_swap_files_at_or_above_the_lowest_cleaned_one_are_removed() -> None:
     """The new segments were not all renamed: the old ones stay."""
-    disk, records, bases = filled()
+    disk, records, bases = closed()
     for base_offset, suffix in ((bases[1], CLEANED_SUFFIX), (bases[1], SWAP_SUFFIX), (bases[3], SWAP_SUFFIX)):
-        path = segment_path(PARTITION_DIR, base_offset, ".log")
-        write(disk, path + suffix, disk.read_file(path))
+        path = path_of(base_offset)
+        overwrite(disk, path + suffix, disk.read_file(path))
     log = LogMachine(disk, CONFIG).start()
     assert read_local(log) == records
     assert [info.base_offset for info in log.reader.segments()] == bases
@@ -196,10 +175,10 @@ def test_swap_files_at_or_above_the_lowest_cleaned_one_are_removed() -> None:
 
 def test_a_swap_file_below_the_lowest_cleaned_one_replaces_what_begins_in_its_range() -> None:
     """The former swap was complete, and a later one had just begun."""
-    disk, records, bases = filled()
-    paths = [segment_path(PARTITION_DIR, base, ".log") for base in bases]
-    write(disk, paths[1] + SWAP_SUFFIX, disk.read_file(paths[1]) + disk.read_file(paths[2]))
-    write(disk, paths[3] + CLEANED_SUFFIX, disk.read_file(paths[3])[:50])
+    disk, records, bases = closed()
+    paths = [path_of(base) for base in bases]
+    overwrite(disk, paths[1] + SWAP_SUFFIX, disk.read_file(paths[1]) + disk.read_file(paths[2]))
+    overwrite(disk, paths[3] + CLEANED_SUFFIX, disk.read_file(paths[3])[:50])
     log = LogMachine(disk, CONFIG).start()
     assert read_local(log) == records
     assert [info.base_offset for info in log.reader.segments()] == [
@@ -209,7 +188,7 @@ def test_a_swap_file_below_the_lowest_cleaned_one_replaces_what_begins_in_its_ra
 
 
 def test_a_directory_without_swap_files_is_only_looked_at() -> None:
-    disk = FaultyFileSystem(filled()[0])
+    disk = FaultyFileSystem(closed()[0])
     settle_swaps(disk, PARTITION_DIR)
     assert disk.trace == [f"list_directory {PARTITION_DIR}"]
 
@@ -247,17 +226,17 @@ def far_disk(*, is_sealed: bool, index_bytes: bytes = b"") -> MemoryFileSystem:
             encode_batch([Record(0, 1, None, b"y")], base_offset=9 * FAR, leader_epoch=1)
         )
     machine.stop()
-    path = segment_path(PARTITION_DIR, 0, ".log")
-    write(disk, path, b"".join(far_batches()))
+    path = path_of(0)
+    overwrite(disk, path, b"".join(far_batches()), durable=True)
     index = TransactionIndex(0)
     index.append(AbortedTransaction(5, FAR - 10, FAR + 101, FAR + 102))
-    write(disk, segment_path(PARTITION_DIR, 0, ".txnindex"), index_bytes or index.to_bytes())
+    overwrite(disk, path_of(0, ".txnindex"), index_bytes or index.to_bytes(), durable=True)
     for suffix in (".index", ".timeindex"):
-        disk.unlink(segment_path(PARTITION_DIR, 0, suffix))
+        disk.unlink(path_of(0, suffix))
     return disk
 
 
-def of_broker(disk: MemoryFileSystem | FaultyFileSystem) -> LogMachine:
+def of_broker(disk: Disk) -> LogMachine:
     """No others ever held such segments."""
     return LogMachine(disk, LogConfig(), written_by_broker=True)
 
@@ -294,8 +273,8 @@ def test_the_parts_of_a_split_segment_are_walked(damaged: int | None) -> None:
     data = bytearray(b"".join(batches))
     if damaged is not None:
         data[len(b"".join(batches[: damaged + 1])) - 1] ^= 1
-    write(disk, segment_path(PARTITION_DIR, 0, ".log"), bytes(data))
-    disk.unlink(segment_path(PARTITION_DIR, 0, ".txnindex"))
+    overwrite(disk, path_of(0), bytes(data), durable=True)
+    disk.unlink(path_of(0, ".txnindex"))
     if damaged is None:
         log = of_broker(disk).start()
         assert not log.recovery_report.was_clean
@@ -333,7 +312,7 @@ def test_a_split_that_dies_at_any_operation_is_done_by_the_next_process(
 
 def test_the_old_names_are_gone_for_good_before_a_new_one_is_given() -> None:
     """POSIX promises no order among the changes of one directory that were not synced."""
-    inner, _, bases = filled()
+    inner, _, bases = closed()
     disk = FaultyFileSystem(inner)
     merge(disk, bases)
     happened: list[str] = []

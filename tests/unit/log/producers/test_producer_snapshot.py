@@ -19,8 +19,9 @@ from stratalog.log.producers.producer_snapshot import (
 )
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producers.producer_state_entry import BatchMetadata, ProducerStateEntry
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 
 ENTRY = ProducerStateEntry(7, 2, 1, 1000, 20, (BatchMetadata(9, 40, 4, 1000),))
 SNAPSHOT = ProducerSnapshot(50, (ENTRY,))
@@ -184,26 +185,31 @@ def test_strays_leave_but_the_newest_behind_all_segments(
     assert len(filesystem.list_directory("/log")) == len(kept)
 
 
+class Write:
+    """A directory with a snapshot at 50, about to get one at 60."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.files = files_with(self.disk, 50)
+        self.is_written = False
+
+    def run(self) -> None:
+        self.files.write(SNAPSHOT._replace(end_offset=60))
+        self.is_written = True
+
+
 def test_a_crash_beside_a_write_leaves_whole_snapshots() -> None:
-    rehearsal = FaultyFileSystem()
-    files = files_with(rehearsal, 50)
-    first = rehearsal.operation_count + 1
-    files.write(SNAPSHOT._replace(end_offset=60))
-    for operation in range(first, rehearsal.operation_count + 2):
-        disk = FaultyFileSystem()
-        files, is_written = files_with(disk, 50), False
-        disk.crash_at(operation, part=0.5)
-        with contextlib.suppress(SimulatedCrash):
-            files.write(SNAPSHOT._replace(end_offset=60))
-            is_written = True
-        for survival in ALL_SURVIVALS:
-            reopened = ProducerSnapshotFiles(disk.reopened(survival), "/log")
+    def verify(death: Death[Write]) -> None:
+        for disk in death.disks():
+            reopened = ProducerSnapshotFiles(disk, "/log")
             newest = reopened.newest_at_or_below(99)
             assert newest is not None
             assert newest.entries == SNAPSHOT.entries
             # Nothing that has the name is less than whole.
             assert newest.end_offset == reopened.latest
-            assert newest.end_offset in ({60} if is_written else {50, 60})
+            assert newest.end_offset in ({60} if death.subject.is_written else {50, 60})
+
+    CrashSweep(Write, Write.run).at_deaths(verify)
 
 
 def test_a_snapshot_above_a_truncation_never_comes_back() -> None:
@@ -229,13 +235,11 @@ def test_what_was_held_back_never_comes_back_once_it_is_released() -> None:
 
 
 def test_an_error_beside_a_write_leaves_what_was_there() -> None:
-    disk = FaultyFileSystem()
-    files = files_with(disk, 50)
-    for step in range(1, 7):
-        disk.fail_at(disk.operation_count + step, part=0.5)
-        with contextlib.suppress(OSError):
-            files.write(SNAPSHOT._replace(end_offset=60))
+    def verify(failure: Failure[Write]) -> None:
+        disk, files = failure.subject.disk, failure.subject.files
         reopened = ProducerSnapshotFiles(disk.reopened(Survival(Kept.NONE, Kept.ALL)), "/log")
         assert reopened.newest_at_or_below(55) == SNAPSHOT
-    files.write(SNAPSHOT._replace(end_offset=60))
-    assert found_in(disk) == list(files.offsets) == [50, 60]
+        failure.subject.run()
+        assert found_in(disk) == list(files.offsets) == [50, 60]
+
+    CrashSweep(Write, Write.run).at_failures(verify, expected=(OSError,))

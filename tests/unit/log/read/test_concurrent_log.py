@@ -13,11 +13,10 @@ from itertools import pairwise
 import pytest
 
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
-from stratalog.base.filesystem import AppendFile
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import decode_all
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 
@@ -117,40 +116,27 @@ def test_appends_of_many_threads_get_offsets_of_their_own() -> None:
     assert stored == placed
 
 
-class RenamingDisk(MemoryFileSystem):
-    """Once it is `armed`, whoever has renamed log files waits until somebody has missed one. Thread-safe."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.armed = threading.Event()
-        self.has_renamed = threading.Event()
-        self.is_missed = threading.Event()
-
-    def open_read(self, path: str) -> AppendFile:
-        try:
-            return super().open_read(path)
-        except FileNotFoundError:
-            self.is_missed.set()
-            raise
-
-    def sync_directory(self, path: str) -> None:
-        if path == PARTITION_DIR and self.armed.is_set():
-            self.has_renamed.set()
-            assert self.is_missed.wait(30)
-        super().sync_directory(path)
-
-
 def test_a_reader_that_misses_a_file_of_a_log_that_begins_anew_looks_again() -> None:
-    disk = RenamingDisk()
+    has_renamed, is_missed = threading.Event(), threading.Event()
+
+    def meet(name: str, path: str) -> None:
+        """The log files have other names; a reader looks for one of them before that is durable."""
+        if name == "sync_directory" and path == PARTITION_DIR:
+            has_renamed.set()
+            assert is_missed.wait(30)
+        elif name == "open_read" and not disk.inner.exists(path):
+            is_missed.set()
+
+    disk = HookedDisk()
     log = LogMachine(disk, LogConfig(segment_bytes=1024), max_open=1).start()
     ledger = LogLedger()
     for _ in range(4):
         ledger.append(log, [ledger.batch(20)])
     assert len(log.reader.segments()) > 2
-    disk.armed.set()
+    disk.before = meet
     with ThreadPoolExecutor(1) as pool:
         truncation = pool.submit(log.truncation.truncate_fully_and_start_at, 500)
-        assert disk.has_renamed.wait(30)
+        assert has_renamed.wait(30)
         with pytest.raises(OffsetOutOfRangeError):
             log.reader.read(0, 500)
         truncation.result()

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
-from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAX_TIMESTAMP_POSITION, parse_header
+from stratalog.record.header import HEADER_SIZE, MAX_TIMESTAMP_POSITION, parse_header
 from stratalog.record.native.batch_row import BatchRow
 from stratalog.record.record import Record
 from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
@@ -28,6 +27,7 @@ from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 from tests.support.logs.overwriting import flip, overwrite
+from tests.support.logs.plain_batches import with_header
 
 CONFIG = LogConfig(
     index_interval_bytes=1, min_durability=Durability.DISK, remote_storage_enable=False, retention_ms=-1
@@ -38,11 +38,7 @@ def batch(times_ms: Sequence[int], claimed_ms: int = 0) -> bytes:
     """`claimed_ms`: the highest timestamp that its header tells, as that of a batch does whose newest record
     a clean took."""
     encoded = encode_batch([Record(0, time_ms, b"k", b"v") for time_ms in times_ms])
-    header, records = parse_header(encoded), encoded[HEADER_SIZE:]
-    claiming = header._replace(max_timestamp=max(header.max_timestamp, claimed_ms))
-    return (
-        claiming._replace(crc=crc32c(records, crc32c(claiming.pack()[ATTRIBUTES_POSITION:]))).pack() + records
-    )
+    return with_header(encoded, max_timestamp=max(*times_ms, claimed_ms))
 
 
 def append(log: UnifiedLog, segments: Sequence[Sequence[bytes]], *, goes_on: bool = False) -> None:

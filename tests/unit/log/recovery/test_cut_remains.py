@@ -5,51 +5,21 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.log.log_config import LogConfig
 from stratalog.record.header import parse_header
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.crash_moments import EVERYTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death
+from tests.support.logs.filled_log import CONFIG, FilledLog, path_of
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
-
-CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
-SURVIVALS = (
-    Survival(Kept.NONE, Kept.NONE),
-    Survival(Kept.NONE, Kept.ALL),
-    Survival(Kept.HALF, Kept.HALF),
-    Survival(Kept.ALL, Kept.ALL),
-)
-
-
-def log_path(base_offset: int) -> str:
-    return f"{PARTITION_DIR}/{base_offset:020d}.log"
-
-
-def killed(request_count: int) -> tuple[MemoryFileSystem, list[int]]:
-    """A log of three records a batch that nobody has closed, all of it on the disk, and its segments."""
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk, CONFIG)
-    log, ledger = machine.start(), LogLedger()
-    for _ in range(request_count):
-        ledger.append(log, [ledger.batch(3)])
-    bases = [info.base_offset for info in log.reader.segments()]
-    machine.kill()
-    return disk.after_crash(Survival(Kept.ALL, Kept.ALL)), bases
-
-
-def rewrite(disk: MemoryFileSystem, path: str, data: bytes) -> None:
-    file = disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
-    file.sync()
+from tests.support.logs.overwriting import flip, overwrite
 
 
 def damage(disk: MemoryFileSystem, base_offset: int, ordinal: int) -> int:
     """Flip a bit in the last byte of that batch of a segment; where the batch begins."""
-    data = bytearray(disk.read_file(log_path(base_offset)))
-    size = parse_header(data).size_in_bytes
-    data[(ordinal + 1) * size - 1] ^= 1
-    rewrite(disk, log_path(base_offset), bytes(data))
+    size = parse_header(disk.read_file(path_of(base_offset))).size_in_bytes
+    flip(disk, path_of(base_offset), (ordinal + 1) * size - 1)
     return ordinal * size
 
 
@@ -59,9 +29,10 @@ def cut_files(disk: MemoryFileSystem | FaultyFileSystem) -> dict[str, bytes]:
 
 
 def test_sound_batches_behind_the_damage_are_kept_with_later_segments() -> None:
-    disk, bases = killed(20)
+    filled = FilledLog(20)
+    disk, bases = filled.killed(), filled.bases
     position = damage(disk, bases[1], 1)
-    whole = {base: disk.read_file(log_path(base)) for base in bases}
+    whole = {base: disk.read_file(path_of(base)) for base in bases}
     log = LogMachine(disk, CONFIG).start()
     assert log.offsets.log_end_offset == bases[1] + 3
     expected = {f"{bases[1] + 3:020d}.cut": whole[bases[1]][position:]}
@@ -72,9 +43,10 @@ def test_sound_batches_behind_the_damage_are_kept_with_later_segments() -> None:
 
 @pytest.mark.parametrize("tail", [b"", bytes(5000), b"\x02" * 700, bytes(range(256)) * 3])
 def test_of_a_torn_tail_nothing_is_kept(tail: bytes) -> None:
-    disk, bases = killed(5)
-    data = disk.read_file(log_path(bases[0]))
-    rewrite(disk, log_path(bases[0]), data[:-3] + tail)
+    filled = FilledLog(5)
+    disk, bases = filled.killed(), filled.bases
+    data = disk.read_file(path_of(bases[0]))
+    overwrite(disk, path_of(bases[0]), data[:-3] + tail)
     log = LogMachine(disk, CONFIG).start()
     assert log.offsets.log_end_offset == 12
     assert log.recovery_report.truncated_bytes > 0
@@ -82,7 +54,8 @@ def test_of_a_torn_tail_nothing_is_kept(tail: bytes) -> None:
 
 
 def test_what_an_earlier_recovery_kept_is_not_overwritten() -> None:
-    disk, bases = killed(4)
+    filled = FilledLog(4)
+    disk, bases = filled.killed(), filled.bases
     damage(disk, bases[0], 1)
     machine = LogMachine(disk, CONFIG)
     log = machine.start()
@@ -97,35 +70,43 @@ def test_what_an_earlier_recovery_kept_is_not_overwritten() -> None:
     assert first.items() < cut_files(disk).items()
 
 
+class Damaged:
+    """A log with a damaged batch in its second segment, about to be opened."""
+
+    def __init__(self) -> None:
+        filled = FilledLog(14)
+        disk, self.bases = filled.killed(), filled.bases
+        damage(disk, self.bases[1], 1)
+        self.disk = FaultyFileSystem(disk.after_crash(EVERYTHING_KEPT))
+
+    def start(self) -> None:
+        LogMachine(self.disk, CONFIG).start()
+
+
 def test_a_crash_at_any_operation_loses_nothing_of_what_is_cut() -> None:
-    disk, bases = killed(14)
-    damage(disk, bases[1], 1)
-    whole = FaultyFileSystem(disk.after_crash(SURVIVALS[0]))
-    LogMachine(whole, CONFIG).start()
-    operation_count = whole.operation_count
-    expected = set(cut_files(whole).values())
-    assert len(expected) == len(bases) - 1
-    for operation in range(1, operation_count + 1):
-        dying = FaultyFileSystem(disk.after_crash(SURVIVALS[0]))
-        dying.crash_at(operation, part=0.5)
-        with pytest.raises(SimulatedCrash):
-            LogMachine(dying, CONFIG).start()
-        for survival in SURVIVALS:
-            found = dying.reopened(survival)
+    sweep = CrashSweep(Damaged, Damaged.start)
+    expected = set(cut_files(sweep.whole.disk).values())
+    assert len(expected) == len(sweep.whole.bases) - 1
+
+    def verify(death: Death[Damaged]) -> None:
+        for found in death.disks():
             log = LogMachine(found, CONFIG).start()
-            assert log.offsets.log_end_offset == bases[1] + 3
+            assert log.offsets.log_end_offset == death.subject.bases[1] + 3
             log.check()
-            assert expected <= set(cut_files(found).values()), (operation, survival)
+            assert expected <= set(cut_files(found).values())
+
+    sweep.at_deaths(verify)
 
 
 def test_an_offset_that_moved_into_a_later_batch_is_refused_and_nothing_is_cut() -> None:
-    disk, bases = killed(5)
-    data = bytearray(disk.read_file(log_path(bases[0])))
+    filled = FilledLog(5)
+    disk, bases = filled.killed(), filled.bases
+    data = bytearray(disk.read_file(path_of(bases[0])))
     size = parse_header(data).size_in_bytes
     data[size + 7] += 1
-    rewrite(disk, log_path(bases[0]), bytes(data))
-    before = disk.read_file(log_path(bases[0]))
+    overwrite(disk, path_of(bases[0]), bytes(data))
+    before = disk.read_file(path_of(bases[0]))
     with pytest.raises(DataDirectoryError) as failure:
         LogMachine(disk, CONFIG).start()
-    assert failure.value.fields == {"path": log_path(bases[0]), "end_offset": 7, "base_offset": 6}
-    assert disk.read_file(log_path(bases[0])) == before
+    assert failure.value.fields == {"path": path_of(bases[0]), "end_offset": 7, "base_offset": 6}
+    assert disk.read_file(path_of(bases[0])) == before

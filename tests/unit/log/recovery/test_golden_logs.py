@@ -14,7 +14,6 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.atomic_file import replace_file
-from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
@@ -24,15 +23,15 @@ from stratalog.manager.directories.locked_directory import REBUILD
 from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.record.header import MAGIC_POSITION, parse_header
 from stratalog.segment.file_names import LOG_SUFFIX, SEAL_SUFFIX
-from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.log_consumer import read_as_consumer
 from tests.support.logs.log_machine import NEVER_MS
+from tests.support.logs.overwriting import flip
 from tests.support.places import GOLDEN
 
 TOPICS = ["appendtime", "codecs", "compacted", "recompressed", "txn"]
@@ -236,13 +235,6 @@ def test_an_import_recovers_nothing_that_was_closed() -> None:
     assert all(broker.log(name).recovery_report.was_clean for name in TOPICS)
 
 
-def overwrite(disk: MemoryFileSystem, path: str, data: bytes) -> None:
-    file = disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
-    file.close()
-
-
 @pytest.mark.parametrize("path", transaction_indexes())
 def test_an_import_believes_no_entry_of_a_transaction_index(path: str) -> None:
     whole = (GOLDEN / path[1:]).read_bytes()
@@ -250,45 +242,8 @@ def test_an_import_believes_no_entry_of_a_transaction_index(path: str) -> None:
     expected = [json.loads(line)["offset"] for line in lines]
     for position in range(0, len(whole), 3):
         disk = copied()
-        data = bytearray(whole)
-        data[position] ^= 1 << position % 8
-        overwrite(disk, path, bytes(data))
+        flip(disk, path, position, position % 8)
         log = opened(disk, is_import=True).log("txn")
         found = [record.offset for record in read_as_consumer(log, Isolation.TXN_COMMITTED, 2000)]
         assert found == expected, position
         assert disk.read_file(path) == whole, position
-
-
-def test_behind_a_damaged_header_an_import_believes_the_entries_of_the_broker() -> None:
-    path = f"/data/g1-txn-0/{86:020}.log"
-    disk = copied()
-    data = bytearray(disk.read_file(path))
-    # The magic of the second batch.
-    data[parse_header(data).size_in_bytes + MAGIC_POSITION] ^= 1
-    overwrite(disk, path, bytes(data))
-    # `check` finds the damage, as every reader does.
-    with pytest.raises(CorruptRecordError):
-        opened(disk, is_import=True)
-    for index_path in transaction_indexes():
-        assert disk.read_file(index_path) == (GOLDEN / index_path[1:]).read_bytes()
-
-
-def test_of_a_transaction_that_began_below_the_log_an_import_believes_the_broker() -> None:
-    disk = copied()
-    first, *others = sorted(path for path in disk.contents() if re.search(r"g1-txn-0/\d+\.log$", path))
-    for suffix in LOG_FILES:
-        if disk.exists(first.replace(".log", suffix)) and suffix != ".snapshot":
-            disk.unlink(first.replace(".log", suffix))
-    start_offset = int(re.findall(r"\d{20}", others[0])[0])
-    broker = opened(disk, is_import=True)
-    log = broker.log("txn")
-    known = [
-        entry
-        for path in transaction_indexes()
-        if path.replace(".txnindex", ".log") in others
-        for entry in TransactionIndex(int(re.findall(r"\d{20}", path)[0]), disk.read_file(path))
-    ]
-    assert list(log.reader.aborted_transactions(start_offset, log.offsets.log_end_offset)) == known
-    for path in transaction_indexes():
-        if path.replace(".txnindex", ".log") in others:
-            assert disk.read_file(path) == (GOLDEN / path[1:]).read_bytes()

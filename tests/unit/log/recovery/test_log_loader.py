@@ -12,52 +12,30 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.record.header import parse_header
 from stratalog.segment.segment_seal import SegmentSeal
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from tests.support.logs.log_ledger import LogLedger, read_local
+from tests.support.logs.crash_moments import EVERYTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death
+from tests.support.logs.filled_log import CONFIG as UNTIERED
+from tests.support.logs.filled_log import FilledLog, path_of
+from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
+from tests.support.logs.overwriting import flip, overwrite
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
 
 
-def log_path(base_offset: int) -> str:
-    return f"{PARTITION_DIR}/{base_offset:020d}.log"
-
-
-def rewrite(disk: MemoryFileSystem, path: str, data: bytes) -> None:
-    file = disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
-    file.close()
-
-
-def filled(
-    disk: MemoryFileSystem, request_count: int, *, flush: bool
-) -> tuple[LogMachine, UnifiedLog, LogLedger]:
-    """A machine that was killed with so many requests of three records each in its log."""
-    machine = LogMachine(disk, CONFIG)
-    log = machine.start()
-    ledger = LogLedger()
-    for _ in range(request_count):
-        ledger.append(log, [ledger.batch(3)])
-    if flush:
-        log.flusher.flush()
-        machine.checkpoint()
-    machine.kill()
-    return machine, log, ledger
-
-
 def test_a_tail_that_is_cut_off_anywhere_ends_at_the_last_whole_batch() -> None:
-    disk = MemoryFileSystem()
-    machine, log, _ = filled(disk, 3, flush=False)
-    whole = disk.read_file(log_path(0))
+    filled = FilledLog(3, CONFIG)
+    disk, machine, log = filled.killed(), filled.machine, filled.log
+    whole = disk.read_file(path_of(0))
     batch_bytes = len(whole) // 3
     for size in range(len(whole) + 1):
-        rewrite(disk, log_path(0), whole[:size])
+        overwrite(disk, path_of(0), whole[:size])
         log = machine.start()
         assert log.offsets.log_end_offset == 3 * (size // batch_bytes)
         assert log.recovery_report.truncated_bytes == size % batch_bytes
-        assert disk.file_size(log_path(0)) == size - size % batch_bytes
+        assert disk.file_size(path_of(0)) == size - size % batch_bytes
         log.check()
         machine.kill()
 
@@ -66,40 +44,23 @@ def test_a_tail_that_is_cut_off_anywhere_ends_at_the_last_whole_batch() -> None:
     "nonsense", [bytes(4096), b"\xff" * 300, bytes(range(256)) * 3, b"\0\0\0\0\0\0\0\x09"]
 )
 def test_a_block_of_nonsense_behind_the_data_is_removed(nonsense: bytes) -> None:
-    disk = MemoryFileSystem()
-    machine, _, ledger = filled(disk, 3, flush=False)
-    whole = disk.read_file(log_path(0))
-    rewrite(disk, log_path(0), whole + nonsense)
+    filled = FilledLog(3, CONFIG)
+    disk, machine, ledger = filled.killed(), filled.machine, filled.ledger
+    whole = disk.read_file(path_of(0))
+    overwrite(disk, path_of(0), whole + nonsense)
     log = machine.start()
-    assert disk.read_file(log_path(0)) == whole
+    assert disk.read_file(path_of(0)) == whole
     assert log.recovery_report.truncated_bytes == len(nonsense)
     ledger.verify(log, after_crash=True)
 
 
-def test_nonsense_in_the_middle_ends_the_log_and_takes_later_segments_along() -> None:
-    disk = MemoryFileSystem()
-    machine, log, ledger = filled(disk, 20, flush=False)
-    bases = [info.base_offset for info in log.reader.segments()]
-    assert len(bases) > 3
-    data = bytearray(disk.read_file(log_path(bases[1])))
-    size = parse_header(data).size_in_bytes
-    data[2 * size : 3 * size] = bytes(size)
-    rewrite(disk, log_path(bases[1]), bytes(data))
-    log = machine.start()
-    assert log.offsets.log_end_offset == bases[1] + 6
-    assert [info.base_offset for info in log.reader.segments()] == bases[:2]
-    ledger.verify(log, after_crash=True)
-    ledger.append(log, [ledger.batch(30)])
-    ledger.verify(log, after_crash=False)
-
-
 def test_a_segment_that_lost_its_end_without_a_trace_ends_the_log() -> None:
     """Whole batches are missing and the next segment is there: no checksum tells, the names do."""
-    disk = MemoryFileSystem()
-    machine, log, ledger = filled(disk, 20, flush=False)
-    bases = [info.base_offset for info in log.reader.segments()]
-    data = disk.read_file(log_path(bases[0]))
-    rewrite(disk, log_path(bases[0]), data[: -parse_header(data).size_in_bytes])
+    filled = FilledLog(20, CONFIG)
+    disk, machine, ledger = filled.killed(), filled.machine, filled.ledger
+    bases = filled.bases
+    data = disk.read_file(path_of(bases[0]))
+    overwrite(disk, path_of(bases[0]), data[: -parse_header(data).size_in_bytes])
     log = machine.start()
     assert log.offsets.log_end_offset == bases[1] - 3
     assert len(log.reader.segments()) == 1
@@ -113,16 +74,16 @@ def test_segments_that_overlap_are_told_apart_from_those_with_holes(
     written_by_broker: bool, was_killed: bool, has_checkpoint: bool
 ) -> None:
     """A copy of a compacted log that was made twice has segments of before and after. No index tells."""
-    disk = MemoryFileSystem()
-    machine, log, _ = filled(disk, 20, flush=True)
-    bases = [info.base_offset for info in log.reader.segments()]
+    filled = FilledLog(20, CONFIG).flushed()
+    disk, machine = filled.killed(), filled.machine
+    bases = filled.bases
     if not was_killed:
         machine.start()
         machine.stop()
     # The data of the third segment, under the name of the first one.
-    rewrite(disk, log_path(bases[0]), disk.read_file(log_path(bases[2])))
+    overwrite(disk, path_of(bases[0]), disk.read_file(path_of(bases[2])))
     for suffix in (".index", ".timeindex"):
-        disk.unlink(log_path(bases[0]).replace(".log", suffix))
+        disk.unlink(path_of(bases[0]).replace(".log", suffix))
     if not has_checkpoint:
         disk.unlink(f"{DATA_DIR}/{RECOVERY_POINT_FILE}")
     machine = LogMachine(disk, CONFIG, written_by_broker=written_by_broker)
@@ -132,64 +93,30 @@ def test_segments_that_overlap_are_told_apart_from_those_with_holes(
         # Nobody looks at what one of our own logs has below its recovery point, but who reads it.
         machine.start()
         return
-    with pytest.raises(DataDirectoryError) as failure:
+    with pytest.raises(DataDirectoryError) as refused:
         machine.start()
-    assert failure.value.fields.keys() == {"path", "end_offset", "base_offset"}
+    assert (refused.value.fields["path"], refused.value.fields["base_offset"]) == (
+        path_of(bases[0]),
+        bases[1],
+    )
     after = disk.contents()
     assert {path: after[path] for path in after if path.startswith(PARTITION_DIR)} == {
         path: before[path] for path in before if path.startswith(PARTITION_DIR)
     }
 
 
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-@pytest.mark.parametrize("contents", [None, b"", b"garbage that is no index", bytes(240)])
-def test_index_files_of_what_is_recovered_mean_nothing(suffix: str, contents: bytes | None) -> None:
-    disk = MemoryFileSystem()
-    machine, log, ledger = filled(disk, 20, flush=False)
-    for info in log.reader.segments():
-        path = log_path(info.base_offset).removesuffix(".log") + suffix
-        if contents is not None:
-            rewrite(disk, path, contents)
-        elif disk.exists(path):
-            disk.unlink(path)
-    log = machine.start()
-    ledger.verify(log, after_crash=True)
-    for record in read_local(log):
-        assert log.reader.read(record.offset, 1).batches
-
-
-def test_index_files_below_the_recovery_point_are_made_again_when_they_are_needed() -> None:
-    disk = MemoryFileSystem()
-    machine, log, ledger = filled(disk, 20, flush=True)
-    for info in log.reader.segments()[:-1]:
-        for suffix in (".index", ".timeindex"):
-            disk.unlink(log_path(info.base_offset).removesuffix(".log") + suffix)
-    log = machine.start()
-    assert log.recovery_report.recovered_bytes < 1024
-    ledger.verify(log, after_crash=True)
-    assert disk.exists(log_path(0).removesuffix(".log") + ".timeindex")
-
-
 def test_only_what_is_not_known_to_be_durable_is_walked() -> None:
-    inner = MemoryFileSystem()
-    filled(inner, 40, flush=True)
-    disk = FaultyFileSystem(inner)
+    disk = FaultyFileSystem(FilledLog(40, CONFIG).flushed().killed())
     log = LogMachine(disk, CONFIG).start()
     read = [line.split(" ")[1] for line in disk.trace if line.startswith("read_at ")]
     # One header of the first segment, where the file lets the only leader epoch begin.
-    assert read.count(log_path(0)) == 1
-    assert set(read) == {log_path(0), log_path(log.reader.segments()[-1].base_offset)}
+    assert read.count(path_of(0)) == 1
+    assert set(read) == {path_of(0), path_of(log.reader.segments()[-1].base_offset)}
 
 
 def test_a_clean_stop_needs_no_recovery() -> None:
-    inner = MemoryFileSystem()
-    machine = LogMachine(inner, CONFIG)
-    log = machine.start()
-    ledger = LogLedger()
-    for _ in range(20):
-        ledger.append(log, [ledger.batch(3)])
-    machine.stop()
-    disk = FaultyFileSystem(inner)
+    filled = FilledLog(20, CONFIG)
+    disk, ledger = FaultyFileSystem(filled.stopped()), filled.ledger
     log = LogMachine(disk, CONFIG).start()
     assert log.recovery_report == RecoveryReport(was_clean=True)
     assert not any(line.startswith(("sync /data/orders", "truncate")) for line in disk.trace)
@@ -198,17 +125,12 @@ def test_a_clean_stop_needs_no_recovery() -> None:
 
 @pytest.mark.parametrize("damage", ["index", "log"])
 def test_a_clean_stop_is_not_believed_against_the_evidence(damage: str) -> None:
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk, CONFIG)
-    first = machine.start()
-    ledger = LogLedger()
-    for _ in range(4):
-        ledger.append(first, [ledger.batch(3)])
-    machine.stop()
+    filled = FilledLog(4, CONFIG)
+    machine, ledger, disk = filled.machine, filled.ledger, filled.stopped()
     if damage == "index":
-        rewrite(disk, log_path(0).removesuffix(".log") + ".index", bytes.fromhex("0000000100000010"))
+        overwrite(disk, path_of(0, ".index"), bytes.fromhex("0000000100000010"))
     else:
-        rewrite(disk, log_path(0), disk.read_file(log_path(0)) + b"more")
+        overwrite(disk, path_of(0), disk.read_file(path_of(0)) + b"more")
     log = machine.start()
     assert not log.recovery_report.was_clean
     ledger.verify(log, after_crash=True)
@@ -225,19 +147,16 @@ def test_what_a_closed_log_says_of_aborted_transactions_is_held_against_the_batc
     expected = [entry[:3] for entry in first.reader.aborted_transactions(0, first.offsets.log_end_offset)]
     assert expected == [(2, 3, 6), (1, 0, 7)]
     machine.stop()
-    disk, path = machine.disk, log_path(6).removesuffix(".log") + ".txnindex"
-    whole, damaged_count = disk.read_file(path), 0
-    for position in range(len(whole)):
-        for bit in range(8):
-            assert isinstance(disk, MemoryFileSystem)
-            rewrite(disk, path, flipped(whole, position, bit))
-            log = machine.start()
-            found = log.reader.aborted_transactions(0, log.offsets.log_end_offset)
-            assert [entry[:3] for entry in found] == expected, (position, bit)
-            damaged_count += not log.recovery_report.was_clean
-            log.check()
-            machine.stop()
-    assert damaged_count >= 2 * 8 * 26, "producer, first and last offset, version"
+    disk, path, damaged_count = machine.disk, path_of(6, ".txnindex"), 0
+    for position in range(disk.file_size(path)):
+        flip(disk, path, position, position % 8)
+        log = machine.start()
+        found = log.reader.aborted_transactions(0, log.offsets.log_end_offset)
+        assert [entry[:3] for entry in found] == expected, position
+        damaged_count += not log.recovery_report.was_clean
+        log.check()
+        machine.stop()
+    assert damaged_count >= 2 * 26, "producer, first and last offset, version"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +183,7 @@ def test_from_a_segment_without_a_sound_seal_on_a_log_is_walked_and_sealed_again
     whole = disk.contents()
     for victim, info in enumerate(segments[:-1]):
         again = disk.after_crash(Survival(Kept.ALL, Kept.ALL))
-        path = log_path(info.base_offset).removesuffix(".log")
+        path = path_of(info.base_offset).removesuffix(".log")
         if fault == "no aborted":
             if f"{path}.txnindex" not in whole:
                 continue
@@ -273,7 +192,7 @@ def test_from_a_segment_without_a_sound_seal_on_a_log_is_walked_and_sealed_again
             if f"{path}.txnindex" not in whole:
                 continue
             # The last bit of where the transaction began.
-            rewrite(again, f"{path}.txnindex", flipped(disk.read_file(f"{path}.txnindex"), 17, 0))
+            overwrite(again, f"{path}.txnindex", flipped(disk.read_file(f"{path}.txnindex"), 17, 0))
         elif fault == "missing":
             again.unlink(f"{path}.seal")
         else:
@@ -283,7 +202,7 @@ def test_from_a_segment_without_a_sound_seal_on_a_log_is_walked_and_sealed_again
                 "flipped": flipped(seal.to_bytes(), len(seal.to_bytes()) - 1, 3),
                 "of another time": seal._replace(log_size_bytes=seal.log_size_bytes - 1).to_bytes(),
             }
-            rewrite(again, f"{path}.seal", changed[fault])
+            overwrite(again, f"{path}.seal", changed[fault])
         if not was_clean:
             again.unlink(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
         machine = LogMachine(again, CONFIG)
@@ -308,14 +227,14 @@ def flipped(data: bytes, position: int, bit: int) -> bytes:
 
 
 def test_damage_below_the_recovery_point_is_not_cut_off() -> None:
-    disk = MemoryFileSystem()
-    machine, _, _ = filled(disk, 4, flush=True)
-    data = bytearray(disk.read_file(log_path(0)))
+    filled = FilledLog(4, CONFIG).flushed()
+    disk, machine = filled.killed(), filled.machine
+    data = bytearray(disk.read_file(path_of(0)))
     data[100] ^= 1
-    rewrite(disk, log_path(0), bytes(data))
+    overwrite(disk, path_of(0), bytes(data))
     # What would be tidied up on the way.
     for name in (f"{7:020d}.snapshot", f"{7:020d}.index", f"{7:020d}.log.deleted", f"{7:020d}.snapshot.tmp"):
-        rewrite(disk, f"{PARTITION_DIR}/{name}", b"?")
+        overwrite(disk, f"{PARTITION_DIR}/{name}", b"?")
     before = {name: disk.read_file(f"{PARTITION_DIR}/{name}") for name in disk.list_directory(PARTITION_DIR)}
     with pytest.raises(DataDirectoryError) as failure:
         machine.start()
@@ -324,7 +243,7 @@ def test_damage_below_the_recovery_point_is_not_cut_off() -> None:
     assert after == before
     machine.kill()
     # The way out that the message names.
-    rewrite(disk, f"{DATA_DIR}/recovery-point-offset-checkpoint", b"0\n0\n")
+    overwrite(disk, f"{DATA_DIR}/recovery-point-offset-checkpoint", b"0\n0\n")
     assert machine.start().offsets.log_end_offset == 0
 
 
@@ -332,23 +251,23 @@ def test_damage_below_the_recovery_point_is_not_cut_off() -> None:
     "contents", [b"", b"0\n1\n", b"nonsense", b"\xff\xfe", b"0\n1\norders 0 -4\n", b"7\n0\n"]
 )
 def test_a_checkpoint_that_cannot_be_read_costs_a_longer_walk_only(contents: bytes) -> None:
-    disk = MemoryFileSystem()
-    machine, _, ledger = filled(disk, 20, flush=True)
+    filled = FilledLog(20, CONFIG).flushed()
+    disk, machine, ledger = filled.killed(), filled.machine, filled.ledger
     for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
-        rewrite(disk, f"{DATA_DIR}/{name}", contents)
+        overwrite(disk, f"{DATA_DIR}/{name}", contents)
     log = machine.start()
     assert log.recovery_report.recovered_bytes == log.local_log.segments.size_bytes
     ledger.verify(log, after_crash=True)
 
 
 def test_drops_that_were_under_way_are_finished_and_orphans_removed() -> None:
-    disk = MemoryFileSystem()
-    machine, log, ledger = filled(disk, 20, flush=False)
-    bases = [info.base_offset for info in log.reader.segments()]
+    filled = FilledLog(20, CONFIG)
+    disk, machine, ledger = filled.killed(), filled.machine, filled.ledger
+    bases = filled.bases
     # The first segment was being dropped: its data is renamed, its indexes are not yet.
-    disk.rename(log_path(0), log_path(0) + ".deleted")
+    disk.rename(path_of(0), path_of(0) + ".deleted")
     for name in ("00000000000000000000.snapshot", "leader-epoch-checkpoint", "notes.txt"):
-        rewrite(disk, f"{PARTITION_DIR}/{name}", b"?")
+        overwrite(disk, f"{PARTITION_DIR}/{name}", b"?")
     log = machine.start()
     names = set(disk.list_directory(PARTITION_DIR))
     # What is damaged of the log's own is removed or made again; what is not its own is left alone.
@@ -363,17 +282,11 @@ def test_drops_that_were_under_way_are_finished_and_orphans_removed() -> None:
 
 
 def test_a_log_that_lost_what_was_deleted_goes_on_behind_it() -> None:
-    disk = MemoryFileSystem()
-    config = LogConfig(segment_bytes=1024, remote_storage_enable=False)
-    machine = LogMachine(disk, config)
-    log = machine.start()
-    ledger = LogLedger()
-    for _ in range(6):
-        ledger.append(log, [ledger.batch(3)])
-    log.increment_log_start_offset(16)
-    machine.kill()
-    data = disk.read_file(log_path(0))
-    rewrite(disk, log_path(0), data[: parse_header(data).size_in_bytes])
+    filled = FilledLog(6)
+    filled.log.increment_log_start_offset(16)
+    machine, ledger, disk = filled.machine, filled.ledger, filled.killed()
+    data = disk.read_file(path_of(0))
+    overwrite(disk, path_of(0), data[: parse_header(data).size_in_bytes])
     log = machine.start()
     assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (16, 16)
     assert log.recovery_report.lost_end_offset == 3
@@ -383,41 +296,37 @@ def test_a_log_that_lost_what_was_deleted_goes_on_behind_it() -> None:
     assert machine.start().offsets.log_end_offset == 17
 
 
+class Shortened:
+    """A log whose end is below its log start of 40 since the process was killed, about to be opened.
+
+    Its last segments are gone, or a damaged batch makes the recovery cut them.
+    """
+
+    def __init__(self, *, is_cut: bool) -> None:
+        filled = FilledLog(14)
+        filled.log.increment_log_start_offset(40)
+        disk, (_, second, *later) = filled.killed(), filled.bases
+        if is_cut:
+            flip(disk, path_of(second), disk.file_size(path_of(second)) - 1)
+        for base_offset in [] if is_cut else [second, *later]:
+            disk.unlink(path_of(base_offset))
+        self.disk = FaultyFileSystem(disk.after_crash(EVERYTHING_KEPT))
+
+    def start(self) -> UnifiedLog:
+        return LogMachine(self.disk, UNTIERED).start()
+
+
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_a_log_start_beyond_the_end_survives_a_crash_at_every_operation(is_cut: bool) -> None:
-    """The end is below it because segments are gone, or because this very recovery cuts them."""
-    config = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False)
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk, config)
-    log, ledger = machine.start(), LogLedger()
-    for _ in range(14):
-        ledger.append(log, [ledger.batch(3)])
-    log.increment_log_start_offset(40)
-    machine.kill()
-    disk = disk.after_crash(Survival(Kept.ALL, Kept.ALL))
-    bases = [int(name[:-4]) for name in disk.list_directory(PARTITION_DIR) if name.endswith(".log")]
-    data = bytearray(disk.read_file(log_path(bases[1])))
-    if is_cut:
-        data[-1] ^= 1
-        rewrite(disk, log_path(bases[1]), bytes(data))
-    for base in [] if is_cut else bases[1:]:
-        disk.unlink(log_path(base))
-    disk = disk.after_crash(Survival(Kept.ALL, Kept.ALL))
-    whole = FaultyFileSystem(disk.after_crash(Survival(Kept.ALL, Kept.ALL)))
-    assert LogMachine(whole, config).start().recovery_report.lost_end_offset is not None
-    for operation in range(1, whole.operation_count + 1):
-        dying = FaultyFileSystem(disk.after_crash(Survival(Kept.ALL, Kept.ALL)))
-        dying.crash_at(operation, part=0.5)
-        with pytest.raises(SimulatedCrash):
-            LogMachine(dying, config).start()
-        for kept in (Kept.NONE, Kept.HALF, Kept.ALL):
-            found = LogMachine(dying.reopened(Survival(kept, kept)), config).start()
-            assert (
-                found.offsets.log_start_offset,
-                found.offsets.log_end_offset,
-                len(found.reader.segments()),
-            ) == (40, 40, 1)
-            found.check()
+    def verify(death: Death[Shortened]) -> None:
+        for disk in death.disks():
+            log = LogMachine(disk, UNTIERED).start()
+            assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (40, 40)
+            assert len(log.reader.segments()) == 1
+            log.check()
+
+    assert Shortened(is_cut=is_cut).start().recovery_report.lost_end_offset is not None
+    CrashSweep(lambda: Shortened(is_cut=is_cut), Shortened.start, count=20).at_deaths(verify)
 
 
 def test_leader_epochs_begin_at_the_log_start_after_a_crash_too() -> None:
@@ -439,22 +348,18 @@ def test_leader_epochs_begin_at_the_log_start_after_a_crash_too() -> None:
 
 
 def test_indexes_of_sealed_segments_are_durable_with_their_data() -> None:
-    disk = MemoryFileSystem()
-    log = LogMachine(disk, CONFIG).start()
-    ledger = LogLedger()
-    for _ in range(20):
-        ledger.append(log, [ledger.batch(3)])
-    log.flusher.flush()
+    filled = FilledLog(20, CONFIG).flushed()
+    disk, log = filled.disk, filled.log
     left = disk.after_crash(Survival(Kept.NONE, Kept.NONE)).contents()
-    sealed = [log_path(info.base_offset).removesuffix(".log") for info in log.reader.segments()[:-1]]
+    sealed = [path_of(info.base_offset).removesuffix(".log") for info in log.reader.segments()[:-1]]
     for path in (stem + suffix for stem in sealed for suffix in (".index", ".timeindex")):
         assert left[path] == disk.read_file(path) != b""
 
 
 def test_a_recovery_tells_how_far_it_is_and_a_clean_start_says_nothing() -> None:
-    disk = MemoryFileSystem()
-    machine, log, _ = filled(disk, 20, flush=False)
-    sizes = [info.size_bytes for info in log.reader.segments()]
+    filled = FilledLog(20, CONFIG)
+    machine, sizes = filled.machine, [info.size_bytes for info in filled.log.reader.segments()]
+    filled.killed()
     told: list[LoadProgress] = []
     manager = machine.open()
     manager.open_log(PARTITION, TOPIC_ID, machine.config, on_progress=told.append)

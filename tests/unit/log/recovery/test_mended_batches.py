@@ -6,7 +6,6 @@ from typing import Any
 
 import lz4.frame  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # has no types
 import pytest
-from crc32c import crc32c
 
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.log_config import LogConfig
@@ -14,15 +13,14 @@ from stratalog.record.batch import decode_all, records_payload, verify
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
-    ATTRIBUTES_POSITION,
     HEADER_SIZE,
-    LOG_OVERHEAD,
     TIMESTAMP_TYPE_BIT,
     TimestampType,
     parse_header,
 )
 from stratalog.record.record import Record
 from tests.support.logs.log_machine import LogMachine
+from tests.support.logs.plain_batches import with_header, with_section
 
 LZ4: Any = lz4.frame
 CONFIG = LogConfig()
@@ -40,15 +38,8 @@ def batch(codec: Codec = Codec.NONE, count: int = 3) -> bytes:
     )
 
 
-def with_section(data: bytes, section: bytes, **changes: int) -> bytes:
-    """The batch with another records section, or header, and with a checksum that fits."""
-    header = parse_header(data)._replace(batch_length=HEADER_SIZE - LOG_OVERHEAD + len(section), **changes)
-    crc = crc32c(section, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
-    return header._replace(crc=crc).pack() + section
-
-
 def misdated(data: bytes, max_timestamp: int) -> bytes:
-    return with_section(data, data[HEADER_SIZE:], max_timestamp=max_timestamp)
+    return with_header(data, max_timestamp=max_timestamp)
 
 
 def stored(request: bytes, config: LogConfig = CONFIG, append_time_ms: int | None = None) -> bytes:
@@ -60,7 +51,7 @@ def stored(request: bytes, config: LogConfig = CONFIG, append_time_ms: int | Non
 @pytest.mark.parametrize("wrong", [-1, 0, LATEST_MS - 1, LATEST_MS + 1, 2**63 - 1])
 def test_the_highest_timestamp_is_that_of_the_records(codec: Codec, wrong: int) -> None:
     right = batch(codec)
-    sound = with_section(right, right[HEADER_SIZE:], base_offset=3)
+    sound = with_header(right, base_offset=3)
     assert stored(misdated(right, wrong) + right) == right + sound
     validated = validate_append(misdated(right, wrong), CONFIG, NOW_MS)
     assert (validated.max_timestamp_ms, validated.headers[0].max_timestamp) == (LATEST_MS, LATEST_MS)

@@ -44,7 +44,7 @@ def test_round_trip(codec: Codec, data: bytes, level: int | None, times: int) ->
     assert decompress(codec, squeezed, len(data)) == data
     assert decompress(codec, memoryview(bytearray(b"." + squeezed))[1:]) == data
     if data:
-        with pytest.raises(CorruptRecordError, match="fewer records"):
+        with pytest.raises(CorruptRecordError):
             decompress(codec, squeezed, len(data) - 1)
 
 
@@ -56,13 +56,13 @@ def test_levels_are_checked(codec: Codec, lowest: int, highest: int) -> None:
     for level in (lowest, highest):
         assert decompress(codec, compress(codec, data, level)) == data
     for level in (lowest - 1, highest + 1):
-        with pytest.raises(InvalidRequestError, match=f"{lowest} to {highest}"):
+        with pytest.raises(InvalidRequestError):
             compress(codec, data, level)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
 def test_a_codec_without_levels_takes_none(codec: Codec) -> None:
-    with pytest.raises(InvalidRequestError, match="no levels"):
+    with pytest.raises(InvalidRequestError):
         compress(codec, b"", 1)
 
 
@@ -117,7 +117,7 @@ def test_a_bomb_does_not_go_off(codec: Codec, squeeze: Callable[[bytes], bytes])
     bomb = squeeze(bytes(100 * 2**20))
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptRecordError, match="fewer records"):
+        with pytest.raises(CorruptRecordError):
             decompress(codec, bomb, 2**20)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:

@@ -62,9 +62,9 @@ def test_every_kind_of_frame_is_read(
     assert decompress_lz4(frame, len(DATA)) == DATA
     assert decompress_lz4(memoryview(bytearray(frame)), len(DATA)) == DATA
     for cut in (1, 4, 5, len(frame) // 2, len(frame) - 8, len(frame) - 2):
-        with pytest.raises(CorruptRecordError, match="send the batch again"):
+        with pytest.raises(CorruptRecordError):
             decompress_lz4(frame[:-cut], len(DATA))
-    with pytest.raises(CorruptRecordError, match="fewer records"):
+    with pytest.raises(CorruptRecordError):
         decompress_lz4(frame, len(DATA) - 1)
     if block_checksum or content_checksum:
         changed = bytearray(frame)
@@ -90,7 +90,7 @@ def test_every_kind_of_frame_is_read(
     ids=lambda data: data[:12].hex(),
 )
 def test_one_frame_and_nothing_else(data: bytes) -> None:
-    with pytest.raises(CorruptRecordError, match="send the batch again"):
+    with pytest.raises(CorruptRecordError):
         decompress_lz4(data, 1000)
 
 
@@ -117,7 +117,7 @@ def test_a_bomb_takes_a_piece_more_than_its_bound() -> None:
     assert len(bomb) < 2**20
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptRecordError, match="fewer records"):
+        with pytest.raises(CorruptRecordError):
             decompress_lz4(bomb, 8 * 2**20)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
@@ -12,16 +11,10 @@ from hypothesis import strategies as st
 
 from stratalog.record.native import pure_key_kernels
 from stratalog.record.partitioner import partition_for_key
+from tests.support.kernels import both_kinds, each_kind
 
-KERNELS: list[Any] = [pure_key_kernels]
-try:
-    KERNELS.append(importlib.import_module("stratalog.record.native._kernels"))
-except ImportError:
-    pass
-
-each_kernel = pytest.mark.parametrize(
-    "kernels", KERNELS, ids=lambda module: module.__name__.rpartition(".")[2]
-)
+KERNELS = both_kinds(pure_key_kernels)
+each_kernel = each_kind(pure_key_kernels)
 
 # RFC 3720, appendix B.4, and the usual check string.
 CRC32C_VECTORS = [

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,6 +13,7 @@ from stratalog.segment.indexes.index_page_cache import PAGE_BYTES
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 
 BATCH_COUNT = 1200
 INDEX_PATH = "/d/00000000000000000000.index"
@@ -37,7 +36,7 @@ def filled(disk: FaultyFileSystem | None = None) -> tuple[FaultyFileSystem, LogS
     return disk, segment
 
 
-def verify(segment: LogSegment) -> None:
+def verify_look_ups(segment: LogSegment) -> None:
     batch_bytes = segment.size_bytes // segment.end_offset
     for offset in range(0, segment.end_offset, 97):
         assert segment.position_of(offset) == offset * batch_bytes
@@ -50,7 +49,7 @@ def verify(segment: LogSegment) -> None:
 def test_a_file_that_is_damaged_hides_nothing_and_is_made_again_once_sealed(path: str, damage: str) -> None:
     disk, segment = filled()
     assert disk.file_size(INDEX_PATH) == 2 * PAGE_BYTES
-    verify(segment)
+    verify_look_ups(segment)
     size_bytes = disk.file_size(path)
     file = disk.open_append(path)
     if damage == "missing":
@@ -60,11 +59,11 @@ def test_a_file_that_is_damaged_hides_nothing_and_is_made_again_once_sealed(path
         file.truncate(100)
     if damage == "noise":
         file.append([bytes(index * 7 % 128 for index in range(size_bytes - 100))])
-    verify(segment)
+    verify_look_ups(segment)
     append(segment, BATCH_COUNT)
     segment.save_indexes()
     segment.seal()
-    verify(segment)
+    verify_look_ups(segment)
     segment.check()
     _, whole = filled()
     append(whole, BATCH_COUNT)
@@ -77,7 +76,7 @@ def test_truncation_cuts_the_files_and_later_batches_take_the_place() -> None:
     kept.trim(durable=True)
     kept.cut_indexes()
     assert disk.file_size(INDEX_PATH) == PAGE_BYTES
-    verify(kept)
+    verify_look_ups(kept)
     append(kept, BATCH_COUNT - 700)
     kept.check()
     kept.save_indexes()
@@ -87,49 +86,33 @@ def test_truncation_cuts_the_files_and_later_batches_take_the_place() -> None:
     assert saved == other_disk.inner.contents()
 
 
+class Filling:
+    """A segment that gets its batches on a disk that may be full for a moment."""
+
+    segment: LogSegment
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+
+    def fill(self) -> None:
+        _, self.segment = filled(self.disk)
+
+
 def test_an_index_that_cannot_be_written_fails_no_append() -> None:
-    whole_disk, whole = filled()
-    touching = [
-        operation
-        for operation, name in enumerate(whole_disk.trace, start=1)
-        if name.split(" ")[1] in (INDEX_PATH, TIME_INDEX_PATH)
-    ]
-    assert len(touching) > 10
-    whole.save_indexes()
-    for operation in touching:
-        disk = FaultyFileSystem()
-        disk.fail_at(operation, number=errno.ENOSPC, part=0.5)
-        _, segment = filled(disk)
+    sweep = CrashSweep(Filling, Filling.fill)
+    sweep.whole.segment.save_indexes()
+
+    def verify(failure: Failure[Filling]) -> None:
+        segment = failure.subject.segment
+        assert failure.error is None
         assert segment.end_offset == BATCH_COUNT
-        verify(segment)
+        verify_look_ups(segment)
         segment.save_indexes()
-        assert disk.inner.contents() == whole_disk.inner.contents()
+        assert failure.subject.disk.inner.contents() == sweep.whole.disk.inner.contents()
 
-
-def test_readers_beside_appends_and_a_seal_find_every_batch() -> None:
-    _, segment = filled()
-    batch_bytes = segment.size_bytes // segment.end_offset
-    is_done = threading.Event()
-
-    def look() -> int:
-        step = look_up_count = 1
-        while not is_done.is_set():
-            step = step * 48_271 % (2**31 - 1)
-            offset = step % segment.end_offset
-            assert segment.position_of(offset) == offset * batch_bytes
-            look_up_count += 1
-        return look_up_count
-
-    with ThreadPoolExecutor() as threads:
-        readers = [threads.submit(look) for _ in range(2)]
-        append(segment, 2 * BATCH_COUNT)
-        segment.save_indexes()
-        segment.seal()
-        for reader in readers:
-            assert not reader.done() or reader.result()
-        is_done.set()
-        assert all(reader.result() > 1 for reader in readers)
-    verify(segment)
+    sweep.at_failures(
+        verify, errors=[errno.ENOSPC], only=lambda name: name.split(" ")[1] in (INDEX_PATH, TIME_INDEX_PATH)
+    )
 
 
 def test_of_two_that_find_the_same_damage_one_makes_the_indexes_again() -> None:

@@ -1,0 +1,40 @@
+"""Batches for tests that need some, and batches whose header was changed under a true checksum."""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+
+from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
+from stratalog.record.record import Record
+
+
+def batch(
+    count: int = 1,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    timestamp_ms: int = 1000,
+    value_bytes: int = 20,
+    codec: Codec = Codec.NONE,
+) -> bytes:
+    """`count` equal records of no producer."""
+    record = Record(0, timestamp_ms, b"key", b"v" * value_bytes)
+    return encode_batch([record] * count, base_offset=base_offset, leader_epoch=leader_epoch, codec=codec)
+
+
+def with_header(data: bytes, **changes: int) -> bytes:
+    """The batch with other header fields and a checksum that fits them."""
+    return _summed(data, data[HEADER_SIZE:], changes)
+
+
+def with_section(data: bytes, section: bytes, **changes: int) -> bytes:
+    """The batch with other bytes as its records section, and a length and a checksum that fit them."""
+    return _summed(data, section, {"batch_length": HEADER_SIZE - LOG_OVERHEAD + len(section), **changes})
+
+
+def _summed(data: bytes, section: bytes, changes: dict[str, int]) -> bytes:
+    header = parse_header(data)._replace(**changes)
+    crc = crc32c(section, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
+    return header._replace(crc=crc).pack() + section
