@@ -48,22 +48,28 @@ def prose_is_not_pinned(source: Source) -> Iterator[str]:
                 pass
 
 
-# A rule, the files that it looks at, and how many violations are left.
-BUDGETS: list[tuple[Rule, tuple[str, ...], tuple[str, ...], int]] = [
-    (words_are_plain, PRODUCTION, (".py", ".pyx", ".pxi", ".c", ".h", ".proto", ".md"), 4),
-    (words_are_plain, ("docs", "scripts"), (".md", ".sh", ".py"), 24),
-    (docstrings_begin_with_a_subject_or_a_verb, PRODUCTION, (".py",), 0),
-    (prose_is_not_pinned, ("tests",), (".py",), 77),
-]
+SOURCES = (".py", ".pyx", ".pxi", ".c", ".h", ".proto", ".md")
+DOCUMENTS = (".md", ".sh", ".py")
+# Tests that pin the prose of an error. The number may only shrink.
+MAX_PINNED = 77
 
 
-@pytest.mark.parametrize(("rule", "folders", "suffixes", "budget"), BUDGETS)
-def test_violations_become_fewer(
-    rule: Rule, folders: tuple[str, ...], suffixes: tuple[str, ...], budget: int
-) -> None:
-    complaints = complaints_about(rule, folders, *suffixes)
+@pytest.mark.parametrize(("folders", "suffixes"), [(PRODUCTION, SOURCES), (("docs", "scripts"), DOCUMENTS)])
+def test_words_are_plain(folders: tuple[str, ...], suffixes: tuple[str, ...]) -> None:
+    complaints = complaints_about(words_are_plain, folders, *suffixes)
 
-    assert len(complaints) <= budget, "\n".join(complaints)
+    # The document of the rule shows the words.
+    assert [one for one in complaints if not one.startswith("docs/style.md")] == []
+
+
+def test_docstrings_begin_with_a_subject_or_a_verb() -> None:
+    assert complaints_about(docstrings_begin_with_a_subject_or_a_verb, PRODUCTION, ".py") == []
+
+
+def test_pins_of_prose_become_fewer() -> None:
+    complaints = complaints_about(prose_is_not_pinned, ("tests",), ".py")
+
+    assert len(complaints) <= MAX_PINNED, "\n".join(complaints)
 
 
 PLANTED: list[tuple[Rule, str, int]] = [
