@@ -419,25 +419,11 @@ def test_a_worker_whose_thread_ends_leaves_the_log_to_others() -> None:
     assert machine.cleaner.clean_filthiest()
 
 
-def test_a_stop_ends_a_clean_that_waits_for_the_throttle() -> None:
-    machine = CleanedMachine(CleanerSettings(max_bytes_per_s=1.0))
+def test_after_a_stop_nothing_begins() -> None:
+    machine = CleanedMachine()
     machine.filled(1)
-    machine.manager.throttler.take(1 << 40, lambda: None)
-
-    def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
-        limits.throttle(1)
-        raise AssertionError("it was told to end")
-
-    cleaner = CleanerPool(
-        machine.clock, machine.machine.scheduler, machine.manager, clean, CleanerSettings(max_bytes_per_s=1.0)
-    )
-    with ThreadPoolExecutor(1) as pool:
-        cleaning = pool.submit(cleaner.clean_filthiest)
-        machine.clock.until_waiting()
-        cleaner.stop()
-        assert cleaning.result(30)
-    assert cleaner.stats().aborted_count == 1
-    assert cleaner.stats().failures == ()
-    assert not cleaner.clean_filthiest()
-    assert not cleaner.reset(machine.partition(0))
-    cleaner.stop()
+    for _ in range(2):
+        machine.cleaner.stop()
+        assert not machine.cleaner.clean_filthiest()
+        assert not machine.cleaner.reset(machine.partition(0))
+    assert machine.fake.seen == []

@@ -18,7 +18,7 @@ SMALL = dataclasses.replace(COMPACTED, segment_bytes=300)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-@pytest.mark.parametrize("start_offset", range(1, 24))
+@pytest.mark.parametrize("start_offset", [1, 5, 6, 11, 14, 23])
 def test_the_log_start_moves_into_what_a_full_map_has_not_reached(start_offset: int, codec: Codec) -> None:
     cleaned = Cleaned(LARGE)
     for number in range(6):
@@ -152,24 +152,3 @@ def test_a_transaction_that_ends_below_the_log_start_says_nothing_of_the_next_on
         cleaned.clean(all_dirty=True)
         cleaned.machine.clock.advance(2000)
     assert [header.base_offset for header in cleaned.headers() if header.is_control] == [1, 4]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_any_history_of_which_deleted_records_are_still_there(seed: int) -> None:
-    history = CompactedLog(SMALL, seed=seed)
-    for _ in range(60):
-        history.random_batch()
-        if history.chance.random() < 0.3:
-            for producer_id in history.open_producers:
-                history.end(producer_id, committed=history.chance.random() < 0.5)
-        if history.chance.random() < 0.1:
-            span = history.log.offsets.last_stable_offset - history.log.offsets.log_start_offset
-            history.log.increment_log_start_offset(
-                history.log.offsets.log_start_offset + int(history.chance.random() * span)
-            )
-        if history.chance.random() < 0.2:
-            history.clean_all(history.chance.choice([1, 1000]))
-            assert history.read_table() == history.table(history.log.offsets.last_stable_offset)
-            history.log.check()
-        if history.chance.random() < 0.1:
-            history.machine.clock.advance(COMPACTED.delete_retention_ms + 1)

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from stratalog.base.errors import LogStoreError
 from stratalog.log.read.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
@@ -24,36 +23,6 @@ RECORD_BITS = 31
 
 def pairs(history: CompactedLog) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(one.offset, one.key, one.value) for one in history.read()]
-
-
-def test_a_tombstone_that_is_all_there_is_of_its_key_lives_out_its_time() -> None:
-    history = CompactedLog(WIDE)
-    history.put("gone")
-    history.clean_all()
-    assert pairs(history) == [(0, b"gone", None)]
-    history.machine.clock.advance(RETENTION_MS - 1)
-    history.put("a=1")
-    history.clean_all()
-    assert pairs(history) == [(0, b"gone", None), (1, b"a", b"1")]
-    history.machine.clock.advance(1)
-    history.put("b=1")
-    history.clean_all()
-    assert pairs(history) == [(1, b"a", b"1"), (2, b"b", b"1")]
-
-
-def test_a_key_that_is_written_again_after_its_tombstone_is_there() -> None:
-    history = CompactedLog(WIDE)
-    for value in ("k=1", "k", "k=2"):
-        history.put(value)
-        history.log.roll()
-    history.clean_all()
-    assert pairs(history) == [(2, b"k", b"2")]
-    history.put("k")
-    history.clean_all()
-    history.put("k=3")
-    history.machine.clock.advance(10 * RETENTION_MS)
-    history.clean_all()
-    assert pairs(history) == [(4, b"k", b"3")]
 
 
 def test_a_tombstone_whose_time_has_come_never_bares_an_older_value() -> None:
@@ -76,23 +45,6 @@ def test_a_tombstone_whose_time_has_come_never_bares_an_older_value() -> None:
     assert {one.key for one in history.read()} <= {b"other"}
 
 
-def test_of_a_batch_only_what_is_superseded_goes() -> None:
-    history = CompactedLog(WIDE)
-    history.put("a=1", "b=1", "a=2", "c=1", "d", "a=3")
-    history.put("c=2", "e=1")
-    history.log.roll()
-    history.put("b=9")
-    history.clean()
-    assert pairs(history) == [
-        (1, b"b", b"1"),
-        (4, b"d", None),
-        (5, b"a", b"3"),
-        (6, b"c", b"2"),
-        (7, b"e", b"1"),
-        (8, b"b", b"9"),
-    ]
-
-
 def test_an_empty_key_is_a_key_and_an_empty_value_is_a_value() -> None:
     history = CompactedLog(WIDE)
     history.put("=1", "a=")
@@ -103,24 +55,6 @@ def test_an_empty_key_is_a_key_and_an_empty_value_is_a_value() -> None:
     history.put("z=z")
     history.clean_all()
     assert pairs(history) == [(2, b"", b""), (3, b"a", b"x"), (5, b"b", b""), (6, b"z", b"z")]
-
-
-@pytest.mark.parametrize("codec", Codec)
-def test_a_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
-    history = CompactedLog(WIDE)
-    keyless = encode_batch([Record(0, 0, b"k", b"v"), Record(0, 0, None, b"v")], codec=codec)
-    with pytest.raises(LogStoreError):
-        history.log.appender.append_as_leader(keyless, 1)
-    assert history.log.offsets.log_end_offset == 0
-
-
-def test_records_without_a_key_from_before_it_was_compacted_go() -> None:
-    """To a cleaner such a record is invalid, so it is dropped; the empty key is not meant by that."""
-    history = CompactedLog(dataclasses.replace(WIDE, cleanup_policy=frozenset({"delete"})))
-    history.append([Record(0, history.now_ms, None, b"1"), Record(0, history.now_ms, b"", b"2")])
-    history.log.reconfigure(WIDE)
-    history.clean_all()
-    assert pairs(history) == [(1, b"", b"2")]
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -179,43 +113,6 @@ def test_a_batch_larger_than_max_message_bytes_was_lowered_to_is_cleaned() -> No
     assert history.read() == history.final_records()
 
 
-def test_a_partition_with_a_single_key_shrinks_to_its_last_record() -> None:
-    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=300))
-    for number in range(500):
-        history.put(f"k={number}")
-        if number % 50 == 49:
-            history.clean()
-    history.clean_all()
-    assert pairs(history) == [(499, b"k", b"499")]
-    # Segments are put together by the sizes that they had before: so it takes some cleans.
-    for number in range(500, 504):
-        history.put(f"k={number}")
-        history.clean_all()
-    assert pairs(history) == [(503, b"k", b"503")]
-    assert len(history.log.reader.segments()) == 2
-
-
-@pytest.mark.parametrize("key_count", [1, 2, 7, 1000])
-def test_where_all_keys_are_distinct_everything_stays(key_count: int) -> None:
-    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=400))
-    for number in range(0, 120, 3):
-        history.put(*(f"k{number + delta}=v" for delta in range(3)))
-    history.clean_all(key_count)
-    assert history.read() == history.committed()
-
-
-def test_a_hundred_tiny_segments_become_few() -> None:
-    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=2000))
-    for number in range(100):
-        history.put(f"k{number % 60}={number}")
-        history.log.roll()
-    history.clean_all()
-    assert history.read() == history.final_records()
-    infos = history.log.reader.segments()
-    assert len(infos) < 10
-    assert all(info.size_bytes <= 2000 for info in infos)
-
-
 def test_offsets_may_be_farther_apart_than_a_segment_reaches() -> None:
     history = CompactedLog(WIDE)
     far = 1 << RECORD_BITS
@@ -238,13 +135,3 @@ def test_offsets_may_be_farther_apart_than_a_segment_reaches() -> None:
         assert consumer.records[0] == next(one for one in expected if one.offset >= offset)
     history.restart(is_clean=False)
     assert read_local(history.log) == expected
-
-
-def test_the_smallest_map_there_is_cleans_everything_in_the_end() -> None:
-    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=500))
-    for _ in range(60):
-        history.random_batch(key_count=12)
-    for producer_id in history.open_producers:
-        history.end(producer_id, committed=producer_id != 1)
-    history.clean_all(key_count=1)
-    assert history.read() == history.final_records()
