@@ -24,6 +24,7 @@ from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import LogLedger, read_local
 from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, PARTITION, PARTITION_DIR, LogMachine
+from tests.support.logs.overwriting import flip
 
 TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=Durability.DISK)
 PLAIN = LogConfig(
@@ -271,14 +272,9 @@ def damage_below_recovery_point(disk: MemoryFileSystem) -> bool:
     later = logs[len(below) :]
     if not below or (later and base_offset_of(later[0]) == recovery_point):
         return False
-    data = bytearray(disk.read_file(below[-1]))
-    if not data:
+    if not disk.read_file(below[-1]):
         return False
-    data[HEADER_SIZE - 1] ^= 1
-    file = disk.open_append(below[-1])
-    file.truncate(0)
-    file.append([bytes(data)])
-    file.close()
+    flip(disk, below[-1], HEADER_SIZE - 1)
     if disk.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}"):
         disk.unlink(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
     return True

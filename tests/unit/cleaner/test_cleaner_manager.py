@@ -46,28 +46,6 @@ def started(count: int = 1) -> CleanerMachine:
     return machine
 
 
-def test_the_filthiest_log_is_first_and_a_log_has_one_worker() -> None:
-    machine = CleanerMachine()
-    clean, dirty, empty = (machine.open(number) for number in range(3))
-    machine.fill(clean, 5, 5)
-    first = taken(machine.manager)
-    assert (first.partition, first.first_dirty_offset, first.first_uncleanable_offset) == (
-        clean.topic_partition,
-        0,
-        10,
-    )
-    machine.manager.done(first, 10)
-    machine.fill(clean, 15)
-    machine.fill(dirty, 1)
-    machine.fill(empty)
-    assert taken(machine.manager).log is dirty
-    second = taken(machine.manager)
-    assert (second.log, second.first_dirty_offset) == (clean, 10)
-    assert 0.5 < second.cleanable_ratio < 0.7
-    assert machine.manager.take_filthiest() is None
-    machine.manager.check()
-
-
 def test_a_log_is_looked_at_again_once_nobody_else_can_change_it() -> None:
     """What was seen of it before, others may have altered meanwhile."""
     machine = started()

@@ -203,22 +203,6 @@ def test_one_log_that_fails_keeps_no_other_waiting() -> None:
     assert machine.cleaner.stats().failures == ()
 
 
-def test_a_reset_tries_again_at_once() -> None:
-    machine = CleanedMachine()
-    machine.filled(1)
-    partition = machine.partition(0)
-    machine.fake.trouble[partition] = AssertionError("a bug")
-    machine.cleaner.start()
-    machine.machine.scheduler.run_due()
-    assert machine.cleaner.stats().failures[0].kind is FailureKind.UNEXPECTED
-    machine.fake.trouble.clear()
-    assert machine.cleaner.reset(partition)
-    machine.machine.scheduler.run_due()
-    assert machine.fake.partitions == [0, 0]
-    assert machine.cleaner.stats().failures == ()
-    assert not machine.cleaner.reset(partition)
-
-
 def test_a_clean_without_progress_is_no_loop() -> None:
     machine = CleanedMachine()
     machine.filled(1)
@@ -277,18 +261,6 @@ def test_nothing_goes_while_nobody_may_begin_and_no_log_shrinks_that_may_not() -
     assert cleaner.delete_old_segments() == 0
     may_begin[0] = True
     assert (cleaner.delete_old_segments(), cleaner.clean_filthiest()) == (1, True)
-
-
-def test_retention_goes_on_for_a_log_that_cannot_be_cleaned() -> None:
-    machine = CleanedMachine()
-    log = machine.open(0, replace(BOTH, retention_ms=60_000))
-    machine.fill(log, 2)
-    machine.fake.trouble[log.topic_partition] = OSError(28, "No space left on device")
-    machine.cleaner.start()
-    machine.machine.scheduler.run_due()
-    assert machine.cleaner.stats().failures[0].kind is FailureKind.FULL_DISK
-    machine.clock.advance(120_000)
-    assert log.offsets.local_log_start_offset == 2
 
 
 def test_retention_leaves_out_what_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from stratalog.record.native.cleaned_batches import NO_HORIZON
 from tests.support.cleaner.cleaned_log import CONFIG, Cleaned
 from tests.support.cleaner.cleaning_history import limits
 from tests.support.cleaner.compacted_log import CONFIG as COMPACTED
-from tests.support.cleaner.compacted_log import CompactedLog
 
 LARGE = dataclasses.replace(CONFIG, segment_bytes=100_000)
 SMALL = dataclasses.replace(COMPACTED, segment_bytes=300)
@@ -77,46 +76,6 @@ def test_a_marker_stays_while_data_of_its_transaction_waits_for_retention(*, com
         cleaned.machine.clock.advance(2000)
     assert [header.base_offset for header in cleaned.headers() if header.is_control] == [5]
     cleaned.log.check()
-
-
-@pytest.mark.parametrize("is_dropped", [True, False])
-@pytest.mark.parametrize("retention_ms", [0, 1000])
-def test_nothing_is_cleaned_again_and_again_for_a_marker_that_has_to_stay(
-    retention_ms: int, *, is_dropped: bool
-) -> None:
-    """The log starts between a transaction's data and its marker."""
-    history = CompactedLog(dataclasses.replace(COMPACTED, delete_retention_ms=retention_ms))
-    history.put("a=" + "v" * 450, txn=1)
-    history.log.roll()
-    history.put("b=" + "v" * 450, txn=1)
-    history.end(1, committed=True)
-    history.put("c=2", "t")
-    history.log.roll()
-    history.put("x=1", txn=1)
-    history.end(1, committed=True)
-    history.clean_all()
-    assert [header.base_offset for header in history.headers() if header.is_control] == [2, 6]
-    history.log.increment_log_start_offset(2)
-    assert history.log.local_log.segments.start_offset == 0
-    if is_dropped:
-        history.log.retention.delete_old_segments()
-    manager = history.machine.manager
-    assert manager is not None
-    clean_count = 0
-    for _ in range(20):
-        while (history.clean() is not None) or manager.cleaner.find_horizon():
-            clean_count += 1
-        history.machine.clock.advance(max(1, retention_ms))
-    assert 1 <= clean_count <= 3
-    is_left = 2 in [header.base_offset for header in history.headers()]
-    assert is_left == (not is_dropped)
-    history.log.retention.delete_old_segments()
-    history.put("y=1")
-    for _ in range(2):
-        history.clean_all()
-        history.machine.clock.advance(max(1, retention_ms))
-    assert [header.base_offset for header in history.headers() if header.is_control] == [6]
-    assert history.read_table() == history.table()
 
 
 def test_deleted_segments_that_go_during_a_clean_do_not_end_it() -> None:

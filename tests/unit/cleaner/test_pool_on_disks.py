@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from errno import EIO, ENOSPC
+from errno import ENOSPC
 from queue import SimpleQueue
 
 import pytest
@@ -257,35 +257,3 @@ def test_damage_names_the_segment_and_a_reset_tries_again_at_once() -> None:
     machine.machine.scheduler.run_due()
     assert machine.cleaner.stats().failures == ()
     assert is_clean(damaged)
-
-
-def test_records_that_are_deleted_go_from_a_compacted_log() -> None:
-    """With and without a clean between; what is clean stays so."""
-    machine = PoolMachine()
-    log = machine.open(0)
-    machine.write(log, 4)
-    machine.cleaner.start()
-    machine.machine.scheduler.run_due()
-    assert is_clean(log)
-    machine.write(log, 1)
-    log.increment_log_start_offset(22)
-    machine.clock.advance(15_000)
-    assert log.reader.segments()[0].base_offset == 20
-    assert [record.offset for record in read_local(log) if record.offset >= 22] == [22, 23, 24]
-    found = machine.manager.take_filthiest()
-    assert found is None or found.first_dirty_offset == 22
-    log.check()
-
-
-def test_a_disk_that_fails_is_an_error_of_the_disk() -> None:
-    disk = FaultyFileSystem()
-    machine = PoolMachine(disk)
-    log = machine.open(0)
-    machine.write(log, 4)
-    machine.at_check = lambda count: (
-        disk.fail_at(disk.operation_count + 1, number=EIO) if count == 2 else None
-    )
-    assert machine.cleaner.clean_filthiest()
-    (failure,) = machine.manager.failures()
-    assert failure.kind is FailureKind.DISK
-    assert "Input/output error" in failure.reason

@@ -34,6 +34,7 @@ FIRST, SECOND = TopicPartition("trim", 0), TopicPartition("trim", 1)
 PATHS = ("/disk1", "/disk2")
 Files = dict[str, str | None]
 """Contents of files in `/disk1` by name, None for a file that is gone."""
+KILLED: Files = {CLEAN_SHUTDOWN_FILE: None}
 FIRST_MINUTE: Files = {RECOVERY_POINT_FILE: "", LOG_START_OFFSET_FILE: ""}
 """High watermarks are the first that a broker writes."""
 
@@ -143,7 +144,7 @@ NOT_ITS_OWN: dict[str, Files] = {
 
 @pytest.mark.parametrize("files", NOT_ITS_OWN.values(), ids=NOT_ITS_OWN)
 def test_a_directory_whose_checkpoints_cannot_be_its_own_is_refused(broker: Broker, files: Files) -> None:
-    broker.put({CLEAN_SHUTDOWN_FILE: None} | files)
+    broker.put(KILLED | files)
     broker.refuse({"topic": "trim", "partitions": "0", "path": "/disk1"})
     assert [one.lacks_checkpoints for one in broker.read(allows_missing_checkpoints=True)] == [True, False]
 
@@ -167,7 +168,7 @@ def test_checkpoints_that_were_not_written_yet_are_no_damage(
     broker: Broker, files: Files, high_watermark: int | None
 ) -> None:
     """As a broker leaves them that was killed before its first checkpoint."""
-    broker.put({CLEAN_SHUTDOWN_FILE: None} | files)
+    broker.put(KILLED | files)
     [first, second] = broker.read()
     assert (first.log_start_offset, first.recovery_point, first.high_watermark) == (0, 0, high_watermark)
     assert not first.lacks_checkpoints
