@@ -1,2 +1,2 @@
-"""The seams and the vocabulary: errors, names, clock, filesystem, scheduler, randomness. Imports nothing of
-ours."""
+"""The seams and the vocabulary: errors, names, clock, filesystem, scheduler, randomness. Imports no package
+of ours."""

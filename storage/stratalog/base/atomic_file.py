@@ -15,9 +15,9 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def replace_file(filesystem: FileSystem, path: str, data: bytes) -> None:
-    """Give the file `path` the contents `data`; durable when it returns. One caller at a time for one path.
+    """Give the file `path` the contents `data`; durable when this returns. One caller at a time for one path.
 
-    Raises OSError; the old contents are then still in place, or the new ones are.
+    Raises OSError; the file then has the old contents or the new ones.
     """
     temporary_path = path + TEMPORARY_SUFFIX
     # Sync before the rename: a durable name must not precede its contents.

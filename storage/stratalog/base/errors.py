@@ -1,26 +1,25 @@
 """The tree of errors that a caller can act on.
 
 Every leaf has its own remedy; failures with the same remedy share a leaf and differ in their fields. The
-message is one lower-case sentence that says what happened and what to do; the values are fields, and follow
-the message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses the status codes of the
-wire.
+message is one lower-case sentence that says what failed and what to do; the values are fields, and follow the
+message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses the status codes of the wire.
 
     LogStoreError
     +-- InvalidRequestError               fix the request
     |   +-- InvalidConfigError            fix a configuration value
     |   +-- UnsupportedOperationError     ask for something else: this version cannot do it
-    |   +-- InvalidTimestampError         give the record a time inside the bounds that the fields give
+    |   +-- InvalidTimestampError         give the record a time inside the bounds in the fields
     |   +-- RecordTooLargeError           send less at once, or raise the topic's limit
-    |   +-- CorruptRecordError            the bytes are not what was written: find out who changed them
+    |   +-- CorruptRecordError            find out which program changed the bytes
     +-- UnknownTopicOrPartitionError      create it, or correct the name
     +-- TopicAlreadyExistsError           choose another name
-    +-- OffsetOutOfRangeError             go on from an offset inside the range that the fields give
+    +-- OffsetOutOfRangeError             go on from an offset inside the range in the fields
     +-- FencedError                       another owner took over: stop
     +-- ProducerFencedError               another producer took over its id: stop, or begin with a new epoch
     +-- CoordinatorFencedError            another transaction coordinator took over: stop
     +-- OutOfOrderSequenceError           send again from the expected sequence on, or begin with a new epoch
     +-- InvalidTxnStateError              end the producer's open transaction first
-    +-- OverloadedError                   send it again after a pause (retriable): nothing of it took effect
+    +-- OverloadedError                   send it again after a pause (retriable): it had no effect
     +-- StoppingError                     the server is stopping: connect again (retriable)
     +-- DataDirectoryError                an operator has to look at the local disk or its settings
     |   +-- DataDirectoryInUseError       stop the other process, or use another directory
@@ -28,7 +27,7 @@ wire.
         +-- StoreUnavailableError         try again later (retriable)
         +-- StoreAccessDeniedError        correct credentials or permissions
         +-- StoreNotUsableError           wrong bucket, wrong store, newer format, or no conditional writes
-        +-- ObjectNotFoundError           the object is not there
+        +-- ObjectNotFoundError           the object is missing
         +-- PreconditionFailedError       another writer was first (or an earlier try of ours landed)
         +-- StoreCorruptError             the store contradicts itself: stop, keep everything, investigate
 
@@ -76,20 +75,20 @@ class UnsupportedOperationError(InvalidRequestError):
 
 
 class InvalidTimestampError(InvalidRequestError):
-    """A record's time that the topic refuses. Fields: batch_index (of the batch in its request),
+    """The topic refuses the time of a record. Fields: batch_index (the batch's index in its request),
     record_index (in its batch), timestamp_ms, earliest_ms, latest_ms."""
 
     code = "INVALID_TIMESTAMP"
 
 
 class RecordTooLargeError(InvalidRequestError):
-    """A batch or a request is larger than it may be. Fields: size_bytes (if known), max_bytes."""
+    """A batch or a request exceeds its limit. Fields: size_bytes (if known), max_bytes."""
 
     code = "RECORD_TOO_LARGE"
 
 
 class CorruptRecordError(InvalidRequestError):
-    """Bytes from the wire, the disk or the object store do not hold what their format promises."""
+    """Bytes from the wire, the disk or the object store violate their format or their checksum."""
 
     code = "CORRUPT_RECORD"
 
@@ -149,7 +148,7 @@ class InvalidTxnStateError(LogStoreError):
 
 
 class OverloadedError(LogStoreError):
-    """The server has no room for the request now. Nothing of it took effect, so any request may be
+    """The server has no room for the request now. The request had no effect, so any request may be
     repeated."""
 
     code = "OVERLOADED"
@@ -182,7 +181,8 @@ class StoreError(LogStoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """Unreachable, too slow, or answering with server errors. The outcome of a write is unknown."""
+    """The store is unreachable, too slow, or answers with server errors. The outcome of a write is
+    unknown."""
 
     code = "STORE_UNAVAILABLE"
     retriable = True
@@ -213,6 +213,6 @@ class PreconditionFailedError(StoreError):
 
 
 class StoreCorruptError(StoreError):
-    """Something that must be in the store is missing, or contradicts what a commit says."""
+    """An object that must be in the store is missing, or contradicts a commit."""
 
     code = "STORE_CORRUPT"

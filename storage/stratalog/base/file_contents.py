@@ -1,4 +1,4 @@
-"""Writes a file as a whole, and reads a long one in pieces."""
+"""Writes a whole file, and reads a long one in pieces."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _PIECE_BYTES = 1024 * 1024
 
 
 def write_file(filesystem: FileSystem, path: str, pieces: Iterable[Buffer], *, durable: bool = True) -> None:
-    """Replace the contents of the file `path` by these pieces. Syncs the contents if `durable`, not the name.
-    Raises OSError; the file may have a part of the pieces then."""
+    """Replace the contents of the file `path` by these pieces. If `durable`, syncs the contents, not the
+    name. Raises OSError; the file may then have a part of the pieces."""
     file = filesystem.open_append(path)
     try:
         # A crash or a failed write may have left bytes.
@@ -25,7 +25,7 @@ def write_file(filesystem: FileSystem, path: str, pieces: Iterable[Buffer], *, d
 
 
 def read_pieces(file: AppendFile, position: int, end_position: int) -> Iterator[bytes]:
-    """The bytes from `position` up to `end_position`, which the file has, a mebibyte at a time. Raises
+    """Yield the bytes from `position` to `end_position`, which the file has, a mebibyte at a time. Raises
     OSError."""
     while position < end_position:
         piece = file.read_at(position, min(_PIECE_BYTES, end_position - position))

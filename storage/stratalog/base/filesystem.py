@@ -14,8 +14,8 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a working disk without space, or without space for this user. No name was created or changed
-then; after such an error of `sync` the contents are unknown."""
+"""Errors of a working disk without space, or without space for this user. The failed operation has created or
+changed no name; after such an error of `sync` the contents are unknown."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors of too many open files in the process or the system. The operation did not begin."""
 

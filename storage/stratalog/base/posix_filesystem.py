@@ -26,7 +26,7 @@ from stratalog.base.filesystem import AppendFile, Buffer, FileLock
 
 logger = logging.getLogger(__name__)
 
-# A whole file is read in such pieces.
+# The size of the pieces in which a whole file is read.
 _PIECE_BYTES = 64 * 1024
 # POSIX guarantees 16, Linux and the BSDs give 1024.
 _MAX_PARTS = min(1024, os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16)
@@ -48,7 +48,7 @@ def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None, use_errno=True)
-    # The one with offsets of 64 bits everywhere; where the C library has no such name, its offsets are so.
+    # `fallocate64` always has offsets of 64 bits; in a C library without it, those of `fallocate` have 64.
     function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
     if function is not None:
         function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -299,7 +299,7 @@ class PosixFileSystem:
         else:
             shutil.rmtree(path, onerror=lambda _function, _path, found: failures.append(found[1]))
         for failure in failures:
-            # It was missing, or another process removes it too: it is gone either way.
+            # A missing entry is fine: another process may remove the tree too.
             if not isinstance(failure, FileNotFoundError):
                 raise failure
 
@@ -326,7 +326,8 @@ class PosixFileSystem:
     def try_lock_shared(self, path: str) -> FileLock | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # `flock` and the locks of POSIX, which Java takes, know nothing of each other on Linux.
+            # On Linux `flock` and POSIX locks, which Java takes, do not exclude each other, so both are
+            # taken.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

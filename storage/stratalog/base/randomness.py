@@ -31,7 +31,7 @@ class SystemIdGenerator:
 
 
 def seeded_random(ids: IdGenerator) -> random.Random:
-    """A generator that is seeded by `ids`, so that a test that repeats them repeats it."""
+    """A generator that `ids` seed, so that a test that repeats the ids repeats its numbers."""
     return random.Random(ids.secret(16))
 
 

@@ -1,7 +1,7 @@
-"""A flag that ends long work early, which the work checks between its steps.
+"""A flag that ends long work early. The work checks it between its steps.
 
-The work checks it where no step is half done, and ends as after a crash: commits stay, and the collector
-removes the rest. It does not cut off a running request.
+The work checks the flag only between whole steps, and ends as after a crash: commits stay, and the collector
+removes the rest. The flag does not cut off a running request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from stratalog.base.errors import StoppingError
 
 
 class StopSignal:
-    """Thread-safe: set once and never unset, by one assignment."""
+    """The flag. Thread-safe: set once and never unset, by one assignment."""
 
     __slots__ = ("_is_set",)
 
@@ -25,6 +25,6 @@ class StopSignal:
         self._is_set = True
 
     def check(self) -> None:
-        """Raises StoppingError once the signal is set."""
+        """Raise StoppingError once the signal is set."""
         if self._is_set:
-            raise StoppingError("the server is stopping, send it again to the one that comes next")
+            raise StoppingError("the server is stopping; send the request again to the next server")

@@ -1,4 +1,4 @@
-"""Names for what travels between the layers."""
+"""Names of values that travel between the layers."""
 
 from __future__ import annotations
 

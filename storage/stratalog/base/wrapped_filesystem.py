@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class WrappedFileSystem(ABC):
-    """`FileSystem` over another one. As thread-safe as `_run`."""
+    """A `FileSystem` over another one. As thread-safe as `_run`."""
 
     def __init__(self, inner: FileSystem) -> None:
         self._inner = inner
@@ -25,11 +25,11 @@ class WrappedFileSystem(ABC):
     def _run(
         self, name: str, path: str, operation: Callable[[], Result], target: str | None = None
     ) -> Result:
-        """Do the operation of that name, or do not. `target`: the other path of those that have two."""
+        """Run the named operation, or refuse it. `target` is the second path of an operation that has two."""
 
     @abstractmethod
     def _opened(self, path: str, file: AppendFile) -> AppendFile:
-        """The file to return for an opened one: a `WrappedFile`, or the file itself."""
+        """Return a `WrappedFile` around an opened file, or the file itself."""
 
     def open_append(self, path: str) -> AppendFile:
         return self._opened(path, self._run("open_append", path, lambda: self._inner.open_append(path)))
@@ -96,7 +96,7 @@ class WrappedFileSystem(ABC):
 
 
 class WrappedFile(ABC):
-    """`AppendFile` over another one, with its guard."""
+    """An `AppendFile` over another one, with its guard."""
 
     __slots__ = ("_inner",)
 
@@ -105,7 +105,7 @@ class WrappedFile(ABC):
 
     @abstractmethod
     def _run(self, name: str, operation: Callable[[], Result]) -> Result:
-        """Do the operation of that name, or do not."""
+        """Run the named operation, or refuse it."""
 
     @property
     def path(self) -> str:

@@ -1,20 +1,20 @@
-"""Up to where each log is compacted: Kafka's `cleaner-offset-checkpoint`, one file in each log directory.
-And beside it, in the same form, when it is due again for what its last clean has kept for a while only:
-`cleaner-horizon-checkpoint`, see `kept_horizons`.
+"""The cleaned part of each log: Kafka's `cleaner-offset-checkpoint`, one file in each log directory. Beside
+it, in the same format, `cleaner-horizon-checkpoint` has the time of each log's next clean for tombstones and
+markers that its last clean kept, see `kept_horizons`.
 
-What lies below a partition's entry went through a clean, what lies above did not. An entry that is too low
-costs work. One that is too high is dangerous, because records below it are taken for compacted which are not:
-a tombstone among them would go before the record that it deletes. So an entry is raised after the segments
-were replaced, and lowered, durably, before anything of the log is cut off. So when a log is opened none is
-above its end, and one that is there all the same was not made for this log: it is dropped.
+Everything below a partition's entry went through a clean, everything above did not. An entry that is too low
+costs work. One that is too high is dangerous: records below it count as compacted and are not, so a clean
+would drop a tombstone among them before the record that it deletes. So an entry is raised after the segments
+were replaced, and lowered, durably, before anything of the log is cut off. When a log is opened, no entry is
+above its end; if one is, it was made for another log, and is dropped.
 
-A horizon says what is below the offset that it was written with. It is written before that, and forgotten
-when that is lowered. One that is wrong costs a clean, or lets tombstones wait for the next one; one that is
-missing is found out from the log.
+A horizon describes the records below the offset that it was written with. It is written before that offset,
+and forgotten when the offset is lowered. A wrong one costs a clean, or leaves tombstones until the next one.
+A missing one is found from the log.
 
-A crash leaves a file as it was or as it shall be. A damaged file counts as empty. An entry in a directory
-that does not hold the partition is ignored, and goes when the partition's log is opened: it would be wrong
-there once the partition came back.
+After a crash a file has its old contents or its new ones. A damaged file counts as empty. An entry in a
+directory that does not hold the partition is ignored, and removed when the partition's log is opened: it
+would be wrong once the partition came back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _DirectoryCheckpoint:
     __slots__ = ("_horizons", "_offsets", "lock")
 
     def __init__(self, filesystem: FileSystem, directory: str) -> None:
-        """Raises OSError where a file cannot be read."""
+        """Read both files. Raises OSError."""
         offset_file = OffsetCheckpoint(filesystem, f"{directory}/{CLEANER_OFFSET_FILE}")
         horizon_file = OffsetCheckpoint(filesystem, f"{directory}/{CLEANER_HORIZON_FILE}")
         self._offsets = CheckpointEntries(offset_file.read(), offset_file.write)
@@ -53,15 +53,16 @@ class _DirectoryCheckpoint:
         return self._horizons.offsets
 
     def put(self, partition: TopicPartition, offset: int | None, horizon_ms: int | None) -> None:
-        """The entries, or none, durable when it returns. Guarded by `lock`. Raises OSError; the entries count
-        in this process all the same, and are written with the next ones."""
+        """Set the partition's entries, or remove them if they are None; durable when this returns. The caller
+        holds `lock`. Raises OSError; the entries still count in this process, and are written with the next
+        ones."""
         self._horizons.set(partition, horizon_ms)
         self._offsets.set(partition, offset)
         self._horizons.save_for(partition)
         self._offsets.save_for(partition)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """The entry is not above `offset`. As `put`."""
+        """Lower the partition's entry to `offset` at most. Durable and raises as `put`."""
         former_offset, horizon_ms = self.offsets.get(partition), self.horizons.get(partition)
         if former_offset is None or former_offset > offset:
             horizon_ms = None
@@ -69,7 +70,8 @@ class _DirectoryCheckpoint:
 
 
 class CleanerCheckpoints:
-    """Thread-safe. One partition is changed by one caller at a time: who has it in `CleaningState`."""
+    """The checkpoints of all log directories. Thread-safe. A partition is changed by one caller at a time:
+    the one that holds it in `CleaningState`."""
 
     def __init__(self, filesystem: FileSystem) -> None:
         self._filesystem = filesystem
@@ -78,13 +80,13 @@ class CleanerCheckpoints:
         self._directories: dict[str, _DirectoryCheckpoint] = {}
 
     def add_directory(self, directory: str) -> None:
-        """Read the file of a directory that holds partitions. Raises OSError."""
+        """Read the files of a directory that holds partitions. Raises OSError."""
         added = _DirectoryCheckpoint(self._filesystem, directory)
         with self._guard:
             self._directories = self._directories | {directory: added}
 
     def drop_directory(self, directory: str) -> None:
-        """Nothing is read of it or written to it any more."""
+        """Stop reading and writing the files of this directory."""
         with self._guard:
             self._directories = {name: kept for name, kept in self._directories.items() if name != directory}
 
@@ -92,35 +94,37 @@ class CleanerCheckpoints:
         return directory in self._directories
 
     def offset_of(self, partition: TopicPartition, directory: str) -> int | None:
-        """The partition's entry; None where it has none, or the directory is not there any more."""
+        """The partition's entry; None if it has none, or the directory was dropped."""
         found = self._directories.get(directory)
         return None if found is None else found.offsets.get(partition)
 
     def horizon_of(self, partition: TopicPartition, directory: str) -> int | None:
-        """From when on a clean has something to drop below the partition's entry, NO_HORIZON where it has
-        nothing; None where nobody knows, or the directory is not there any more."""
+        """The time from which a clean has something to drop below the partition's entry; NO_HORIZON if it
+        never has. None if it is unknown, or the directory was dropped."""
         found = self._directories.get(directory)
         return None if found is None else found.horizons.get(partition)
 
     def put(
         self, partition: TopicPartition, directory: str, offset: int, horizon_ms: int | None = None
     ) -> None:
-        """Durable when it returns; nothing where the directory is not there any more. Raises OSError."""
+        """Set the entry, durable when this returns. Does nothing if the directory was dropped. Raises
+        OSError."""
         found = self._directories.get(directory)
         if found is not None:
             with found.lock:
                 found.put(partition, offset, horizon_ms)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """No entry of the partition is above `offset` when it returns, for good. Raises OSError."""
+        """Lower the partition's entries in all directories to `offset` at most; durable when this returns.
+        Raises OSError."""
         self._in_each(lambda _, found: found.lower(partition, offset))
 
     def settle(self, partition: TopicPartition, directory: str, end_offset: int) -> int | None:
-        """The partition's log is in `directory` and ends there: no entry is above, and none in another
-        directory, when it returns, for good. Raises OSError.
+        """Match the entries with a partition's log that is in `directory` and ends at `end_offset`: remove
+        entries above that, and those in other directories. Durable when this returns. Raises OSError.
 
-        One that is above is of another log than the one that was found, an older copy of it, say, and tells
-        nothing of this one. It goes, and is returned.
+        An entry above the end belongs to another log, such as a newer copy that this one replaced. It says
+        nothing about this log. It is removed and returned.
         """
         above_offset: int | None = None
 
@@ -135,14 +139,15 @@ class CleanerCheckpoints:
         return above_offset
 
     def forget(self, partition: TopicPartition) -> None:
-        """No directory has an entry of the partition when it returns, for good. Raises OSError."""
+        """Remove the partition's entries in all directories; durable when this returns. Raises OSError."""
         self._in_each(lambda _, found: found.put(partition, None, None))
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
-        """The partition is in `target` now. Durable when it returns. Raises OSError."""
+        """Move the partition's entries from `source` to `target`; durable when this returns. Raises
+        OSError."""
         assert source != target
         entries = self.offset_of(partition, source), self.horizon_of(partition, source)
-        # The new entry first: a crash in between leaves one too many, which means nothing where it is.
+        # The new entry first: a crash in between leaves the old one too, which is ignored in that directory.
         for directory, entry in ((target, entries), (source, (None, None))):
             found = self._directories.get(directory)
             if found is not None:
@@ -150,8 +155,8 @@ class CleanerCheckpoints:
                     found.put(partition, *entry)
 
     def _in_each(self, change: Callable[[str, _DirectoryCheckpoint], None]) -> None:
-        """Change every directory's. One that cannot be written keeps no other from it: the first error is
-        raised in the end."""
+        """Change the entries of every directory, even if one cannot be written. Raises the first error at the
+        end."""
         failures: list[OSError] = []
         for name, found in self._directories.items():
             with found.lock:

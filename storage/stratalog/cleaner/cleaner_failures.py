@@ -1,11 +1,11 @@
-"""The partitions whose cleaning failed: why, since when, and when it is tried again.
+"""The partitions whose cleaning failed: the reason, the time of the first failure, the time of the next try.
 
-A failure keeps the cleaner from one partition for a while, and from nothing else. The wait doubles with every
-failure in a row, up to half an hour, less a random part, so that many that failed together do not come back
-together. A clean that succeeds, or an operator's reset, forgets the failure.
+A failure keeps the cleaner away from one partition for a while, and from no other. The wait doubles with
+every failure in a row, up to half an hour, less a random part, so that partitions that failed together do not
+come back together. A clean that succeeds, or an operator's reset, forgets the failure.
 
-A clean that ends where it began has failed too: trying it again at once would never end. The second one in a
-row is an alarm: nobody but a human will find out what keeps it.
+A clean that ends where it began has failed too: an immediate repetition would never end. The second such
+failure in a row is an alarm, because only a human can find its cause.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stratalog.cleaner.failure_kind import FailureKind
 FIRST_DELAY_MS = 15_000
 MAX_DELAY_MS = 30 * 60 * 1000
 JITTER = 0.2
-"""The largest part of a delay that chance takes off."""
+"""The largest part of a delay that chance removes."""
 ALARM_AFTER = 2
-"""So many cleans in a row without progress."""
+"""Cleans without progress in a row that make an alarm."""
 
 
 class CleaningFailure(NamedTuple):
-    """A partition that is not cleaned for now."""
+    """A partition that is not cleaned for now, and why."""
 
     partition: TopicPartition
     directory: str
@@ -35,15 +35,15 @@ class CleaningFailure(NamedTuple):
     kind: FailureKind
     reason: str
     since_ms: int
-    """When it failed first, of the failures in a row."""
+    """Time of the first of the failures in a row."""
     failure_count: int
-    """In a row."""
+    """The number of failures in a row."""
     next_try_ms: int
-    """Wall time of the next try, as far as a worker is free then."""
+    """Wall time of the next try; later if no worker is free."""
     dirty_bytes: int
-    """What waits to be cleaned, at the last look."""
+    """Bytes that wait to be cleaned, at the last look."""
     no_progress_count: int
-    """Cleans without progress, in a row."""
+    """The number of cleans without progress in a row."""
 
     @property
     def is_alarm(self) -> bool:
@@ -52,20 +52,21 @@ class CleaningFailure(NamedTuple):
 
 
 class CleanerFailures:
-    """Thread-safe: `_guard` is held for single steps, and nothing is called under it."""
+    """The current failures. Thread-safe: `_guard` is held for single steps, and nothing is called under
+    it."""
 
     def __init__(self, clock: Clock, random_source: random.Random) -> None:
         self._clock = clock
         self._random = random_source
         self._guard = threading.Lock()
         self._failures: dict[TopicPartition, CleaningFailure] = {}
-        # In monotonic time: a wall clock that is put back must not keep a partition from being cleaned.
+        # In monotonic time: a wall clock that is set back must not keep a partition from being cleaned.
         self._retry_at_ms: dict[TopicPartition, int] = {}
 
     def record(
         self, partition: TopicPartition, directory: str, kind: FailureKind, reason: str, dirty_bytes: int
     ) -> CleaningFailure:
-        """Another failure of the partition; returns what is known of it now."""
+        """Record another failure of the partition, and return the whole record."""
         now_ms, elapsed_ms = self._clock.now_ms(), self._elapsed_ms()
         with self._guard:
             former = self._failures.get(partition)
@@ -95,42 +96,42 @@ class CleanerFailures:
         return round(delay_ms * (1 - JITTER * self._random.random()))
 
     def has(self, partition: TopicPartition) -> bool:
-        """It has failed, and no clean has succeeded since."""
+        """Return whether the partition has failed and no clean has succeeded since."""
         return partition in self._failures
 
     def may_try(self, partition: TopicPartition) -> bool:
-        """Nothing is known against cleaning it now."""
+        """Return whether no failure keeps the partition from being cleaned now."""
         return self._elapsed_ms() >= self._retry_at_ms.get(partition, 0)
 
     def _elapsed_ms(self) -> int:
         return round(self._clock.monotonic_s() * 1000)
 
     def note_dirty_bytes(self, partition: TopicPartition, dirty_bytes: int) -> None:
-        """Keep what waits up to date, where the partition is one that failed."""
+        """Update the waiting bytes of a partition that has failed."""
         with self._guard:
             failure = self._failures.get(partition)
             if failure is not None:
                 self._failures[partition] = failure._replace(dirty_bytes=dirty_bytes)
 
     def reset(self, partition: TopicPartition) -> bool:
-        """Forget that the partition failed; False where it had not."""
+        """Forget that the partition failed; False if it had not."""
         with self._guard:
             self._retry_at_ms.pop(partition, None)
             return self._failures.pop(partition, None) is not None
 
     def keep_only(self, partitions: frozenset[TopicPartition]) -> None:
-        """Forget all others: they are not here, or not cleaned, any more."""
+        """Forget all other partitions: they are deleted, elsewhere, or no longer cleaned."""
         with self._guard:
             for partition in self._failures.keys() - partitions:
                 del self._failures[partition], self._retry_at_ms[partition]
 
     def all(self) -> tuple[CleaningFailure, ...]:
-        """By partition."""
+        """All failures, sorted by partition."""
         with self._guard:
             return tuple(self._failures[partition] for partition in sorted(self._failures))
 
     def check(self) -> None:
-        """Prove that every failure has an end of its wait."""
+        """Prove that every failure has a time of the next try."""
         with self._guard:
             assert self._failures.keys() == self._retry_at_ms.keys()
             for failure in self._failures.values():

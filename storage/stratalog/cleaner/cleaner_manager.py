@@ -1,8 +1,9 @@
-"""Chooses the log to clean next, and lets others keep the cleaner away from a log: Kafka's
-`LogCleanerManager`.
+"""Chooses the log to clean next, and pauses cleaning while other code changes a log.
 
-Truncation, deletion, a move and a change of configuration pause the partition: a running clean is ended
-first, and each of its groups of segments is then old or new. `CleaningState` has the rules.
+It has the task of Kafka's `LogCleanerManager`.
+
+Truncation, deletion, a move and a change of configuration pause the partition. A running clean ends first;
+each of its groups of segments is then old or new. `CleaningState` has the rules.
 
 Locks: `_changed` is held for single steps, and nothing is called under it. So these methods may be called
 under any lock, except those that wait for a clean to end (`pause`, `paused`, `stop`): a clean takes the locks
@@ -144,9 +145,8 @@ class CleanerManager:
         above_offset = self._checkpoints.settle(partition, directory, end_offset)
         if above_offset is not None:
             logger.warning(
-                "%s was cleaned up to an offset that the log which was found does not have, and is cleaned"
-                " from its start; an older copy may have been put in its place, checkpoint=`%d`"
-                " log_end_offset=`%d`",
+                "the cleaner checkpoint of %s is above its log's end, so the log is cleaned from its start;"
+                " check whether an older copy has replaced the log, checkpoint=`%d` log_end_offset=`%d`",
                 partition,
                 above_offset,
                 end_offset,
@@ -252,7 +252,7 @@ class CleanerManager:
         """Raises CleaningAbortedError if the clean of this log must end."""
         state = self._states.get(log.topic_partition, IDLE)
         if self._is_stopping or state.pause_count or not self._is_cleanable(log):
-            raise CleaningAbortedError(f"the clean of {log.topic_partition} was told to end")
+            raise CleaningAbortedError(f"the clean of {log.topic_partition} must end")
 
     def done(self, cleaned: LogToClean, end_offset: int, horizon_ms: int | None = None) -> None:
         """End a clean with success: everything below `end_offset` is clean, with nothing to drop before
@@ -315,7 +315,7 @@ class CleanerManager:
             assert running == self._workers.keys()
         self._failures.check()
 
-    # How it is done.
+    # Internal steps.
 
     def _is_cleanable(self, log: UnifiedLog) -> bool:
         if (
@@ -435,7 +435,7 @@ class CleanerManager:
                 self._note_failure(log, failure)
 
     def _look_at(self, log: UnifiedLog) -> LogToClean | None:
-        """None if the log cannot be read."""
+        """Measure the log's cleanable part. Records a failure and returns None if the log cannot be read."""
         segments, now_ms = log.local_log.segments, self._clock.now_ms()
         dirty_offset = first_dirty_offset(log, self._checkpoint_of(log))
         self._failures.note_dirty_bytes(log.topic_partition, dirty_bytes(log, dirty_offset))
@@ -483,12 +483,12 @@ class CleanerManager:
 
 
 def _place_in_line(found: LogToClean) -> tuple[bool, float]:
-    """Dirt first: it gains more than a few tombstones."""
+    """Sort key of the logs to clean. Dirty logs come first, because they gain more than a few tombstones."""
     if found.is_filthy or found.horizon_ms is None:
         return (not found.is_filthy, -found.cleanable_ratio)
     return (True, found.horizon_ms)
 
 
 def _log_directory(log: UnifiedLog) -> str:
-    """The directory that holds the log now: it may move."""
+    """The directory that holds the log now; a move changes it."""
     return posixpath.dirname(log.local_log.directory)

@@ -1,14 +1,13 @@
 """The pool of workers that clean logs: each cleans the filthiest log, then the next one, until none is due.
 
-A worker is a task that the scheduler repeats every `log.cleaner.backoff.ms`. So a worker that an error has
-ended begins anew, and an operator's reset only schedules a round at once. The number of cleans at a time
-never exceeds the number of workers, and their key maps never exceed their common memory: a clean borrows its
-share at its begin and returns it at its end. So both numbers can change while cleans run, which keep their
-shares.
+A worker is a task that the scheduler repeats every `log.cleaner.backoff.ms`. So a worker begins anew after an
+error, and an operator's reset only schedules a round at once. The number of cleans at a time never exceeds
+the number of workers, and their key maps never exceed their common memory: a clean borrows its share at its
+beginning and returns it at its end. So both numbers can change while cleans run, which keep their shares.
 
 This class also applies the retention of compacted logs, because retention, like a clean, needs the log for
-itself. It does so while cleaning is switched off, and for logs whose cleaning fails. While such a log moves
-between directories, the retention pass of the other logs does it.
+itself. It does so even while cleaning is switched off, and for logs whose cleaning fails. While such a log
+moves between directories, the retention pass of the other logs does it.
 
 Locks: `_changed` is held for single steps, and nothing is called under it.
 """
@@ -48,7 +47,7 @@ class _Slot(NamedTuple):
 
 
 class CleanerPool:
-    """Thread-safe: `_changed` guards settings, workers and borrowed shares."""
+    """Workers that clean logs. Thread-safe: `_changed` guards settings, workers and borrowed shares."""
 
     def __init__(
         self,
@@ -239,7 +238,7 @@ class CleanerPool:
             except Exception as failure:  # One log must not keep the others from shrinking.
                 is_expected = isinstance(failure, LogStoreError)
                 logger.warning(
-                    "the retention of %s failed and is tried again, reason=`%s`",
+                    "retention of %s failed and will be tried again, reason=`%s`",
                     log.topic_partition,
                     reason_of(failure),
                     exc_info=None if is_expected else failure,
@@ -281,7 +280,7 @@ class CleanerPool:
         )
 
     def check(self) -> None:
-        """Prove that the shares fit, and what the manager proves."""
+        """Check the shares and the manager."""
         with self._changed:
             assert all(slot.number == number for number, slot in self._slots.items())
         self._manager.check()

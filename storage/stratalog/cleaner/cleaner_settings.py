@@ -17,7 +17,7 @@ MIN_MAP_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """Immutable, hence thread-safe."""
+    """Settings of all workers. Immutable, hence thread-safe."""
 
     is_enabled: bool = True
     """`log.cleaner.enable`: compact logs. If false, only their retention is applied."""
@@ -41,7 +41,8 @@ class CleanerSettings:
         return self.map_bytes // self.thread_count
 
     def require_consistent(self) -> None:
-        """Raises InvalidConfigError (fields name, value, allowed) if the workers would have no memory."""
+        """Raise InvalidConfigError (fields name, value, allowed) if a worker would have less than
+        MIN_MAP_BYTES."""
         if self.map_bytes_per_thread < MIN_MAP_BYTES:
             allowed = (
                 f"at least {MIN_MAP_BYTES} for each of log.cleaner.threads, which is {self.thread_count}"
@@ -60,9 +61,9 @@ class CleanerSettings:
         """
         least, most = max(1, current.thread_count // 2), current.thread_count * 2
         if not least <= self.thread_count <= most:
-            allowed = f"at least {least} and at most {most}, half and double of what it is"
+            allowed = f"at least {least} and at most {most}"
             raise InvalidConfigError(
-                f"log.cleaner.threads cannot be altered so much at once; give it {allowed}",
+                f"log.cleaner.threads can at most double or halve at once; give it {allowed}",
                 name="log.cleaner.threads",
                 value=self.thread_count,
                 allowed=allowed,

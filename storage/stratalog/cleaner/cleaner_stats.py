@@ -21,7 +21,8 @@ class UncleanableLogs(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerStats:
-    """Immutable, hence thread-safe. Counts and sums are since the start of the process."""
+    """A snapshot of the cleaner. Immutable, hence thread-safe. Counts and sums are since the start of the
+    process."""
 
     uncleanable: Mapping[str, UncleanableLogs]
     """By log directory; a directory without failures is missing."""
@@ -42,7 +43,7 @@ class CleanerStats:
     max_compaction_delay_ms: int
     """The longest delay beyond `max.compaction.lag.ms`, in the last survey."""
     max_cleanable_ratio: float
-    """Of the filthiest log, in the last survey."""
+    """The ratio of the filthiest log, in the last survey."""
     next_horizon_ms: int
     """The next horizon of tombstones or markers over all logs, in the last survey; NO_HORIZON if there is
     none."""
@@ -60,7 +61,7 @@ class CleanerStats:
 
 
 def uncleanable_by_directory(failures: tuple[CleaningFailure, ...]) -> dict[str, UncleanableLogs]:
-    """Kafka's `uncleanable-partitions-count` and `uncleanable-bytes`."""
+    """Group the failures for Kafka's `uncleanable-partitions-count` and `uncleanable-bytes`."""
     found: dict[str, UncleanableLogs] = {}
     for failure in failures:
         count, size_bytes = found.get(failure.directory, UncleanableLogs(0, 0))
@@ -69,7 +70,7 @@ def uncleanable_by_directory(failures: tuple[CleaningFailure, ...]) -> dict[str,
 
 
 class CleanSums(NamedTuple):
-    """Over all cleans; of a clean that ended early, the groups that it exchanged."""
+    """Sums over all cleans. A clean that ended early counts with the groups that it exchanged."""
 
     clean_count: int = 0
     aborted_count: int = 0
@@ -81,7 +82,7 @@ class CleanSums(NamedTuple):
 
 
 class LastClean(NamedTuple):
-    """Kept of the last clean of a worker."""
+    """Duration and map use of a worker's last clean."""
 
     duration_ms: int
     map_use_ratio: float
@@ -97,7 +98,7 @@ class CleanTally:
         self._last: dict[int, LastClean] = {}
 
     def note_clean(self, slot: int, duration_ms: int, stats: CleanStats) -> None:
-        """Count a complete clean; `slot`: its number among the cleans of that time."""
+        """Count a complete clean; `slot` is its number among the cleans of that time."""
         with self._guard:
             self._last[slot] = LastClean(
                 duration_ms, stats.map_entry_count / max(1, stats.max_map_entry_count)

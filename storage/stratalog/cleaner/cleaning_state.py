@@ -1,4 +1,4 @@
-"""The holder of a partition's segments: the cleaner, those who paused it, or none.
+"""The holder of a partition's segments: the cleaner, the callers that paused it, or none.
 
 ::
 
@@ -12,8 +12,8 @@
     paused       pause  -> paused
     paused       resume -> paused          or idle, with the last pause
 
-Every other move is a bug. So a partition has one worker at most, and none while it is paused: from `paused`
-to the last `resume` it belongs to those who paused it.
+Every other move is a bug. So a partition has at most one worker, and none while it is paused: from `paused`
+to the last `resume` it belongs to the callers that paused it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 
 class CleaningAbortedError(Exception):
-    """A clean must end early. Does not leave the cleaner."""
+    """A clean must end early. The cleaner catches it."""
 
 
 class CleaningPhase(enum.Enum):
@@ -36,7 +36,8 @@ class CleaningPhase(enum.Enum):
 
 
 class CleaningState(NamedTuple):
-    """Immutable: a move gives the next state. `pause_count`: pauses without a resume."""
+    """One state of a partition. Immutable: a move returns the next state. `pause_count` is the number of
+    pauses without a resume."""
 
     is_running: bool = False
     pause_count: int = 0
@@ -52,14 +53,14 @@ class CleaningState(NamedTuple):
         return self._replace(is_running=True)
 
     def end(self) -> CleaningState:
-        assert self.is_running, "only what has begun ends"
+        assert self.is_running, "only a running clean ends"
         return self._replace(is_running=False)
 
     def pause(self) -> CleaningState:
         return self._replace(pause_count=self.pause_count + 1)
 
     def resume(self) -> CleaningState:
-        assert self.pause_count > 0, "only what is paused is resumed"
+        assert self.pause_count > 0, "only a paused partition is resumed"
         return self._replace(pause_count=self.pause_count - 1)
 
 

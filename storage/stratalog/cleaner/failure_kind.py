@@ -12,10 +12,10 @@ MAX_REASON_LENGTH = 500
 
 
 class FailureKind(enum.Enum):
-    """Why a clean failed."""
+    """The cause of a failed clean."""
 
     DAMAGE = "damage"
-    """The segment in the reason does not hold what was written."""
+    """The segment in the reason is damaged."""
     DISK = "disk"
     """The disk refused an operation."""
     FULL_DISK = "full disk"
@@ -29,7 +29,8 @@ class FailureKind(enum.Enum):
 
 
 def kind_of(failure: BaseException) -> FailureKind:
-    """The kind of an error that the engine raised, with the disk's error behind it."""
+    """The kind of an error that the engine raised; an OSError among its causes decides between disk and full
+    disk."""
     if isinstance(failure, CorruptRecordError):
         return FailureKind.DAMAGE
     cause: BaseException | None = failure
@@ -43,7 +44,7 @@ def kind_of(failure: BaseException) -> FailureKind:
 
 
 def reason_of(failure: BaseException) -> str:
-    """The failure in one line of bounded length."""
+    """Describe the failure in one line of bounded length."""
     text = " ".join(str(failure).split())
     if kind_of(failure) is FailureKind.UNEXPECTED:
         text = f"{type(failure).__name__}: {text}"

@@ -1,5 +1,4 @@
-"""Finds the cleanable part of a log, and how much a clean would gain: functions over a log and its
-checkpoint.
+"""Finds the cleanable part of a log, and how much a clean would gain.
 
 ::
 
@@ -14,8 +13,8 @@ young as its newest record; if records have no time, as its file.
 The first dirty offset is the cleaner's checkpoint. A checkpoint below the log's start or above its end means
 nothing: the whole log is dirty then.
 
-A log with little dirt is due as well after the horizon of tombstones or markers that its last clean kept, see
-`kept_horizons`. Such a clean takes no dirty records.
+A log with little dirt becomes due as well, after the horizon of tombstones or markers that its last clean
+kept, see `kept_horizons`. Such a clean takes no dirty records.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.segment.log_segment import LogSegment
 
 FirstMs = Callable[[LogSegment], int]
-"""When the first batch of a segment was written."""
+"""Returns the time of a segment's first batch."""
 
 
 class LogToClean(NamedTuple):
@@ -44,11 +43,11 @@ class LogToClean(NamedTuple):
     first_dirty_offset: int
     first_uncleanable_offset: int
     clean_bytes: int
-    """Of segments that are clean as a whole."""
+    """Size of the segments that are entirely clean."""
     cleanable_bytes: int
-    """Of the cleanable segments."""
+    """Size of the cleanable segments."""
     compaction_delay_ms: int
-    """How far the oldest dirty segment is beyond `max.compaction.lag.ms`; 0 if it is not."""
+    """The time by which the oldest dirty segment has passed `max.compaction.lag.ms`; 0 if it has not."""
     horizon_ms: int | None = None
     """The time of the next clean for tombstones and markers in the clean part; NO_HORIZON: never; None: not
     on record."""
@@ -66,40 +65,39 @@ class LogToClean(NamedTuple):
 
     @property
     def is_forced(self) -> bool:
-        """It is cleaned even if it gains little."""
+        """The log is cleaned even if that gains little."""
         return self.compaction_delay_ms > 0
 
     @property
     def is_filthy(self) -> bool:
-        """It has enough dirt for a clean."""
+        """The log has enough dirt for a clean."""
         is_dirty_enough = self.cleanable_ratio > self.log.local_log.config.min_cleanable_dirty_ratio
         return self.cleanable_bytes > 0 and (self.is_forced or is_dirty_enough)
 
     @property
     def is_due(self) -> bool:
-        """A worker may take it now."""
+        """A worker may clean the log now."""
         return self.is_filthy or self.is_horizon_past
 
     def gets_further(self, horizon_ms: int | None) -> bool:
-        """The clean for the horizon has progressed: its next horizon is later than this one."""
+        """Return whether a clean for the horizon has progressed: its next horizon is later than this one."""
         former_ms = self.horizon_ms
         return self.is_horizon_past and horizon_ms is not None and horizon_ms > (former_ms or 0)
 
     def without_dirt(self) -> LogToClean:
-        """The same for a clean of what is clean already."""
+        """The same log without its dirty part, for a clean that only drops tombstones and markers."""
         return self._replace(first_uncleanable_offset=self.first_dirty_offset)
 
 
 def is_cleaned_here(config: LogConfig) -> bool:
-    """The local cleaner compacts such a log, and applies its retention. Tiered logs are compacted in the
-    object store."""
+    """Return whether the local cleaner compacts such a log and applies its retention. Tiered logs are
+    compacted in the object store."""
     return config.is_compacted and not config.remote_storage_enable
 
 
 def first_ms_on(filesystem: FileSystem) -> FirstMs:
-    """The time of the first batch of a segment: that of its newest record, or that of the file if records
-    have no time. The function that it returns raises CorruptRecordError, OSError.
-    """
+    """Return a function for the time of a segment's first batch: that of its newest record, or that of the
+    file if records have no time. The function raises CorruptRecordError, OSError."""
 
     def first_ms(segment: LogSegment) -> int:
         timestamp_ms = parse_header(segment.read_bytes(0, HEADER_SIZE)).max_timestamp
@@ -109,7 +107,7 @@ def first_ms_on(filesystem: FileSystem) -> FirstMs:
 
 
 def first_dirty_offset(log: UnifiedLog, checkpoint_offset: int | None) -> int:
-    """The checkpoint, or the log's start if the checkpoint is outside of the log."""
+    """The checkpoint, or the log's start if the checkpoint is outside the log."""
     # The start of a log that was tiered once may lie before its first local segment.
     start_offset = max(log.offsets.log_start_offset, log.local_log.segments.start_offset)
     if checkpoint_offset is None or not start_offset <= checkpoint_offset <= log.offsets.log_end_offset:
@@ -118,7 +116,8 @@ def first_dirty_offset(log: UnifiedLog, checkpoint_offset: int | None) -> int:
 
 
 def has_clean_part(log: UnifiedLog, dirty_offset: int) -> bool:
-    """The part below `dirty_offset` is not empty, and decided. A truncation can open a transaction again."""
+    """Return whether the part below `dirty_offset` is not empty, and decided. A truncation can open a
+    transaction again."""
     segments = log.local_log.segments
     start_offset = max(log.offsets.log_start_offset, segments.start_offset)
     return start_offset < dirty_offset <= min(log.offsets.last_stable_offset, segments.active.base_offset)
@@ -138,7 +137,7 @@ def log_to_clean(
     """
     segments, config = log.local_log.segments, log.local_log.config
     if not has_clean_part(log, dirty_offset):
-        # It was the horizon of records that are gone.
+        # The horizon belongs to records that are gone.
         horizon_ms = None
     undecided_offset = min(log.offsets.last_stable_offset, segments.active.base_offset)
     sealed = [segment for segment in segments.sealed if segment.end_offset <= undecided_offset]
@@ -171,7 +170,7 @@ def _old_enough(
 
 
 def _first_behind(segments: LogSegments, base_offset: int) -> int:
-    """The base offset of the segment behind the one at `base_offset`."""
+    """The base offset of the segment after the one at `base_offset`."""
     return next(segment.base_offset for segment in segments if segment.base_offset > base_offset)
 
 
@@ -183,5 +182,5 @@ def _compaction_delay_ms(dirty: list[LogSegment], first_ms: FirstMs, now_ms: int
 
 
 def dirty_bytes(log: UnifiedLog, dirty_offset: int) -> int:
-    """Bytes of the sealed segments that were not cleaned yet; does not read them."""
+    """The size of the sealed segments that were not cleaned yet; reads none of them."""
     return sum(s.size_bytes for s in log.local_log.segments.sealed if s.end_offset > dirty_offset)

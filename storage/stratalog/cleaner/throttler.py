@@ -1,8 +1,8 @@
-"""Bounds the bytes that all workers together read and write in a second.
+"""Limits the bytes that all workers together read and write in a second.
 
-A worker announces bytes before it moves them, and waits until time has paid for the bytes before. So one
-request may have any size, and the next ones wait the longer. Idle time pays for a tenth of a second in
-advance: it makes up for waits that take a little too long, and allows no burst.
+A worker announces bytes before it moves them, and waits until time has paid for the earlier bytes. So one
+request may have any size, and the next ones wait longer for it. Idle time pays for a tenth of a second in
+advance: that makes up for waits that are a little too long, and allows no burst.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LEAST_WAIT_S = 0.001
 
 
 class Throttler:
-    """Thread-safe: `_changed` guards all fields."""
+    """A limit that all workers share. Thread-safe: `_changed` guards all fields."""
 
     def __init__(self, clock: Clock, max_bytes_per_s: float = FLOAT_MAX) -> None:
         self._clock = clock
@@ -33,7 +33,7 @@ class Throttler:
         return self._max_bytes_per_s
 
     def set_max_bytes_per_s(self, max_bytes_per_s: float) -> None:
-        """Change the bound, also for those that wait."""
+        """Change the limit, also for calls that wait."""
         with self._changed:
             self._settle()
             self._max_bytes_per_s = max_bytes_per_s
@@ -41,8 +41,9 @@ class Throttler:
             self._changed.notify_all()
 
     def take(self, size_bytes: int, check_done: Callable[[], None]) -> None:
-        """Wait until `size_bytes` may be moved. Raises what `check_done` raises, which is called before each
-        wait and after each interruption, and must take no lock under which this class is called."""
+        """Wait until `size_bytes` may be moved. Calls `check_done` before each wait and after each
+        interruption, and raises its errors. `check_done` must not take a lock under which this class is
+        called."""
         with self._changed:
             while True:
                 self._settle()

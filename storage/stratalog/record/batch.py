@@ -1,7 +1,7 @@
-"""Record batches in a row of bytes: walk, prove, stamp and decode them.
+"""Walks, proves, stamps and decodes consecutive record batches in a buffer.
 
-Log files, fetch answers and slices of objects are batches one after the other, nothing between them.
-Positions are bytes in the buffer. All functions are thread-safe; `stamp` changes the buffer that it is given.
+Log files, fetch answers and slices of objects are batches one after the other, with nothing between them.
+Positions are bytes in the buffer. All functions are thread-safe; `stamp` changes its buffer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stratalog.record.record import Record
 from stratalog.record.records_summary import RecordsSummary
 
 DEFAULT_MAX_DECOMPRESSED = DEFAULT_MAX_DECOMPRESSED_BYTES
-"""Bytes of records that one batch may decompress to unless the caller says otherwise."""
+"""The most bytes of records that one batch may decompress to, unless the caller gives another bound."""
 
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
@@ -38,9 +38,9 @@ _MAX_INT64 = 2**63 - 1
 
 
 def batches(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch in [position, end), which must hold whole batches only.
+    """Yield position and header of each batch in [position, end), which must hold whole batches only.
 
-    Raises CorruptRecordError where a header is wrong or the last batch does not end at `end`.
+    Raises CorruptRecordError if a header is invalid or the last batch does not end at `end`.
     """
     end = len(buffer) if end is None else end
     assert 0 <= position <= end <= len(buffer)
@@ -52,9 +52,9 @@ def batches(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterat
 
 
 def complete_prefix_size(buffer: Buffer) -> int:
-    """Bytes of the whole batches that the buffer begins with, without what a torn read left of the next.
+    """The size of the whole batches at the beginning of the buffer; a torn batch after them does not count.
 
-    Raises CorruptRecordError where a header is wrong.
+    Raises CorruptRecordError if a header is invalid.
     """
     position = 0
     while len(buffer) - position >= HEADER_SIZE:
@@ -66,7 +66,8 @@ def complete_prefix_size(buffer: Buffer) -> int:
 
 
 def crc_matches(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """The batch's bytes are those that its checksum was made of."""
+    """Return whether the batch's bytes match its checksum. Raises CorruptRecordError if the buffer ends
+    inside it."""
     end = position + LOG_OVERHEAD + header.batch_length
     if end > len(buffer):
         _require_whole(header, position, len(buffer))
@@ -85,7 +86,7 @@ def verify(
 
 
 def require_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """The first half of `verify`: raises CorruptRecordError where the checksum is not that of the bytes."""
+    """Compare the batch's bytes with its checksum: the first half of `verify`. Raises CorruptRecordError."""
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
             "the batch's checksum does not match its bytes; send or restore it again",
@@ -97,12 +98,13 @@ def require_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def verify_records(payload: Buffer, header: BatchHeader) -> RecordsSummary:
-    """The other half, for a records section that is decompressed already. Raises CorruptRecordError."""
+    """Prove a records section that is already decompressed: the second half of `verify`. Raises
+    CorruptRecordError."""
     summary = verify_frames(payload, header)
     latest = header.base_timestamp + summary.max_timestamp_delta
     if header.append_time_ms is None and header.records_count > 0 and latest != header.max_timestamp:
         raise CorruptRecordError(
-            "the batch's highest timestamp is not that of its records; look-ups by time would go wrong",
+            "the batch's header has another highest timestamp than its records; encode the batch again",
             field="max_timestamp",
             value=header.max_timestamp,
             base_offset=header.base_offset,
@@ -112,7 +114,8 @@ def verify_records(payload: Buffer, header: BatchHeader) -> RecordsSummary:
 
 
 def verify_frames(payload: Buffer, header: BatchHeader) -> RecordsSummary:
-    """The same, whatever the header says the highest timestamp is. Raises CorruptRecordError."""
+    """Prove the records section as `verify_records` does, without a look at the header's highest timestamp.
+    Raises CorruptRecordError."""
     try:
         summary = kernels.scan_records(payload, header.records_count, header.last_offset_delta)
     except CorruptRecordError as failure:
@@ -125,7 +128,8 @@ def verify_frames(payload: Buffer, header: BatchHeader) -> RecordsSummary:
 
 
 def stamp(buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int) -> None:
-    """Write what the log decides into a batch, in place. Neither field is covered by the checksum."""
+    """Write base offset and leader epoch, which the log decides, into a batch in place. The checksum covers
+    neither."""
     assert base_offset >= 0
     assert 0 <= position <= len(buffer) - HEADER_SIZE
     _INT64.pack_into(buffer, position + BASE_OFFSET_POSITION, base_offset)
@@ -135,9 +139,9 @@ def stamp(buffer: bytearray | memoryview, position: int, *, base_offset: int, le
 def records_payload(
     buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED
 ) -> Buffer:
-    """The records section, decompressed; a view of the buffer where it was not compressed.
+    """The records section, decompressed; an uncompressed one is a view of the buffer.
 
-    Raises CorruptRecordError where it would exceed `max_bytes` or cannot be decompressed.
+    Raises CorruptRecordError if it exceeds `max_bytes` or cannot be decompressed.
     """
     end = position + LOG_OVERHEAD + header.batch_length
     if end > len(buffer):
@@ -151,7 +155,8 @@ def records_payload(
 
 
 def decode(buffer: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> list[Record]:
-    """The records of the batch at `position`, after its checksum was compared. A control batch's are markers.
+    """Decode the records of the batch at `position`, after comparing its checksum. The records of a control
+    batch are markers.
 
     Raises CorruptRecordError.
     """
@@ -159,10 +164,10 @@ def decode(buffer: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_DE
 
 
 def decode_all(buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> list[Record]:
-    """The records of all batches of a buffer of whole batches, without the markers of control batches.
+    """Decode the records of all batches in a buffer of whole batches, except control batches.
 
-    All at once, so the buffer has to be one whose batches are known: nothing bounds what many of them
-    decompress to (see ``record_runs``). Raises as `decode` does. `max_bytes` bounds each batch.
+    All records are in memory at once, and `max_bytes` bounds each batch only, so the buffer must come from a
+    trusted source (otherwise use ``record_runs``). Raises as `decode` does.
     """
     records: list[Record] = []
     for position, header in batches(buffer):
@@ -172,13 +177,14 @@ def decode_all(buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> 
 
 
 def checked_payload(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
-    """As `records_payload`, after the checksum was compared. Raises CorruptRecordError."""
+    """Compare the checksum, then return the `records_payload`. Raises CorruptRecordError."""
     require_crc_as_read(buffer, position, header)
     return records_payload(buffer, position, header, max_bytes=max_bytes)
 
 
 def require_crc_as_read(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """As `require_crc`, where the batch is read, not kept."""
+    """Compare the checksum of a batch that is read, not stored: the error says to fetch it again. Raises
+    CorruptRecordError."""
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
             "the batch's checksum does not match its bytes; fetch it again", base_offset=header.base_offset

@@ -1,4 +1,4 @@
-"""Who made a batch: what idempotence and transactions know a producer by."""
+"""The identity of a batch's producer, for idempotence and transactions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from stratalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 MAX_SEQUENCE = 2**31 - 1
-"""Sequence numbers go on from here at 0."""
+"""The highest sequence number; 0 follows it."""
 
 
 class BatchProducer(NamedTuple):
@@ -16,11 +16,12 @@ class BatchProducer(NamedTuple):
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     base_sequence: int = NO_SEQUENCE
-    """Of the first record; the others count on from it. -1 where a coordinator writes for the producer."""
+    """The sequence number of the first record; the others count on from it. -1 if a coordinator writes for
+    the producer."""
     is_transactional: bool = False
 
     def check(self) -> None:
-        """Prove that the fields fit each other and the header."""
+        """Prove that the fields fit each other and a header."""
         assert -1 <= self.producer_id < 2**63
         assert -1 <= self.producer_epoch < 2**15
         assert -1 <= self.base_sequence < 2**31
@@ -31,5 +32,6 @@ class BatchProducer(NamedTuple):
 
 
 def add_to_sequence(sequence: int, count: int) -> int:
-    """The sequence number `count` (which may be negative) behind `sequence`; 0 follows the greatest."""
+    """The sequence number `count` places after `sequence` (before it if negative); 0 follows the highest
+    one."""
     return (sequence + count) & MAX_SEQUENCE

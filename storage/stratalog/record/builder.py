@@ -1,6 +1,6 @@
-"""Making record batches: from records, or anew from the records that a compaction kept of one.
+"""Makes record batches: from records, or from the records that a compaction kept of a batch.
 
-Batches are made whole: header, records, compression, checksum. All functions are thread-safe and
+A batch is made whole: header, records, compression, checksum. All functions are thread-safe and
 deterministic.
 """
 
@@ -37,8 +37,7 @@ NO_PRODUCER = BatchProducer()
 MAX_BATCH_LENGTH = 2**31 - 1
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
-# The size, timestamp, offset and length fields of a record: what a usual one takes beside its key, value and
-# headers.
+# The usual bytes of a record's size, timestamp, offset and length fields, beside its key, value and headers.
 _RECORD_OVERHEAD_BYTES = 16
 
 
@@ -54,11 +53,11 @@ def encode_batch(
     append_time_ms: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """A batch of the records, which get the offsets `base_offset`, +1, +2 and so on.
+    """Make a batch of the records, with the offsets `base_offset`, +1, +2 and so on.
 
-    `append_time_ms`, unless None, is the time of all records (`LogAppendTime`); `delete_horizon_ms` the time
-    from which compaction may drop tombstones and markers. Raises InvalidRequestError where there is no record
-    or they are too large for one batch, and for a level that the codec does not know.
+    `append_time_ms`, unless None, is the time of all records (`LogAppendTime`). `delete_horizon_ms` is the
+    time from which compaction may drop tombstones and markers. Raises InvalidRequestError if there is no
+    record, if they are too large for one batch, or if the codec does not know the level.
     """
     if not records:
         raise InvalidRequestError("a batch needs at least one record")
@@ -99,11 +98,11 @@ def rebuild_batch(
     delete_horizon_ms: int | None = None,
     level: int | None = None,
 ) -> bytes:
-    """The batch of `header` with other records: what a compaction kept of them, uncompressed, possibly none.
+    """Make the batch of `header` with other records: the uncompressed `payload` that a compaction kept,
+    possibly empty.
 
-    Base offset, last offset delta, leader epoch, codec, producer fields and a delete horizon that was stamped
-    before stay. A `delete_horizon_ms` is stamped now; the timestamp deltas in `payload` must then be relative
-    to it.
+    Base offset, last offset delta, leader epoch, codec, producer fields and an existing delete horizon stay.
+    `delete_horizon_ms` sets a new horizon; the timestamp deltas in `payload` must then be relative to it.
     """
     section = payload if header.codec is Codec.NONE else compress(header.codec, payload, level)
     return rebuild_compressed(
@@ -138,7 +137,7 @@ def rebuild_compressed(
 
 
 def timestamp_shift(header: BatchHeader, base_timestamp: int) -> int:
-    """What to add to the timestamp deltas of a batch that gets another base timestamp, in ms. Raises
+    """The number of ms to add to a batch's timestamp deltas if it gets another base timestamp. Raises
     CorruptRecordError if an int64 cannot hold it."""
     shift = header.base_timestamp - base_timestamp
     _require_int64(shift, header)
@@ -148,8 +147,8 @@ def timestamp_shift(header: BatchHeader, base_timestamp: int) -> int:
 def rebuilt_max_timestamp(
     header: BatchHeader, max_timestamp_delta: int, delete_horizon_ms: int | None
 ) -> int:
-    """The highest timestamp of a rebuilt batch. `max_timestamp_delta` is relative to its new base timestamp:
-    the new horizon, if it gets one. Raises CorruptRecordError if an int64 cannot hold it."""
+    """The highest timestamp of a rebuilt batch. `max_timestamp_delta` is relative to its new base timestamp,
+    which is the new horizon if it gets one. Raises CorruptRecordError if an int64 cannot hold it."""
     if header.append_time_ms is not None:
         return header.append_time_ms
     base_timestamp = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
@@ -172,12 +171,12 @@ class RecordBatchBuilder:
 
     @property
     def count(self) -> int:
-        """Records so far."""
+        """The number of records so far."""
         return len(self._records)
 
     @property
     def size_bytes(self) -> int:
-        """About what the batch takes without compression."""
+        """The approximate size of the batch without compression."""
         return self._size_bytes
 
     def append(
@@ -187,8 +186,8 @@ class RecordBatchBuilder:
         timestamp_ms: int,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
-        """Add a record behind those that are there. Raises TypeError, ValueError where it can be none, and
-        has changed nothing then."""
+        """Add a record after the others. Raises TypeError, ValueError for parts that a record cannot have,
+        and then changes nothing."""
         if type(key) is not bytes and key is not None:
             key = _to_bytes(key)
         if type(value) is not bytes and value is not None:
@@ -211,7 +210,7 @@ class RecordBatchBuilder:
         leader_epoch: int = NO_LEADER_EPOCH,
         producer: BatchProducer = NO_PRODUCER,
     ) -> bytes:
-        """The batch of all records; the builder is empty afterwards. Raises as `encode_batch` does."""
+        """Make the batch of all records and empty the builder. Raises as `encode_batch` does."""
         batch = encode_batch(
             self._records,
             codec=codec,
@@ -226,7 +225,7 @@ class RecordBatchBuilder:
 
 
 def _to_bytes(data: Buffer) -> bytes:
-    """Raises TypeError where these are none."""
+    """Copy a buffer to bytes. Raises TypeError for other objects."""
     try:
         return bytes(memoryview(data))
     except TypeError:
@@ -236,7 +235,7 @@ def _to_bytes(data: Buffer) -> bytes:
 
 
 def _assemble(header: BatchHeader, section: Buffer) -> bytes:
-    """Header and records section as one batch, with length and checksum filled in."""
+    """Join header and records section into a batch, and fill in length and checksum."""
     batch_length = HEADER_SIZE - LOG_OVERHEAD + len(section)
     if batch_length > MAX_BATCH_LENGTH:
         raise InvalidRequestError("the records are too large for one batch; send fewer at once")

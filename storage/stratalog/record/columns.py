@@ -1,4 +1,4 @@
-"""Records as columns, laid out so that Apache Arrow can take the buffers as they are."""
+"""Records as columns, in buffers that Apache Arrow can use without a copy."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MAX_COLUMN_BYTES = 2**31 - 1
 class ColumnBuffers:
     """Rows from `decode_columns`, or for `encode_columns`. Not thread-safe: guarded by its user.
 
-    A variable-size column is an offsets array (one number more than rows, the first one 0) into its data;
-    validity has one byte a row, 1 where there is a value. Headers are a list column (`header_list_offsets`,
-    in headers) over the header rows, whose names are UTF-8. A row's value is missing exactly where the record
-    is a tombstone.
+    A variable-size column is an offsets array (one number more than rows, the first one 0) and its data;
+    validity has one byte a row, 1 if there is a value. Headers are a list column (`header_list_offsets`
+    counts headers) over the header rows, whose names are UTF-8. A row's value is missing exactly if the
+    record is a tombstone.
 
-    Take the rows out about every mebibyte: the allocator reuses buffers of that size, larger ones go back to
-    the operating system and come back page by page.
+    Take the rows out about every mebibyte: the allocator reuses buffers of that size, while larger ones go
+    back to the operating system and come back page by page.
     """
 
     __slots__ = (
@@ -41,7 +41,7 @@ class ColumnBuffers:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all rows. Makes new buffers: what was handed to a reader stays as it is."""
+        """Forget all rows. Makes new buffers, so a reader can keep the old ones."""
         self.offset: array[int] = array("q")
         self.timestamp_ms: array[int] = array("q")
         self.key_offsets: array[int] = array("i", (0,))
@@ -69,7 +69,7 @@ class ColumnBuffers:
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of keys, values and headers: what grows with the size of the records."""
+        """Bytes of keys, values and headers: the part that grows with the size of the records."""
         return (
             len(self.key_data)
             + len(self.value_data)
@@ -78,7 +78,7 @@ class ColumnBuffers:
         )
 
     def check(self) -> None:
-        """All columns have the same rows, and offsets end where their data do."""
+        """Prove that all columns have the same rows, and that offsets end with their data."""
         rows, headers = self.row_count, self.header_count
         assert len(self.timestamp_ms) == len(self.key_validity) == len(self.value_validity) == rows
         assert len(self.key_offsets) == len(self.value_offsets) == len(self.header_list_offsets) == rows + 1

@@ -1,10 +1,10 @@
-"""The records of control batches: how a transaction ended, in Kafka's format.
+"""The records of control batches that end a transaction, in Kafka's format.
 
     control batch = one record, uncompressed, with the producer's id and epoch and without a sequence
     key           = version int16 = 0 | type int16: 0 abort, 1 commit
     value         = version int16 = 0 | coordinator_epoch int32
 
-Later versions may append fields; readers ignore what they do not know. Control records of other types end no
+Later versions may append fields; readers ignore unknown ones. Control records of other types end no
 transaction (see `control_key`). A compaction that drops a marker may leave its batch without a record, which
 keeps the producer's epoch.
 """
@@ -30,7 +30,7 @@ _VALUE = struct.Struct(">hi")
 
 
 class ControlType(enum.IntEnum):
-    """How a transaction ended. The numbers are those of the record's key."""
+    """The two ends of a transaction. The numbers are those of the record's key."""
 
     ABORT = 0
     COMMIT = 1
@@ -47,20 +47,21 @@ class EndTransactionMarker(NamedTuple):
 
     @staticmethod
     def parse(record: Record) -> EndTransactionMarker:
-        """What a control record says. Raises CorruptRecordError."""
+        """Read the marker in a control record. Raises CorruptRecordError."""
         control_type, value = ControlKey.parse(record).control_type, record.value or b""
         if len(value) >= _VALUE.size and control_type in _CONTROL_TYPES:
             value_version, coordinator_epoch = _VALUE.unpack_from(value)
             if value_version >= 0:
                 return EndTransactionMarker(ControlType(control_type), coordinator_epoch)
         raise CorruptRecordError(
-            "a control record is not the end of a transaction; find out who wrote it", offset=record.offset
+            "a control record does not end a transaction; find out which program wrote it",
+            offset=record.offset,
         )
 
     @staticmethod
     def read(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
-        """What the control batch at `position` says; None where it ends no transaction, or where compaction
-        has dropped the marker.
+        """Read the marker in the control batch at `position`; None if the batch ends no transaction, or
+        compaction has dropped the marker.
 
         Raises CorruptRecordError.
         """
@@ -69,7 +70,8 @@ class EndTransactionMarker(NamedTuple):
         is_marker = any(ControlKey.parse(record).control_type in _CONTROL_TYPES for record in records)
         if header.codec is not Codec.NONE or (is_marker and len(records) > 1):
             raise CorruptRecordError(
-                "a control batch is uncompressed, and holds no more than one marker; find out who wrote it",
+                "a control batch is compressed or has a marker beside other records; find out which program"
+                " wrote it",
                 base_offset=header.base_offset,
                 records_count=header.records_count,
             )
@@ -84,7 +86,7 @@ class EndTransactionMarker(NamedTuple):
         base_offset: int = 0,
         leader_epoch: int = NO_LEADER_EPOCH,
     ) -> bytes:
-        """The control batch that ends the producer's transaction."""
+        """Make the control batch that ends the producer's transaction."""
         key = ControlKey(_VERSION, self.control_type).pack()
         value = _VALUE.pack(_VERSION, self.coordinator_epoch)
         return encode_batch(

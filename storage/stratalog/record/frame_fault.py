@@ -1,8 +1,8 @@
-"""What exactly is wrong with a records section, once the kernels have said that something is.
+"""Finds the exact fault in a records section that the kernels have refused.
 
-The kernels answer for whole sections and only tell sound from broken. This walk is slower and says where and
-what; it is taken for the error alone, and no further than its limit, so that nobody can keep the interpreter
-busy with a section that is broken at its far end.
+The kernels answer for whole sections, with sound or broken only. This walk is slower and finds the position
+and the field. It runs for the error alone, and stops at a limit, so that a section that is broken at its far
+end cannot keep the interpreter busy.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MAX_RECORDS_WALKED = 10_000
 
 
 def frame_fault(payload: Buffer, header: BatchHeader) -> CorruptRecordError | None:
-    """The error for the first fault among the first 10,000 records; None where it lies behind them.
+    """The error for the first fault among the first 10,000 records; None if the fault lies after them.
 
-    Fields: record_position (in the decompressed section), field and value, as far as there are such.
+    Fields: record_position (in the decompressed section), field and value, as far as they apply.
     """
     data = bytes(payload)
     try:

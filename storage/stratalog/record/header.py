@@ -1,4 +1,4 @@
-"""The 61 bytes that open a record batch: what the log needs to know without looking at a record.
+"""The 61 bytes at the beginning of a record batch: everything that the log needs without looking at a record.
 
 All integers are big-endian; the offset of each field is that of the field before it plus that field's size::
 
@@ -9,8 +9,8 @@ All integers are big-endian; the offset of each field is that of the field befor
     crc                uint32  CRC-32C of everything from attributes to the end of the batch
     attributes         int16   see below
     last_offset_delta  int32   last_offset - base_offset; stays when compaction removes the last records
-    base_timestamp     int64   what timestamp deltas count from; the delete horizon where bit 6 is set
-    max_timestamp      int64   highest timestamp of the records; the append time where bit 3 is set
+    base_timestamp     int64   the base of timestamp deltas; the delete horizon if bit 6 is set
+    max_timestamp      int64   highest timestamp of the records; the append time if bit 3 is set
     producer_id        int64   -1 without a producer state
     producer_epoch     int16
     base_sequence      int32
@@ -20,7 +20,8 @@ All integers are big-endian; the offset of each field is that of the field befor
     zero or ignored
 
 The checksum leaves out the base offset and the leader epoch, because the owner of the log writes them into
-batches that clients have already summed. Headers are values: immutable, safe to share between threads.
+batches whose checksum the clients have already computed. Headers are values: immutable, safe to share between
+threads.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ RECORDS_COUNT_POSITION = BASE_SEQUENCE_POSITION + 4
 RECORDS_POSITION = RECORDS_COUNT_POSITION + 4
 
 LOG_OVERHEAD = LEADER_EPOCH_POSITION
-"""Bytes before those that `batch_length` counts."""
+"""The bytes before those that `batch_length` counts."""
 
 HEADER_SIZE = RECORDS_POSITION
-"""Bytes before the records section."""
+"""The bytes before the records section."""
 
 MAGIC = 2
 NO_TIMESTAMP = -1
@@ -76,7 +77,7 @@ _MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 
 
 class TimestampType(enum.IntEnum):
-    """What the timestamps of a batch mean. The numbers are those of attribute bit 3."""
+    """The meaning of a batch's timestamps. The numbers are those of attribute bit 3."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -101,17 +102,17 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
     def last_offset(self) -> int:
-        """Inclusive; the offset may no longer have a record where the batch was compacted."""
+        """The last offset, inclusive. A compaction may have removed its record."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """Exclusive end of the offsets that the batch covers."""
+        """The exclusive end of the offsets that the batch covers."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -132,7 +133,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Holds markers of the log itself (a transaction's commit or abort), no records of users."""
+        """The batch holds markers of the log itself (a transaction's commit or abort), no records of
+        users."""
         return self.attributes & CONTROL_BIT != 0
 
     @property
@@ -144,13 +146,13 @@ class BatchHeader(NamedTuple):
     def delete_horizon_ms(self) -> int | None:
         """Wall time from which compaction may drop the batch's tombstones and marker (KIP-534).
 
-        None where no compaction has stamped it yet.
+        None if no compaction has set it yet.
         """
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def append_time_ms(self) -> int | None:
-        """The timestamp of every record where the log set it at append; None where records have their own."""
+        """The timestamp of every record if the log set it at append; None if records have their own."""
         return self.max_timestamp if self.attributes & TIMESTAMP_TYPE_BIT else None
 
     @property
@@ -158,14 +160,15 @@ class BatchHeader(NamedTuple):
         return self.producer_id != NO_PRODUCER_ID
 
     def pack(self) -> bytes:
-        """The 61 bytes."""
+        """Encode the 61 bytes."""
         return _STRUCT.pack(*self)
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`. Its fields fit each other; the checksum and the records are not looked at.
+    """Decode the header at `position`. Proves that its fields fit each other; ignores the checksum and the
+    records.
 
-    Raises CorruptRecordError where fewer than 61 bytes are left or a field cannot be.
+    Raises CorruptRecordError if fewer than 61 bytes are left or a field is out of range.
     """
     if position < 0 or len(buffer) - position < HEADER_SIZE:
         raise CorruptRecordError(
@@ -174,7 +177,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
             size_bytes=len(buffer),
         )
     header = BatchHeader._make(_STRUCT.unpack_from(buffer, position))
-    # What is right is recognised by one look, because this is done for every batch that passes by.
+    # One condition accepts a valid header, because this runs for every batch.
     base_offset, batch_length, _, magic, _, attributes, last_offset_delta, *_, records_count = header
     if not (
         magic == MAGIC
@@ -189,7 +192,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def _impossible(header: BatchHeader, position: int) -> CorruptRecordError:
-    """Says what is impossible about a header that cannot be: the first field that is, and its value."""
+    """The error for an invalid header: it names the first field that is wrong, and its value."""
     field, value, problem = _problem(header)
     return CorruptRecordError(
         f"this is not a batch header: {problem}; the bytes were changed or the position is wrong",

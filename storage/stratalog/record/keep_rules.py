@@ -1,17 +1,17 @@
 """The rules of compaction: which records and markers stay, and for how long.
 
 The log cleaner, the compaction of objects and the kernels in plain Python call these functions. The compiled
-kernels contain the same rules a second time, in C, and a table of all cases in the tests holds both together.
+kernels contain the same rules a second time, in C; a test compares both over a table of all cases.
 
-* Only the newest record of a key stays. A record without a key goes in a local log, as in Kafka, and stays in
-  an object, where no other record can replace it.
+* Only the newest record of a key stays. A record without a key is dropped from a local log, as in Kafka, and
+  stays in an object, where no other record can replace it.
 * A tombstone that is the newest record of its key stays until its *delete horizon*, so that each consumer has
   `delete.retention.ms` to read it. The horizon belongs to the batch: KIP-534 sets attribute bit 6 and puts
   the horizon in place of the base timestamp.
 * A batch gets its horizon when a compaction has seen all older records of its keys, and keeps it from then
-  on. Earlier would be wrong: the tombstone could go before the records that it deletes.
+  on. An earlier horizon would be wrong: the tombstone could go before the records that it deletes.
 * A marker stays as long as data of its transaction is in the log, or while no other batch holds the epoch of
-  its producer. After that it gets a horizon, and goes when the horizon has passed.
+  its producer. After that it gets a horizon, and is dropped when the horizon has passed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ can be taken from it."""
 
 
 class RecordFate(enum.Enum):
-    """What a compaction does with a record."""
+    """The action of a compaction on a record."""
 
     STAYS = enum.auto()
     OUTDATED = enum.auto()
-    """Goes: a newer record has its key."""
+    """Dropped: a newer record has its key."""
     WITHOUT_KEY = enum.auto()
-    """Goes: a compacted local log holds keyed records only."""
+    """Dropped: a compacted local log holds keyed records only."""
     TOMBSTONE_DUE = enum.auto()
-    """Goes: a tombstone after its horizon."""
+    """Dropped: a tombstone after its horizon."""
 
 
 class MarkerFate(enum.Enum):
-    """What a compaction does with the marker that ends a transaction."""
+    """The action of a compaction on the marker that ends a transaction."""
 
     STAYS = enum.auto()
     """Data of its transaction is in the log, or only the marker holds its producer's epoch."""
@@ -60,8 +60,8 @@ def record_fate(*, has_key: bool, is_newest: bool, is_tombstone: bool, is_due: b
 def marker_fate(
     *, is_data_kept: bool | None, holds_epoch: bool, horizon_ms: int | None, now_ms: int
 ) -> MarkerFate:
-    """The fate of a marker. `is_data_kept`: whether data of its transaction stays; None if the log had none.
-    `holds_epoch`: no other batch holds the epoch of its producer. `horizon_ms`: of its batch."""
+    """The fate of a marker. `is_data_kept`: data of its transaction stays; None if the log had none.
+    `holds_epoch`: no other batch holds the epoch of its producer. `horizon_ms` is that of its batch."""
     if holds_epoch or is_data_kept:
         return MarkerFate.STAYS
     if is_data_kept is not None:
@@ -72,14 +72,15 @@ def marker_fate(
 
 
 def is_due(horizon_ms: int | None, now_ms: int | None) -> bool:
-    """Whether a batch's delete horizon has passed, in ms since the epoch. False without a horizon, and
-    without a time to trust."""
+    """Return whether a batch's delete horizon, in ms since the epoch, has passed. False without a horizon,
+    and without a time to trust."""
     return horizon_ms is not None and now_ms is not None and horizon_ms <= now_ms
 
 
 def gets_horizon(horizon_ms: int | None, *, has_tombstones: bool, sees_all_older: bool) -> bool:
-    """Whether a batch gets its delete horizon now. `horizon_ms`: what it has. `has_tombstones`: among the
-    records that stay. `sees_all_older`: this compaction sees each older record of the batch's keys."""
+    """Return whether a batch gets its delete horizon now. `horizon_ms`: its present horizon, if any.
+    `has_tombstones`: tombstones are among the kept records. `sees_all_older`: this compaction sees each older
+    record of the batch's keys."""
     return horizon_ms is None and has_tombstones and sees_all_older
 
 

@@ -22,12 +22,12 @@ HASH_BYTES, ORDINAL_BYTES, TOMBSTONE_BYTES, VERSION_BYTES = 8, 4, 1, 8
 
 
 def aligned(size_bytes: int) -> int:
-    """`size_bytes` with the padding that follows."""
+    """`size_bytes` plus the padding that follows."""
     return size_bytes + -size_bytes % ALIGNMENT_BYTES
 
 
 def block_size_bytes(entry_count: int, *, has_version: bool) -> int:
-    """Header, columns and their padding."""
+    """The size of a block: header, columns and their padding."""
     return (
         BLOCK_HEADER.size
         + entry_count * (2 * HASH_BYTES + VERSION_BYTES * has_version)

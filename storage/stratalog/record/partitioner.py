@@ -1,4 +1,4 @@
-"""The partition of a keyed record, as Kafka's clients choose it, so that both agree on where a key lives."""
+"""The partition of a keyed record, by the rule of Kafka's clients."""
 
 from __future__ import annotations
 

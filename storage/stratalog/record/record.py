@@ -17,12 +17,12 @@ class Record(NamedTuple):
 
     @property
     def is_tombstone(self) -> bool:
-        """A record without a value: under compaction it deletes its key."""
+        """The record has no value: under compaction it deletes its key."""
         return self.value is None
 
 
 class RecordLike(Protocol):
-    """What an encoder needs of a record; the offset is the encoder's to give."""
+    """The parts of a record that an encoder needs; the encoder chooses the offset."""
 
     @property
     def timestamp_ms(self) -> int: ...

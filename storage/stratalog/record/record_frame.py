@@ -1,4 +1,4 @@
-"""Where the parts of a record lie: the walk that all pure-Python kernels share.
+"""Finds the parts of a record: the walk that all pure-Python kernels share.
 
 A records section is a row of records, each of this form (varint and varlong as in ``varint``)::
 
@@ -14,7 +14,7 @@ A records section is a row of records, each of this form (varint and varlong as 
     headers           for each: name_size varint, name UTF-8, value_size varint (-1 for none), value
 
 The walk proves the frame of each record up to its value, that offsets increase and that the records fill the
-section exactly. Headers are proved by `header_frames`, by those who use them.
+section exactly. `header_frames` proves the headers, for the callers that use them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MIN_HEADER_BYTES = 2
 
 
 class RecordFrame(NamedTuple):
-    """Positions in the records section. A size of -1 stands for null."""
+    """The positions of a record's parts in the records section. A size of -1 stands for null."""
 
     start: int
     body: int
-    """Behind the size field."""
+    """The position after the size field."""
     end: int
     timestamp_delta: int
     offset_delta_position: int
@@ -48,7 +48,7 @@ class RecordFrame(NamedTuple):
 
 
 def record_frames(payload: bytes, records_count: int) -> Iterator[RecordFrame]:
-    """Each record in turn. Raises CorruptRecordError at the first one that is not framed well."""
+    """Yield the frame of each record. Raises CorruptRecordError at the first record with a bad frame."""
     require_room(payload, records_count)
     position = 0
     last_delta = -1
@@ -62,11 +62,11 @@ def record_frames(payload: bytes, records_count: int) -> Iterator[RecordFrame]:
         position = frame.end
         yield frame
     if position != len(payload):
-        raise _fault("bytes are left behind the last record", position, "records_count", records_count)
+        raise _fault("bytes are left after the last record", position, "records_count", records_count)
 
 
 def require_room(payload: Buffer, records_count: int) -> None:
-    """Raises CorruptRecordError where there cannot be so many records, whatever they are."""
+    """Raise CorruptRecordError if the payload is too short for so many records."""
     if records_count < 0 or records_count > len(payload) // MIN_RECORD_BYTES:
         raise CorruptRecordError(
             "the record count does not fit the bytes of the batch", field="records_count", value=records_count
@@ -74,7 +74,8 @@ def require_room(payload: Buffer, records_count: int) -> None:
 
 
 def header_frames(payload: bytes, frame: RecordFrame) -> Iterator[tuple[int, int, int, int]]:
-    """Each header of a record: name position and size, value position and size (-1 for null)."""
+    """Yield each header of a record: name position and size, value position and size (-1 for null). Raises
+    CorruptRecordError."""
     count, position = read_varint(payload, frame.headers_position, frame.end)
     if count < 0 or count > (frame.end - position) // MIN_HEADER_BYTES:
         raise _fault("the header count does not fit the record", frame.start, "headers_count", count)
@@ -86,11 +87,11 @@ def header_frames(payload: bytes, frame: RecordFrame) -> Iterator[tuple[int, int
         position = value_position + max(0, value_size)
         yield name_position, name_size, value_position, value_size
     if position != frame.end:
-        raise _fault("bytes are left behind a record's last header", frame.start, "headers_count", count)
+        raise _fault("bytes are left after a record's last header", frame.start, "headers_count", count)
 
 
 def header_name(payload: bytes, position: int, size: int) -> str:
-    """A header's name as text. Raises CorruptRecordError where it is not UTF-8."""
+    """A header's name as text. Raises CorruptRecordError if it is not UTF-8."""
     try:
         return payload[position : position + size].decode()
     except UnicodeDecodeError as error:
@@ -102,7 +103,7 @@ def _record_frame(payload: bytes, start: int) -> RecordFrame:
     end = body + size
     if size < 0 or end > len(payload):
         raise _fault("a record's size does not fit the batch", start, "record_size", size)
-    # The attributes byte is skipped; where the record is empty, the next read finds its end passed.
+    # The attributes byte is skipped; in an empty record the next read finds that it is beyond the end.
     timestamp_delta, delta_position = read_varlong(payload, body + 1, end)
     offset_delta, position = read_varint(payload, delta_position, end)
     key_position, key_size = _sized(payload, position, end)
@@ -126,7 +127,7 @@ def _record_frame(payload: bytes, start: int) -> RecordFrame:
 
 
 def _sized(payload: bytes, position: int, end: int) -> tuple[int, int]:
-    """Position and size of bytes that follow their size; -1 is null, less is corruption."""
+    """Position and size of bytes that follow their size; -1 is null, a lower size is corruption."""
     size, position = read_varint(payload, position, end)
     if size < -1 or position + size > end:
         raise _fault("the size of a key, value or header does not fit its record", position, "size", size)
@@ -134,5 +135,5 @@ def _sized(payload: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def _fault(problem: str, record_position: int, field: str, value: int) -> CorruptRecordError:
-    """`record_position`: where in the records section the record, or the part of it, begins."""
+    """The error for a record, or a part of one, that begins at `record_position` of the records section."""
     return CorruptRecordError(problem, record_position=record_position, field=field, value=value)

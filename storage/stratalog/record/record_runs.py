@@ -1,11 +1,11 @@
-"""Records of batches, a run of them at a time, so that a reader's memory does not grow with what it reads.
+"""Yields the records of batches in runs of bounded size, so that a reader's memory stays bounded.
 
-A batch of a few kilobytes may hold a gigabyte, and a record of seven bytes takes hundreds as an object. So of
-many batches one at a time is decompressed, when its turn comes, and a large one becomes objects piece by
-piece. Small batches come together: dealing with each by itself would take longer than decoding it.
+A batch of a few kilobytes may hold a gigabyte, and a record of seven bytes takes hundreds as an object. So
+one batch at a time is decompressed, and a large one becomes objects piece by piece. Small batches share a
+run: one run for each would take longer than decoding it.
 
-All functions are thread-safe; the buffers must not change as long as there is more to come. They raise
-CorruptRecordError where a batch's turn comes that is wrong, behind the records of all batches before it.
+All functions are thread-safe; the buffers must not change until the iterator ends. They raise
+CorruptRecordError at an invalid batch, after the records of all batches before it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from stratalog.record.native import kernels
 from stratalog.record.record import Record
 
 RUN_COUNT = 16 * 1024
-"""Records of a run at most."""
+"""The most records of a run."""
 
 RUN_BYTES = 2 * 1024 * 1024
-"""What they take in their batches, at most; but a record is never cut."""
+"""The most bytes that the records of a run have in their batches, except for one larger record."""
 
 
 class RecordRun(NamedTuple):
-    """Records that lie one behind the other; one at least."""
+    """Consecutive records, at least one."""
 
     records: list[Record]
     has_more: bool
-    """Whether another batch, or more of the same, follows."""
+    """Another run follows."""
 
 
 def record_runs(
@@ -47,11 +47,11 @@ def record_runs(
     *,
     max_bytes: int = DEFAULT_MAX_DECOMPRESSED,
 ) -> Iterator[RecordRun]:
-    """The records of a buffer of whole batches, of those that are wanted.
+    """Yield the records of the wanted batches in a buffer of whole batches.
 
-    `is_wanted` is asked once of each batch, in their order, when its checksum was compared: what it decides
-    by may be damaged as well. `max_bytes` bounds each batch. At any time one batch at most is decompressed,
-    and a run is under way beside those that the caller keeps.
+    `is_wanted` is called once for each batch, in order, after its checksum was compared, because the fields
+    that it looks at may be damaged too. `max_bytes` bounds each batch. Beside the runs that the caller keeps,
+    one decompressed batch and one run are in memory.
     """
     run: list[Record] = []
     run_bytes = 0
@@ -69,7 +69,7 @@ def record_runs(
                     if run:
                         yield RecordRun(run, has_more=True)
                     run, run_bytes = records, size_bytes
-                    # A large record would stay in memory beside those that follow.
+                    # Otherwise a large record would stay in memory beside the following ones.
                     del records
             del payload
             upcoming = next(wanted, None)
@@ -87,7 +87,8 @@ def record_runs(
 def batch_records(
     buffer: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, one by one. A control batch's are markers."""
+    """Yield the records of the batch at `position`. The records of a control batch are markers. Raises
+    CorruptRecordError."""
     header = parse_header(buffer, position)
     payload = checked_payload(buffer, position, header, max_bytes)
     for records, _ in _pieces(payload, header):
@@ -95,9 +96,9 @@ def batch_records(
 
 
 def payload_spans(payload: Buffer, records_count: int) -> Iterator[tuple[Buffer, int]]:
-    """The records section of a batch, cut between records into what makes a run each, and how many are in
-    it. The last one has what is left, so that who decodes it finds what does not belong there.
-    """
+    """Cut the records section of a batch, between records, into sections of one run each, and yield each with
+    its record count. The last section has all the rest, so that decoding it finds bytes that do not belong
+    there."""
     if records_count <= RUN_COUNT and len(payload) <= RUN_BYTES:
         yield payload, records_count
         return
@@ -120,11 +121,11 @@ def _proven_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def _pieces(payload: Buffer, header: BatchHeader) -> Iterator[tuple[list[Record], int]]:
-    """Records that make a run, and their bytes in the batch."""
+    """Yield the records of each run, and their size in the batch."""
     last_offset = header.base_offset - 1
     for section, count in payload_spans(payload, header.records_count):
         records = _decoded(section, count, header)
-        # Within a section this is proved by the kernel.
+        # The kernel proves this within a section.
         if records and records[0].offset <= last_offset:
             raise CorruptRecordError(
                 "the offsets of the records do not increase",

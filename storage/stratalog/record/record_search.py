@@ -1,9 +1,9 @@
-"""Which record of a batch it was: found by halves, for an error that wants to name it.
+"""Finds a record of a batch by halves, for an error that names it.
 
-The kernels sum up a section but do not say where in it something lies. Looking at every record in Python
-would take a minute for a batch of many tiny ones that somebody made for that purpose. So a section is halved
-as long as its summary says that the record may be there, which costs the kernels about twice the section, and
-only what is short is decoded.
+The kernels summarise a section but do not give the place of a record in it. A look at every record in Python
+would take a minute for a batch that was made of very many tiny ones for that purpose. So the search halves a
+section as long as its summary says that the record may be in it, which costs the kernels about twice the
+section, and decodes only a short one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stratalog.record.record import Record
 from stratalog.record.records_summary import RecordsSummary
 
 _DECODED_COUNT = 1024
-"""A section of so many records is decoded rather than halved."""
+"""A section of at most so many records is decoded, not halved."""
 
 
 def first_record(
@@ -29,10 +29,10 @@ def first_record(
 ) -> Record | None:
     """The first record that `matches`; its offset is its index in the batch.
 
-    `payload`: a records section that `verify_records` has proved, with an offset delta for every index.
-    `may_match` is false for the summary of records of which none matches; timestamp deltas in it are relative
-    to `base_timestamp`. Memory is bounded by a few times the section; so is what the kernels walk, where
-    `may_match` is true only of records of which one matches. Thread-safe.
+    `payload` is a records section that `verify_records` has proved, with an offset delta for every index.
+    `may_match` must be false for the summary of records none of which matches; timestamp deltas in it are
+    relative to `base_timestamp`. Memory is bounded by a few times the section. The work of the kernels is
+    bounded so too, if `may_match` is true only for records one of which matches. Thread-safe.
     """
     all_bits = b"\xff" * (records_count // 8 + 1)
 
@@ -53,7 +53,7 @@ def first_record(
             drop_tombstones=False,
             timestamp_shift=0,
         ).payload
-        # Records are copied as they are, so the size of the head is where the tail begins.
+        # Records are copied unchanged, so the tail begins where the head's size says.
         return search(head, first, middle) or search(memoryview(section)[len(head) :], middle, end)
 
     return search(payload, 0, records_count)

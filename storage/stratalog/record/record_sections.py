@@ -1,8 +1,8 @@
-"""The records of one batch in pieces of whole records, so that who walks over them needs no more memory than
-some megabytes, or what the largest record takes.
+"""The records of one batch in sections of whole records, for walks whose memory is bounded by some megabytes,
+or by the largest record.
 
-A batch that is small when it is decompressed is one piece. A larger one is decompressed anew by each walk,
-and never in memory as a whole.
+A batch that is small after decompression is one section. A larger one is decompressed again by each walk, and
+is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from stratalog.record.record_runs import RUN_BYTES, RUN_COUNT
 from stratalog.record.varint import MAX_VARINT_BYTES, MAX_VARLONG_BYTES, read_varint, read_varlong
 
 WHOLE_BYTES = 8 * 1024 * 1024
-"""A batch that holds no more is one piece."""
+"""The largest decompressed size of a batch that is one section."""
 
-# So much beyond a usual piece that it does not end where the bytes do.
+# More than the usual section, so that a section does not end with the buffered bytes.
 _FILLED_BYTES = 2 * RUN_BYTES
-# Size, attributes, timestamp and offset.
+# Size, attributes, timestamp and offset of a record.
 _MAX_HEAD_BYTES = MAX_VARINT_BYTES + 1 + MAX_VARLONG_BYTES + MAX_VARINT_BYTES
 
 
 class RecordSections:
-    """May be walked over as often as one likes; the batch must not change. Used by one thread."""
+    """The sections of one batch, which must not change. Can be iterated any number of times. Used by one
+    thread."""
 
     def __init__(self, batch: Buffer, header: BatchHeader) -> None:
-        """`batch`: all of it, with that header and a checksum that is true."""
+        """`batch` is the whole batch, with this header and a true checksum."""
         self._section = memoryview(batch)[HEADER_SIZE : header.size_in_bytes]
         self._header = header
         try:
             self._payload: Buffer | None = records_payload(batch, 0, header, max_bytes=WHOLE_BYTES)
         except CorruptRecordError:
-            # Larger; or damaged, which the first walk tells.
+            # The batch is larger; or it is damaged, and the first walk raises the error.
             self._payload = None
 
     @property
     def is_whole(self) -> bool:
-        """There is one section."""
+        """The batch is one section."""
         return self._payload is not None
 
     def __iter__(self) -> Iterator[tuple[Buffer, int]]:
-        """Sections, and how many records are in each; a section is valid until the next one is asked for.
+        """Yield each section with its record count. A section is valid until the next one.
 
-        Raises CorruptRecordError, behind the sections before it, where the records do not make up the batch.
+        Raises CorruptRecordError, after the sound sections, if the records do not make up the batch.
         """
         if self._payload is not None:
             yield self._payload, self._header.records_count
@@ -71,14 +72,14 @@ class RecordSections:
                     break
             del buffer[:position]
             if left_count > 0 and is_end:
-                raise self._wrong("the records end before the last one does")
+                raise self._wrong("the batch ends before its last record")
             wanted_bytes = max(_FILLED_BYTES, _next_bytes(buffer))
         if buffer or any(len(piece) for piece in pieces):
-            raise self._wrong("something follows the last record")
+            raise self._wrong("bytes are left after the last record")
 
     def _last_delta(self, buffer: bytearray, position: int, count: int, former_delta: int) -> int:
-        """The last record's offset delta, of so many from `position` on, the first of which has to follow on
-        the former. Within a section the kernels prove it."""
+        """The offset delta of the last of `count` records from `position` on. Raises CorruptRecordError
+        unless the first one's is above `former_delta`; within a section the kernels prove the order."""
         if _offset_delta(buffer, position) <= former_delta:
             raise self._wrong("the offsets of the records do not increase")
         if count > 1:
@@ -90,7 +91,7 @@ class RecordSections:
 
 
 def _fill(buffer: bytearray, pieces: Iterator[Buffer], wanted_bytes: int) -> bool:
-    """Have so many bytes in the buffer, or all that there are: whether there are no more."""
+    """Fill the buffer up to `wanted_bytes`, or with all remaining pieces. True if no piece is left."""
     while len(buffer) < wanted_bytes:
         piece = next(pieces, None)
         if piece is None:
@@ -100,19 +101,20 @@ def _fill(buffer: bytearray, pieces: Iterator[Buffer], wanted_bytes: int) -> boo
 
 
 def _whole_records(buffer: bytearray, position: int, max_count: int) -> tuple[int, int]:
-    """A section of records that are all there, and its end; 0 where not even the first is."""
+    """The number of whole records at `position` that make a section, and its end; 0 if not even the first is
+    whole."""
     count = min(max_count, RUN_COUNT)
     while count > 0 and position < len(buffer):
         try:
             return kernels.span_records(buffer, position, count, RUN_BYTES)
         except CorruptRecordError:
-            # One of these is not there, or is none, which is told when it is the first.
+            # One of these is incomplete or invalid; if it is the first, the caller raises the error.
             count //= 2
     return 0, position
 
 
 def _next_bytes(buffer: bytearray) -> int:
-    """What the first record takes, as far as it tells."""
+    """The size of the first record, by its size field; 0 if the buffer is too short for that field."""
     if len(buffer) < MAX_VARINT_BYTES:
         return 0
     size_bytes, position = read_varint(bytes(buffer[:MAX_VARINT_BYTES]), 0, MAX_VARINT_BYTES)

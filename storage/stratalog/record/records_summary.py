@@ -1,4 +1,4 @@
-"""What the kernels find in the records of a batch, and what they copy of them."""
+"""Results of the kernels for the records of one batch: a summary, and a copy of some."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class RecordsSummary(NamedTuple):
     """-1 if there is no record, like the next two."""
     last_offset_delta: int = -1
     max_timestamp_offset_delta: int = -1
-    """Of the first record with the highest timestamp."""
+    """The offset delta of the first record with the highest timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedRecords:
-    """The survivors of a records section, and what their batch header needs.
+    """The kept part of a records section, and the values that its batch header needs.
 
     If no record is left, the offset deltas are -1 and the timestamp delta is 0.
     """

@@ -1,8 +1,8 @@
-"""Zigzag variable-length integers, as records hold them: seven bits a byte, least significant first.
+"""Zigzag variable-length integers, the number format of records: seven bits a byte, least significant first.
 
 A signed number n is written as the unsigned (n << 1) ^ (n >> 63). 32-bit fields take one to five bytes,
-64-bit fields one to ten; more bytes, or bits beyond the width, are corruption. Longer forms than needed are
-accepted, as Kafka does.
+64-bit fields one to ten; more bytes, or bits beyond the width, are corruption. Forms that are longer than
+needed are accepted, as Kafka does.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ MAX_VARLONG_BYTES = 10
 
 
 def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """The 32-bit number at `position` and the position behind it. Raises CorruptRecordError at `end`."""
+    """Read the 32-bit number at `position`; returns it and the position after it. Raises CorruptRecordError
+    if it goes beyond `end` or is malformed."""
     return _read(data, position, end, 32)
 
 
 def read_varlong(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """The 64-bit number at `position` and the position behind it. Raises CorruptRecordError at `end`."""
+    """Read the 64-bit number at `position`; returns it and the position after it. Raises CorruptRecordError
+    if it goes beyond `end` or is malformed."""
     return _read(data, position, end, 64)
 
 
@@ -34,7 +36,7 @@ def append_varint(target: bytearray, number: int) -> None:
 
 
 def varint_size(number: int) -> int:
-    """Bytes of the shortest form of a signed number of up to 64 bits."""
+    """The size of the shortest form of a signed number of up to 64 bits."""
     return max(1, (((number << 1) ^ (number >> 63)).bit_length() + 6) // 7)
 
 

@@ -1,4 +1,4 @@
-"""What a segment notes about a batch that it takes."""
+"""A batch that a segment takes: its size, its last offset, its newest timestamp."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 
 class AppendedBatch(NamedTuple):
-    """Its bytes are handed over beside it; where they come to lie is the segment's to know."""
+    """The facts that the indexes need about one batch of an append. The caller passes the bytes beside it,
+    and the segment chooses their position."""
 
     size_bytes: int
     last_offset: int

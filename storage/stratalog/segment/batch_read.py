@@ -1,8 +1,8 @@
-"""Reading whole batches out of a log file, and holding them against all that is known of them.
+"""Reads whole batches from a log file and compares them with everything that is known about them.
 
-A batch's checksum covers neither its base offset nor its length nor its leader epoch. So nothing is handed
-out that contradicts its neighbours (the batch before it, the one behind it, the end of its segment), or the
-leader epoch that the log had at its offset. What no comparison can show is in docs/operating.md, "Damage".
+A batch's checksum covers neither its base offset nor its length nor its leader epoch. So a read returns no
+batch that contradicts the batch before it, the batch after it, the end of its segment, or the leader epoch
+that the log had at its offset. docs/operating.md, "Damage", lists the damage that no comparison can show.
 """
 
 from __future__ import annotations
@@ -14,39 +14,41 @@ from typing import NamedTuple
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
 from stratalog.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header
-from stratalog.segment.batch_walk import whole_batches
+from stratalog.segment.batch_walk import RESTORE_FILE, whole_batches
 
 _BASE_OFFSET = struct.Struct(">q")
 # base_offset, batch_length
 _BEGINNING = struct.Struct(">qi")
 assert _BEGINNING.size == LOG_OVERHEAD
 FIRST_READ_BYTES = 16 * 1024
-"""So much is read at least, if it is there: most batches are not larger, and the first one comes at once."""
+"""The smallest read, if the file has so much. Most batches are not larger, so one read gets the first
+batch."""
 
 
 class EpochSpan(NamedTuple):
-    """The batches below `end_offset` have this leader epoch; -1 where nobody knows it."""
+    """The batches below `end_offset` have this leader epoch; -1 if it is unknown."""
 
     leader_epoch: int
     end_offset: int
 
 
 class ReadBounds(NamedTuple):
-    """What is known of the batches that are to be read."""
+    """Bounds that the log knows for the batches of a read."""
 
     first_offset: int
-    """The batch before them ends there, or below."""
+    """The batch before them ends at or below this offset."""
     end_offset: int
-    """Only those that end at or below it are wanted."""
+    """The reader wants only batches that end at or below this offset."""
     limit_offset: int
-    """No batch of the file ends above it."""
+    """No batch of the file ends above this offset."""
     epoch_at: Callable[[int], EpochSpan]
-    """The leader epoch of the batch that begins at an offset, and how far it goes."""
+    """Returns the leader epoch of the batch that begins at an offset, and the end of that epoch."""
 
 
 class BatchRead(NamedTuple):
-    """Whole batches, and the offset behind them; -1 where there is none. Where the next batch lies behind
-    what is wanted, there is none up to the offset."""
+    """Whole batches, and the offset after the last one, -1 if there is none. If the next batch begins at or
+    above the wanted end, `data` is empty, and the file has no batch between the start of the read and
+    `next_offset`."""
 
     data: bytes
     next_offset: int
@@ -63,16 +65,17 @@ def read_batches(
     max_bytes: int,
     bounds: ReadBounds,
 ) -> BatchRead:
-    """The batches from `position`, where one begins, that fit into `whole_bytes`; else the first one, if it
-    is not larger than `max_bytes`. `available_bytes`: so many are behind `position`.
+    """Read the batches that fit into `whole_bytes` from `position`, where a batch begins. If not even the
+    first one fits, read that one alone, provided that it is not larger than `max_bytes`. The segment has
+    `available_bytes` from `position` on.
 
-    Checksums are compared: what is damaged ends what is read. Raises CorruptRecordError where nothing sound
-    lies before it, OSError.
+    Compares checksums and ends before the first damaged batch. Raises CorruptRecordError if there is no sound
+    batch before the damage; OSError.
     """
     data = file.read_at(position, min(max(whole_bytes, FIRST_READ_BYTES), available_bytes))
     if len(data) < HEADER_SIZE:
         if available_bytes:
-            # Raises: a segment does not end inside of a header.
+            # This raises: a segment never ends inside a header.
             parse_header(data)
         return _NO_BATCHES
     base_offset, batch_length = _BEGINNING.unpack_from(data)
@@ -90,7 +93,7 @@ def read_batches(
         limit_offset = min(bounds.limit_offset, span.end_offset)
         if header.last_offset >= limit_offset or header.size_in_bytes > available_bytes:
             raise CorruptRecordError(
-                "a stored batch ends behind its log or its leader epoch",
+                f"a stored batch ends beyond its log or its leader epoch; {RESTORE_FILE}",
                 path=file.path,
                 position=position,
                 base_offset=header.base_offset,
@@ -98,7 +101,7 @@ def read_batches(
             )
         if base_offset < bounds.end_offset:
             return _NO_BATCHES
-        # A hole may lie in front of it, if it is where it says.
+        # A hole may lie before this batch, if its base offset is right: compare it with the next batch.
         behind = header.size_in_bytes
         if behind < available_bytes and _follower_offset(file, position, data, behind) < header.next_offset:
             raise _begins_below(file, position + behind, header.next_offset)
@@ -106,7 +109,7 @@ def read_batches(
     if size_bytes < available_bytes:
         follower_offset = _follower_offset(file, position, data, size_bytes)
         if follower_offset < next_offset:
-            # One of the two is wrong, and nobody knows which; what lies before them is not.
+            # One of the two batches is wrong, and nothing shows which; the batches before them are sound.
             expected_offset, follower_position = next_offset, position + size_bytes
             size_bytes, next_offset = _without_last(data, size_bytes)
             if size_bytes == 0:
@@ -116,7 +119,7 @@ def read_batches(
 
 def _begins_below(file: AppendFile, position: int, expected_offset: int) -> CorruptRecordError:
     return CorruptRecordError(
-        "a stored batch begins below the end of the one before it",
+        f"a stored batch begins below the end of the one before it; {RESTORE_FILE}",
         path=file.path,
         position=position,
         expected_offset=expected_offset,
@@ -124,7 +127,8 @@ def _begins_below(file: AppendFile, position: int, expected_offset: int) -> Corr
 
 
 def _follower_offset(file: AppendFile, position: int, data: bytes, size_bytes: int) -> int:
-    """Where what lies behind the `size_bytes` that were found begins; -1 where there is not even that."""
+    """The base offset at `position + size_bytes`, where the next batch begins; -1 if the file ends before
+    it."""
     head = data[size_bytes : size_bytes + _BASE_OFFSET.size]
     if len(head) < _BASE_OFFSET.size:
         head = file.read_at(position + size_bytes, _BASE_OFFSET.size)
@@ -133,7 +137,7 @@ def _follower_offset(file: AppendFile, position: int, data: bytes, size_bytes: i
 
 
 def _without_last(data: bytes, size_bytes: int) -> tuple[int, int]:
-    """The size of these batches without the last one, and the offset behind them, -1 where there is none."""
+    """The size of these batches without the last one, and the offset after them, -1 if none is left."""
     position, next_offset = 0, -1
     while True:
         header = parse_header(data, position)

@@ -1,15 +1,15 @@
-"""Walking over the batches of a log file, header by header, without holding more of it than a chunk.
+"""Walks over the batches of a log file, header by header, and holds no more than a chunk of it in memory.
 
-The walks, by what they may assume:
+The walks differ in what they trust:
 
-* `walk` trusts the file (its bytes were validated when they were appended) and looks at headers only; the
-  bodies of batches that are larger than a chunk are not even read. `seek` goes where a walk would have found
-  an offset: a kernel walks.
-* `valid_rows` trusts nothing: it stops before the first batch that is not whole, not a batch, not in order or
-  not what its checksum says, and so finds the end of what a crash left. There may be gigabytes to look at: a
-  kernel walks, and a header becomes an object only where it says more than an index asks.
-* `whole_batches` is the fetch path: it measures and checks batches in bytes that were just read, with no
-  object made for any of them.
+* `walk` trusts the file, whose bytes were validated when they were appended. It looks at headers only, and
+  does not read the body of a batch that is larger than a chunk. `seek` finds the position at which such a
+  walk reaches an offset; a kernel does the walking.
+* `valid_rows` trusts nothing. It stops before the first batch that is incomplete, not a batch, out of order
+  or different from its checksum. So it finds the end of the sound data after a crash. There may be gigabytes
+  to check, so a kernel walks, and a header becomes an object only if it says more than an index needs.
+* `whole_batches` serves fetches. It measures and checks batches in bytes that were just read, and makes no
+  object for any of them.
 """
 
 from __future__ import annotations
@@ -38,21 +38,23 @@ from stratalog.record.native.batch_row import BatchRow
 
 _HEADER_CHUNK_BYTES = 16 * 1024
 _BODY_CHUNK_BYTES = 1024 * 1024
-# base_offset, batch_length, leader_epoch, magic, crc, attributes, last_offset_delta: all that a fetch looks
-# at.
+# base_offset, batch_length, leader_epoch, magic, crc, attributes, last_offset_delta: all fields that a fetch
+# needs.
 _FETCH_FIELDS = struct.Struct(">qiibIhi")
 assert _FETCH_FIELDS.size <= HEADER_SIZE
+RESTORE_FILE = "restore the file from a copy and restart the server"
+"""The end of an error about a damaged batch in a log."""
 
 
 class LocatedBatch(NamedTuple):
-    """A batch's header and where the batch begins in its file."""
+    """A batch's header, and the position in its file where the batch begins."""
 
     position: int
     header: BatchHeader
 
 
 class ValidRows(NamedTuple):
-    """Batches one after the other, and the headers of those among them that are noted."""
+    """Consecutive batches, and the headers of those that carry more than an index needs."""
 
     rows: list[BatchRow]
     noted: list[LocatedBatch]
@@ -67,11 +69,11 @@ def walk(
     *,
     epochs_ascend: bool = True,
 ) -> Iterator[LocatedBatch]:
-    """The batches of a validated file from `position`, which is a batch's beginning, to `end_position`.
-    `epochs_ascend`: leader epochs that go back are a contradiction, too; in a broker's log they may.
+    """Yield the batches of a validated file from `position`, where a batch begins, to `end_position`. If
+    `epochs_ascend`, a leader epoch below the one before it is an error; a broker's log may have some.
 
-    Raises CorruptRecordError where a header is wrong all the same, or contradicts the one before it, or lies
-    outside of [first_offset, limit_offset); OSError where the file cannot be read.
+    Raises CorruptRecordError if a header is invalid all the same, contradicts the one before it, or lies
+    outside [first_offset, limit_offset); OSError.
     """
     chunk, chunk_position = b"", position
     next_offset, leader_epoch = first_offset, NO_LEADER_EPOCH
@@ -90,14 +92,14 @@ def walk(
         position += header.size_in_bytes
         next_offset, leader_epoch = header.next_offset, header.leader_epoch
     if position > end_position:
-        raise CorruptRecordError("the last batch ends behind its file", path=file.path, position=position)
+        raise CorruptRecordError("the last batch ends beyond its file", path=file.path, position=position)
 
 
 def _contradiction(
     file: AppendFile, position: int, header: BatchHeader, expected_offset: int, limit_offset: int
 ) -> CorruptRecordError:
     return CorruptRecordError(
-        "a stored batch contradicts the one before it, or lies outside of its segment",
+        "a stored batch contradicts the one before it, or lies outside its segment",
         path=file.path,
         position=position,
         base_offset=header.base_offset,
@@ -118,11 +120,12 @@ def seek(
     limit_offset: int = MAX_OFFSET,
     proves_hole: bool = False,
 ) -> int | None:
-    """Where a walk finds the first batch that ends at or above `offset`; None where it ends without.
-    `indexed_offset` is the last offset of the batch at `position`, if an index says so. `proves_hole`: where
-    the offset lies in a hole behind a batch, that one's checksum is compared, which covers how far it goes.
+    """The position of the first batch that ends at or above `offset`; None if there is none below
+    `end_position`. `indexed_offset` is the last offset that an index gives for the batch at `position`. If
+    `proves_hole` and the offset lies in a hole, the checksum of the batch before the hole is compared too,
+    because it covers that batch's last offset.
 
-    Raises CorruptRecordError where the index is wrong, or where `walk` does, OSError.
+    Raises CorruptRecordError if the index is wrong, or as `walk` does; OSError.
     """
     begin_position, next_offset, leader_epoch = position, first_offset, NO_LEADER_EPOCH
     while position < end_position:
@@ -140,7 +143,7 @@ def seek(
         )
         position += skipped_bytes
         if skipped_bytes == 0 or skipped_bytes + HEADER_SIZE <= len(chunk):
-            # It is the one, or the kernel has stopped before it because it cannot be.
+            # This is the wanted batch, or the kernel stopped before it because its header is invalid.
             header = parse_header(chunk, skipped_bytes)
             if (
                 header.base_offset < next_offset
@@ -152,15 +155,15 @@ def seek(
                 _require_sound_before(file, begin_position, position, next_offset - 1)
             return position
     if position > end_position:
-        raise CorruptRecordError("the last batch ends behind its file", path=file.path, position=position)
+        raise CorruptRecordError("the last batch ends beyond its file", path=file.path, position=position)
     if proves_hole:
         _require_sound_before(file, begin_position, position, next_offset - 1)
     return None
 
 
 def _require_sound_before(file: AppendFile, begin_position: int, end_position: int, last_offset: int) -> None:
-    """The batch before `end_position`, which a seek from `begin_position` has passed and which ends with
-    `last_offset`, is what its checksum says. Raises CorruptRecordError."""
+    """Prove the checksum of the batch that ends at `end_position` and with `last_offset`. A seek from
+    `begin_position` has passed it. Raises CorruptRecordError."""
     if begin_position == end_position:
         return
     position = seek(file, begin_position, end_position, last_offset)
@@ -172,17 +175,16 @@ def _require_sound_before(file: AppendFile, begin_position: int, end_position: i
 
 
 def damaged_batch(path: str, position: int) -> CorruptRecordError:
-    """The error of whoever cannot go by a batch that lies there."""
+    """The error for a damaged batch that decides the result of a look-up."""
     return CorruptRecordError(
-        "a stored batch that decides what is found does not match its checksum; restore the file from a copy"
-        " and restart the server",
+        f"a stored batch that a look-up needs does not match its checksum; {RESTORE_FILE}",
         path=path,
         position=position,
     )
 
 
 def _last_offset(chunk: bytes) -> int | None:
-    """Of the batch that `chunk` begins with; None where there is no header."""
+    """The last offset of the batch at the beginning of `chunk`; None if the chunk has no whole header."""
     if len(chunk) < HEADER_SIZE:
         return None
     fields: tuple[int, ...] = _FETCH_FIELDS.unpack_from(chunk)
@@ -205,11 +207,11 @@ def valid_rows(
     *,
     is_search: bool = False,
 ) -> Iterator[ValidRows]:
-    """The batches from `position` up to the first that is not valid: torn, nonsense, altered, or with an
-    offset or leader epoch below that of the batch before it; `leader_epoch` is that of the log so far.
-    `is_search`: the first ones may be enough, so no more than a few are read at once.
+    """Yield the batches from `position` up to the first invalid one: torn, not a batch, altered, or with an
+    offset or leader epoch below that of the batch before it. `leader_epoch` is the log's newest before
+    `position`. `is_search` says that the caller may need only a few batches, so the first reads are small.
 
-    Raises OSError where the file cannot be read: that is no statement about its contents.
+    Raises OSError if the file cannot be read; that says nothing about its contents.
     """
     chunk, chunk_position = b"", position
     next_offset = first_offset
@@ -226,8 +228,8 @@ def valid_rows(
             position, next_offset = rows[-1].end_position, rows[-1].last_offset + 1
             leader_epoch = noted[-1].header.leader_epoch if noted else leader_epoch
             continue
-        # It stands before the end of the chunk or of what is valid; in the latter case there is no more to
-        # read.
+        # The walk has reached the end of the chunk or of the valid batches; in the latter case there is no
+        # more to read.
         needed_bytes = _bytes_of_batch(chunk, position - chunk_position)
         if needed_bytes <= chunk_position + len(chunk) - position or position + needed_bytes > end_position:
             return
@@ -239,7 +241,7 @@ def valid_rows(
 
 
 def _bytes_of_batch(chunk: bytes, position: int) -> int:
-    """How many bytes have to be there, so that there can be a batch at `position`."""
+    """The number of bytes from `position` on that the batch there needs; 0 if its header is invalid."""
     if len(chunk) - position < HEADER_SIZE:
         return HEADER_SIZE
     header = _header_or_none(chunk, position)
@@ -249,36 +251,40 @@ def _bytes_of_batch(chunk: bytes, position: int) -> int:
 def whole_batches(
     data: bytes, end_offset: int, first_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH
 ) -> tuple[int, int]:
-    """How much of `data`, which begins with a batch, is whole batches that end below `end_offset`, up to one
-    that is damaged; the offset behind them, -1 where there is none.
+    """The size of the whole, sound batches at the beginning of `data` that end at or below `end_offset`, and
+    the offset after them, -1 if there are none. Stops before a damaged batch.
 
-    Raises CorruptRecordError where the first one is not what its checksum says, or does not ascend from
-    `first_offset` on, or has another leader epoch than that one (NO_LEADER_EPOCH: any).
+    Raises CorruptRecordError if the first batch does not match its checksum, begins below `first_offset`, or
+    has another leader epoch than `leader_epoch` (NO_LEADER_EPOCH allows any).
     """
     position, next_offset = sound_batches(data, end_offset, first_offset, leader_epoch)
     if position:
-        # What is torn, beyond the end or damaged is told to whoever asks for that one.
+        # The read that begins with a torn or damaged batch raises the error.
         return position, next_offset
     if len(data) < _FETCH_FIELDS.size:
         return 0, -1
-    # What is sound is a kernel's; what it leaves gets a name here.
+    # The kernel has refused the first batch: find out why.
     base_offset, batch_length, epoch, magic, crc, _, last_offset_delta = _FETCH_FIELDS.unpack_from(data)
     size_bytes, next_offset = LOG_OVERHEAD + batch_length, base_offset + last_offset_delta + 1
     if magic != MAGIC or batch_length < HEADER_SIZE - LOG_OVERHEAD:
-        raise CorruptRecordError("a stored batch has no valid header", base_offset=base_offset)
+        raise CorruptRecordError(
+            f"a stored batch has no valid header; {RESTORE_FILE}", base_offset=base_offset
+        )
     if base_offset < first_offset:
         raise CorruptRecordError(
-            "a stored batch begins below the end of the one before it",
+            f"a stored batch begins below the end of the one before it; {RESTORE_FILE}",
             base_offset=base_offset,
             expected_offset=first_offset,
         )
     if size_bytes > len(data) or next_offset > end_offset:
         return 0, -1
     if crc32c(memoryview(data)[ATTRIBUTES_POSITION:size_bytes]) != crc:
-        raise CorruptRecordError("a stored batch does not match its checksum", base_offset=base_offset)
+        raise CorruptRecordError(
+            f"a stored batch does not match its checksum; {RESTORE_FILE}", base_offset=base_offset
+        )
     if leader_epoch not in (NO_LEADER_EPOCH, epoch):
         raise CorruptRecordError(
-            "a stored batch has another leader epoch than the log has there",
+            f"a stored batch has another leader epoch than the log at this offset; {RESTORE_FILE}",
             base_offset=base_offset,
             leader_epoch=epoch,
             expected_epoch=leader_epoch,

@@ -1,17 +1,18 @@
-"""One segment of a log: a file of record batches and the indexes of it.
+"""One segment of a log: a file of record batches and its indexes.
 
-The last segment of a log is active: it takes appends, and its indexes grow with it, for the most part in
-their files. Sealing it writes the rest, for good. Before a segment is sealed the index files, if there are
-any, mean nothing, and after a crash they are made again from the data for everything that was not yet
+The last segment of a log is active. It takes appends, and its indexes grow with it, for the most part in
+their files. Sealing the segment writes the rest of the indexes for good. The index files of a segment without
+a seal mean nothing, and after a crash recovery makes them again from the data for everything that was not yet
 fsynced.
 
-What an index says is compared with the data. Where it is wrong, the indexes of a sealed segment are made
-again; an active one, whose indexes are changing, is walked from its beginning until it is sealed.
+Every look-up compares the index entry with the data. If a sealed segment's index is wrong, its indexes are
+made again. The indexes of an active segment are changing; if one is wrong, searches walk the segment from its
+beginning until it is sealed.
 
 Readers see the data up to `size_bytes` and `end_offset`, which move after the bytes are in the file: a read
-beside an append sees whole batches only. A segment that is dropped is renamed at once and unlinked later, or,
-where a full disk has no room for the names, unlinked at once; a reader that has the file open finishes, one
-that comes later gets FileNotFoundError and looks at the log again.
+beside an append sees whole batches only. A dropped segment is renamed at once and unlinked later; on a full
+disk without room for the new names it is unlinked at once. A reader that has the file open finishes. A later
+reader gets FileNotFoundError and looks at the log again.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ Result = TypeVar("Result")
 
 
 class LogSegment:
-    """Changes are guarded by UnifiedLog.lock; reads are thread-safe beside them."""
+    """A segment's data file, indexes and seal. Changes are guarded by UnifiedLog.lock; reads are thread-safe
+    beside them."""
 
     __slots__ = (
         "_indexes",
@@ -85,8 +87,8 @@ class LogSegment:
         indexes: SegmentIndexes | None = None,
         seal: SegmentSeal | None = None,
     ) -> None:
-        """`extent` is the data that the segment has. `indexes` are those of an active segment. `seal` is the
-        one on disk, None if there is none."""
+        """`extent` bounds the data that the segment has. `indexes` are given for an active segment only.
+        `seal` is the one on disk, None if there is none."""
         base_offset = extent.base_offset
         self._resources = resources
         self.directory = directory
@@ -100,9 +102,9 @@ class LogSegment:
         self.has_aborted = seal is not None and seal.has_aborted
         self.written_seal = seal
         self.is_active = indexes is not None
-        # Of a sealed segment None until they are needed.
+        # None for a sealed segment until a look-up needs them.
         self._indexes = indexes
-        # Dropped, or another object has the files: a reader that is still here must not write to them.
+        # The segment is dropped, or another object has its files: late readers must not write to them.
         self._is_superseded = self.is_dropped = False
         self._max_timestamp: TimestampOffset | None = None
         if indexes is not None:
@@ -119,10 +121,11 @@ class LogSegment:
         index_interval_bytes: int,
         reserved_bytes: int = 0,
     ) -> LogSegment:
-        """A new active segment: an empty file with disk space for so many bytes. The name is not synced.
+        """Create an active segment: an empty file with `reserved_bytes` of disk space. The name is not
+        synced.
 
-        Raises OSError without a trace of it, and DataDirectoryError where that could not be achieved: the log
-        must not grow over the offset at which another process would find the segment.
+        Raises OSError with the file removed again, and DataDirectoryError if it could not be removed. The log
+        must then not grow over this offset, because another process would find the segment there.
         """
         segment = LogSegment(
             resources,
@@ -136,7 +139,7 @@ class LogSegment:
         return segment
 
     def fits(self, last_offset: int) -> bool:
-        """The offset can be written as a distance from the base."""
+        """Return whether an index entry can hold the offset as a distance from the base."""
         return last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def is_index_full(self, max_index_bytes: int) -> bool:
@@ -148,14 +151,15 @@ class LogSegment:
         return self._indexes
 
     def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
-        """Write batches whose bytes are `parts`. Visible when this returns, durable after `sync`.
+        """Write batches, whose bytes are `parts`. Readers see them when this returns; they are durable after
+        `sync`.
 
-        Raises OSError with nothing of them left in the file, and DataDirectoryError where that could not be
-        achieved: the segment must not be written to again.
+        Raises OSError with no byte of them left in the file, and DataDirectoryError if the bytes could not be
+        removed: the segment must not be written to again.
         """
         indexes = self._growing()
         assert batches
-        # Before the bytes are in the file: behind them no index could be made of it any more.
+        # Checked before the write: no index could be made of a file that holds such a batch.
         assert self.fits(batches[-1].last_offset)
         with self._resources.files.use(self.path, for_writing=True) as file:
             size_before = file.size()
@@ -178,25 +182,25 @@ class LogSegment:
         self.end_offset = batches[-1].last_offset + 1
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """The marker that was appended last aborted this transaction."""
+        """Enter the transaction that the last appended marker aborted."""
         self._growing().add_aborted(aborted)
         self.has_aborted = True
 
     def collect_aborted(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:
-        """See `TransactionIndex.collect`. Raises CorruptRecordError, OSError (FileNotFoundError where the
-        index is gone, be it with the segment)."""
+        """The aborted transactions of a range: see `TransactionIndex.collect`. Raises CorruptRecordError,
+        OSError (FileNotFoundError if the index is missing, alone or with the segment)."""
         if not self.has_aborted:
             return AbortedInRange((), is_complete=False)
         index = self.indexes().transaction_index
         found = index.collect(fetch_offset, upper_bound_offset)
         if self.is_dropped:
-            # Another one may have its names.
+            # Another segment may have its names by now.
             raise self._gone()
         return found
 
     def _repair_size(self, found_bytes: int) -> None:
-        """The file is not as long as this object knows. More: a write that was interrupted; cut it off. Less:
-        damage."""
+        """Handle a file whose size differs from `size_bytes`. A longer one ends in an interrupted write,
+        which is cut off. A shorter one is damaged: raises DataDirectoryError."""
         if found_bytes < self.size_bytes:
             raise DataDirectoryError(
                 "a log file has become shorter; find out what changed it and restart the server",
@@ -207,18 +211,18 @@ class LogSegment:
         self._cut_back(None)
 
     def _cut_back(self, failure: OSError | None) -> None:
-        """Remove what lies behind `size_bytes`, for good: a crash must not bring back what was refused."""
+        """Durably remove the bytes after `size_bytes`: a crash must not bring back a refused append."""
         try:
             self.trim(durable=True)
         except OSError as second_failure:
             raise DataDirectoryError(
-                "a failed write could not be taken back; repair the disk and restart the server",
+                "the bytes of a failed write cannot be removed; repair the disk and restart the server",
                 path=self.path,
                 reason=str(failure or second_failure),
             ) from second_failure
 
     def activate(self, indexes: SegmentIndexes, end_offset: int) -> None:
-        """Let a segment that was loaded take appends. Raises CorruptRecordError, OSError."""
+        """Let a loaded segment take appends. Raises CorruptRecordError, OSError."""
         self.written_seal = indexes.seal
         indexes.attach(self._resources.index_pages, self.directory)
         self._indexes = indexes
@@ -230,9 +234,9 @@ class LogSegment:
                 self.first_timestamp_ms = parse_header(file.read_at(0, HEADER_SIZE)).max_timestamp
 
     def resume(self) -> None:
-        """Activate the last segment of a closed log with the indexes that are in its files.
+        """Activate the last segment of a closed log with the indexes in its files.
 
-        Raises CorruptRecordError where its files do not agree with each other, OSError (FileNotFoundError).
+        Raises CorruptRecordError if its files contradict each other, OSError (FileNotFoundError).
         """
         opened, seal = self._open_indexes(), self.written_seal
         assert seal is not None
@@ -241,22 +245,22 @@ class LogSegment:
         self.activate(indexes, seal.end_offset)
 
     def truncate_to(self, size_bytes: int) -> None:
-        """Shorten a segment that is being recovered. Not synced. Raises OSError."""
+        """Shorten a segment during recovery. Not synced. Raises OSError."""
         assert not self.is_active
         if size_bytes < self.size_bytes:
             self.size_bytes = size_bytes
             self.trim()
 
     def trim(self, *, durable: bool = False) -> None:
-        """Cut off what is in the file behind `size_bytes`: disk space that the data did not need, or batches
-        that are not of the segment any more. Raises OSError."""
+        """Cut the file to `size_bytes`: removes unused reserved space, or batches that no longer belong to
+        the segment. Raises OSError."""
         with self._resources.files.use(self.path, for_writing=True) as file:
             file.truncate(self.size_bytes)
             if durable:
                 file.sync()
 
     def seal(self) -> None:
-        """Take no more appends. The indexes were saved."""
+        """Take no more appends. The caller has saved the indexes."""
         indexes = self._growing()
         self._max_timestamp = indexes.max_timestamp
         self.is_active = False
@@ -264,8 +268,8 @@ class LogSegment:
         indexes.forget_pages()
 
     def save_indexes(self) -> None:
-        """Write the index files of the active segment, which stays active, and its seal, unless they are
-        written. Not synced. Raises OSError."""
+        """Write the index files and the seal of the active segment, unless they are up to date. The segment
+        stays active. Not synced. Raises OSError."""
         indexes = self._growing()
         if indexes.seal is not None:
             return
@@ -277,7 +281,7 @@ class LogSegment:
         self.written_seal = seal
 
     def sync(self, *, with_indexes: bool) -> None:
-        """Data (and the index files, of a sealed segment) survive a power loss when this returns. Raises
+        """Make the data durable, and with `with_indexes` the index files of a sealed segment. Raises
         OSError."""
         files = self._resources.files  # The data is opened for reading, so that a shared file stays shared.
         with self.lend() as file:
@@ -290,8 +294,8 @@ class LogSegment:
                 files.forget(path)
 
     def lend(self) -> LentFile:
-        """The data file, open for reading. Raises FileNotFoundError where the segment was dropped, also where
-        another one has its name by now, OSError."""
+        """Lend the data file, open for reading. Raises OSError; FileNotFoundError if the segment was dropped,
+        even if another segment has its name by now."""
         lent = self._resources.files.use(self.path)
         if self.is_dropped:
             with lent:
@@ -302,30 +306,32 @@ class LogSegment:
         return FileNotFoundError(ENOENT, "the segment was dropped", self.path)
 
     def supersede(self) -> None:
-        """The files are about to be another segment's: nobody writes to them for this one from now on."""
+        """Stop this object's writes: its files are about to belong to another segment."""
         with self._resources.index_pages.rebuild_lock:
             self._is_superseded = True
 
     def let_go(self) -> None:
-        """The files are elsewhere: nobody reads or writes them for this object from now on."""
+        """Stop this object's reads and writes: its files are elsewhere."""
         self._is_superseded = self.is_dropped = True
         self.close()
 
     def position_of(self, offset: int) -> int | None:
-        """Where the first batch that ends at or above `offset` begins; None where the segment has none.
+        """The position of the first batch that ends at or above `offset`; None if the segment has none.
 
-        Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped).
+        Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped).
         """
         return self._search(position_of, offset)
 
     def proven_position_of(self, offset: int) -> int | None:
-        """The same; if the offset lies in a hole, the batch before it was proven not to reach there."""
+        """`position_of`, with proof: if the offset lies in a hole, the checksum of the batch before it is
+        compared."""
         return self._search(proven_position_of, offset)
 
     def _search(
         self, search: Callable[[AppendFile, SegmentExtent, SegmentIndexes | None, int], Result], wanted: int
     ) -> Result:
-        """What is found by the indexes; where these are wrong, by what becomes of them."""
+        """Search by the indexes. If they are wrong, search again: by new ones, or by a walk if the segment is
+        active."""
         indexes = self._indexes or self.indexes()
         with self.lend() as file:
             try:
@@ -335,10 +341,10 @@ class LogSegment:
                 return search(file, self._extent, made_again, wanted)
 
     def read(self, position: int, max_bytes: int, bounds: ReadBounds, *, min_one: bool) -> BatchRead:
-        """Whole batches from `position`, where one begins; see `read_batches`.
+        """Read whole batches from `position`, where one begins; see `read_batches`.
 
-        At most `max_bytes`, except for a first batch that is larger, if `min_one`. Checksums are compared.
-        Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped).
+        At most `max_bytes`; with `min_one` the first batch may be larger. Compares checksums. Raises
+        CorruptRecordError, OSError (FileNotFoundError if the segment was dropped).
         """
         available_bytes = self.size_bytes - position
         size_bytes = max(0, min(max_bytes, available_bytes))
@@ -349,7 +355,8 @@ class LogSegment:
             return read_batches(file, position, size_bytes, available_bytes, first_max_bytes, bounds)
 
     def _whole_size(self, position: int, size_bytes: int) -> int:
-        """See `OffsetIndex.whole_size`: a hint, so an index that is wrong is left to those who need it."""
+        """`OffsetIndex.whole_size`, which is only a hint. So a damaged index is no failure here; the searches
+        that depend on it repair it."""
         try:
             indexes = self._indexes or self.indexes()
             return indexes.offset_index.whole_size(position, size_bytes)
@@ -357,34 +364,35 @@ class LogSegment:
             return size_bytes
 
     def read_bytes(self, position: int, size: int) -> bytes:
-        """At most `size` bytes of the file, as they are. Raises OSError."""
+        """Read at most `size` bytes of the data. Raises OSError."""
         with self.lend() as file:
             return file.read_at(position, max(0, min(size, self.size_bytes - position)))
 
     def batches(self, position: int = 0) -> Iterator[LocatedBatch]:
-        """The batches from that one on that begins at `position`. The file stays lent until the iterator
+        """Yield the batches from `position`, where one begins. The file stays lent until the iterator
         ends."""
         with self.lend() as file:
             yield from self._extent.walk(file, position)
 
     @property
     def _extent(self) -> SegmentExtent:
-        # Where a segment ends that grows, or was not loaded yet, nobody knows.
+        # The end of a segment that grows, or was not loaded yet, is unknown.
         is_settled = not self.is_active and self.end_offset > self.base_offset
         limit_offset = self.end_offset if is_settled else MAX_OFFSET
         return SegmentExtent(self.base_offset, limit_offset, self.size_bytes)
 
     def rows_since(self, timestamp_ms: int) -> Iterator[BatchRow]:
-        """The batches from some point on, before which no record is as new as `timestamp_ms`. Checksums are
-        compared: raises CorruptRecordError at the first batch that is damaged, OSError."""
+        """Yield batches from a position before which every record is older than `timestamp_ms`. Compares
+        checksums: raises CorruptRecordError at the first damaged batch; OSError."""
         position = self._search(position_since, timestamp_ms)
         with self.lend() as file:
             for rows in self._extent.rows(file, position, is_search=True):
                 yield from rows
 
     def max_timestamp(self) -> TimestampOffset:
-        """The highest timestamp with the last offset of the first batch that has it: as the index file and
-        the headers agree, or else as checksums prove. Raises CorruptRecordError, OSError."""
+        """The highest timestamp, with the last offset of the first batch that has it. The index file and the
+        headers agree on it; if they do not, it is taken from batches with true checksums. Raises
+        CorruptRecordError, OSError."""
         if self.is_active:
             return self.indexes().max_timestamp
         if self._max_timestamp is None:
@@ -397,7 +405,8 @@ class LogSegment:
         return self._max_timestamp
 
     def _is_max_timestamp(self, claimed: TimestampOffset) -> bool:
-        """The batch is there, and none behind it is newer; the index vouches for those before it."""
+        """Return whether the claimed batch has this timestamp and no later batch has a higher one. The index
+        vouches for the earlier batches."""
         try:
             since = self.batches(self._search(position_since, claimed.timestamp_ms + 1))
             newest = max((located.header.max_timestamp for located in since), default=NO_TIMESTAMP)
@@ -406,12 +415,13 @@ class LogSegment:
         return newest == claimed.timestamp_ms
 
     def prove_max_timestamp(self) -> None:
-        """Compare the checksums of the batch that has it and of all behind: who deletes by it needs more than
-        two files that agree. Raises CorruptRecordError, OSError."""
+        """Compare the checksums of the batch with the highest timestamp and of all batches after it. A
+        deletion by time needs this proof; two files that agree are not enough. Raises CorruptRecordError,
+        OSError."""
         deque(self.rows_since(self.max_timestamp().timestamp_ms + 1), maxlen=0)
 
     def indexes(self) -> SegmentIndexes:
-        """Those of the active segment, which grow; of a sealed one those of its files. Raises
+        """The growing indexes of an active segment, or those in the files of a sealed one. Raises
         CorruptRecordError, OSError."""
         indexes = self._indexes
         if indexes is not None:
@@ -431,8 +441,8 @@ class LogSegment:
         )
 
     def rebuild_indexes(self, damaged: SegmentIndexes | None) -> SegmentIndexes:
-        """Make the indexes of a sealed segment again, unless somebody has done so since they were found to be
-        `damaged`, or missing. Raises CorruptRecordError, OSError."""
+        """Make the indexes of a sealed segment again, unless another thread has replaced `damaged` meanwhile.
+        `damaged` is None if they were missing. Raises CorruptRecordError, OSError."""
         assert not self.is_active
         with self._resources.index_pages.rebuild_lock:
             indexes = self._indexes
@@ -444,14 +454,15 @@ class LogSegment:
                     interval_bytes=self.index_interval_bytes,
                     aborted=IndexSeal() if self.written_seal is None else self.written_seal.transaction_index,
                     replaces_files=not self._is_superseded,
-                    # What there is may lead to batches behind the damage; without any, those before it count.
+                    # Existing indexes may lead to batches after the damage. Without any, the batches before
+                    # it are enough.
                     may_end=indexes is None,
                 )
                 self.written_seal = indexes.seal or self.written_seal
             return indexes
 
     def before(self, offset: int) -> LogSegment:
-        """The segment as it will be, active, once the batches that end at or above `offset` are gone.
+        """The segment as it will be, active, without the batches that end at or above `offset`.
 
         The file is not touched yet: `trim` follows. Raises CorruptRecordError, OSError.
         """
@@ -472,21 +483,21 @@ class LogSegment:
         return kept
 
     def cut_indexes(self) -> None:
-        """Remove from the index files what `trim` has removed from the data. Raises OSError."""
+        """Remove from the index files the entries of the batches that `trim` has removed. Raises OSError."""
         self._growing().cut_files()
 
     def close(self) -> None:
-        """Let go of the files and of what was read of them."""
+        """Close the files and drop their pages from memory."""
         if self._indexes is not None:
             self._indexes.forget_pages()
         self._resources.forget(self.directory, self.base_offset)
 
     def mark_deleted(self) -> None:
-        """Rename the files, data first: whoever loads the directory finds no log then; see `put_aside`. Not
-        synced. Raises OSError: index files are left if `is_dropped`; else nothing has changed."""
+        """Rename the files, data first, so that a loader of the directory finds no log; see `put_aside`. Not
+        synced. Raises OSError: if `is_dropped`, index files are left; otherwise nothing has changed."""
         self._is_superseded = True
         put_aside(self._resources.filesystem, self.path)
-        # Before another segment can have the name: what is found there is not this one's any more.
+        # Set before another segment can take the name: a file found there later is not this segment's.
         self.is_dropped = True
         try:
             put_indexes_aside(self._resources.filesystem, self.directory, self.base_offset)
@@ -494,11 +505,11 @@ class LogSegment:
             self.close()
 
     def unlink_deleted(self) -> None:
-        """Unlink what `mark_deleted` renamed; missing files are fine. Raises OSError."""
+        """Unlink the files that `mark_deleted` renamed; missing files are fine. Raises OSError."""
         unlink_segment(self._resources.filesystem, self.directory, self.base_offset, DELETED_SUFFIX)
 
     def check(self) -> None:
-        """Walk the segment and prove sizes, order and indexes. Raises CorruptRecordError, OSError."""
+        """Walk the segment and prove its sizes, order and indexes. Raises CorruptRecordError, OSError."""
         assert self.base_offset <= self.end_offset
         with self.lend() as file:
             assert file.size() >= self.size_bytes
@@ -507,7 +518,8 @@ class LogSegment:
         assert proven.size_bytes == self.size_bytes
         assert proven.end_offset <= self.end_offset
         assert self.fits(proven.end_offset - 1)
-        # The file of an index may be damaged; whoever meets that makes it again, and so does this.
+        # A damaged index file is no defect: every user of the indexes makes them again, and so does this
+        # check.
         make_again = None if self.is_active else self.rebuild_indexes
         proven.check_indexes(self.indexes(), self.end_offset, make_again)
         assert self.max_timestamp() == proven.max_timestamp

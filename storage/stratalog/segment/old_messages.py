@@ -1,18 +1,20 @@
-"""Messages of the formats before batches, in a log that a broker wrote.
+"""Finds messages of the formats before batches in a log that a broker wrote.
 
-Where a topic's format was lowered for a while, they lie between batches. Nothing here reads them; so they
-must not be taken for the torn end of a log, which is cut off. One message, big-endian, in versions 0 and 1::
+If a topic's format was lowered for a while, such messages lie between batches. This project does not read
+them. It must not mistake them for the torn end of a log either, which recovery cuts off. One message,
+big-endian, in versions 0 and 1::
 
     offset      int64
     size        int32    bytes that follow this field
     crc         uint32   CRC-32 (not CRC-32C) of everything from magic to the end
-    magic       int8     0 or 1, where a batch has its own
+    magic       int8     0 or 1, at the place of a batch's magic
     attributes  int8
     timestamp   int64    version 1 only
     key, value  int32 length (-1: null) and bytes, each
 
-Bytes of another kind hardly match that checksum: what does is a message. Where a file begins with a frame
-that can be one, this is not asked for: then the whole file is of that format, and its first message damaged.
+Other bytes hardly ever match that checksum, so bytes that do are a message. At the beginning of a file a
+frame with a plausible header is enough: the whole file is then of that format, and its first message is
+damaged.
 """
 
 from __future__ import annotations
@@ -33,9 +35,8 @@ _CHUNK_BYTES = 1 << 20
 
 
 def require_no_old_message(file: AppendFile, position: int, end_position: int, least_offset: int) -> None:
-    """Raises UnsupportedOperationError where a message of such a format, and of an offset that is not below
-    `least_offset`, lies at `position` of the file's bytes below `end_position`; OSError.
-    """
+    """Raise UnsupportedOperationError if an old message with an offset of at least `least_offset` lies at
+    `position` and ends by `end_position`. Raises OSError."""
     if end_position - position <= MAGIC_POSITION:
         return
     fields = file.read_at(position, _FIELDS.size)
@@ -52,8 +53,8 @@ def require_no_old_message(file: AppendFile, position: int, end_position: int, l
         return
     if position == 0 or _crc32(file, position + MAGIC_POSITION, end) == crc:
         raise UnsupportedOperationError(
-            "the log holds messages of a format older than version 2; let a client copy the topic to a new"
-            " one, and import that",
+            "the log holds messages of a format older than version 2; copy the topic to a new one with a"
+            " client, and import the new one",
             path=file.path,
             position=position,
             offset=offset,

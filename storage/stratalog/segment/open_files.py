@@ -1,9 +1,9 @@
-"""The files that are open: as few as allowed, shared by everybody who reads them.
+"""The open files of all logs: a bounded number, shared by all readers.
 
-Thousands of partitions with many segments each would need more descriptors than a process has. So nobody
-keeps a file open: `use` lends it for one operation, and the one that was not used for longest is closed when
-there are too many. A file that is lent stays open until it is given back, whatever happens to its name in
-between. One that is lent for writing has no other name: see `own_file`.
+Thousands of partitions with many segments each would need more descriptors than a process has. So no object
+keeps a file open. `use` lends it for one operation; if too many files are open, the one that was idle for
+longest is closed. A lent file stays open until its last user returns it, even if its name changes meanwhile.
+A file that is lent for writing has no other name: see `own_file`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _MAX_OPEN = 16 * 1024
 
 
 def max_open_below(open_file_limit: int) -> int:
-    """How many files to keep open in a process that may open so many: half, the rest is for sockets and for
-    files in use beyond the bound; and no more than are worth their memory."""
+    """The number of files to keep open in a process with this limit: half of it, because sockets and files in
+    use beyond the bound need the rest; and never more than are worth their memory."""
     return max(1, min(_MAX_OPEN, open_file_limit // 2))
 
 
 class LentFile:
-    """An open file and how many use it. Guarded by `OpenFiles`; a context manager that gives itself back."""
+    """An open file and the number of its users. A context manager that returns the file at its end. Guarded
+    by `OpenFiles.guard`."""
 
     __slots__ = ("_owner", "file", "is_forgotten", "is_writable", "user_count")
 
@@ -61,13 +62,13 @@ class OpenFiles:
         self._files: OrderedDict[str, LentFile] = OrderedDict()
 
     def use(self, path: str, *, for_writing: bool = False) -> LentFile:
-        """Lend the file: `with files.use(path) as file`. If for writing, it is created where it is missing,
-        and made the log's own where it has another name, too.
+        """Lend the file: `with files.use(path) as file`. For writing, a missing file is created, and a file
+        that has a second name is first replaced by a copy of its own.
 
         Raises FileNotFoundError for reading, OSError.
         """
         if for_writing and not self._is_writable(path):
-            # Outside of the guard: a large file may have to be copied. A path has one writer at a time.
+            # Outside the guard, because it may copy a large file. A path has one writer at a time.
             own_file(self.filesystem, path)
         with self.guard:
             lent = self._files.get(path)
@@ -78,20 +79,20 @@ class OpenFiles:
             return lent
 
     def settle_idle(self, lent: LentFile) -> None:
-        """Nobody uses the file now. `guard` is held."""
+        """Close a file that has lost its last user, if it was forgotten or too many are open. The caller
+        holds `guard`."""
         if lent.is_forgotten:
             _close(lent)
         elif len(self._files) > self._max_open:
             self._forget(lent.file.path)
 
     def forget(self, path: str) -> None:
-        """Close the file, or let its last user close it. For a file whose name is about to change or to
-        go."""
+        """Close the file, or let its last user close it. Call this before its name changes or goes."""
         with self.guard:
             self._forget(path)
 
     def forget_below(self, directory: str) -> None:
-        """The same for all files in a directory."""
+        """Forget all files in a directory."""
         with self.guard:
             for path in [path for path in self._files if path.startswith(directory + "/")]:
                 self._forget(path)
@@ -106,7 +107,7 @@ class OpenFiles:
         return len(self._files)
 
     def check(self) -> None:
-        """Invariant: what is forgotten is not in the set, and only files in use exceed the bound."""
+        """Invariants: the set has no forgotten file, and exceeds the bound only with files in use."""
         with self.guard:
             assert not any(lent.is_forgotten for lent in self._files.values())
             idle_count = sum(lent.user_count == 0 for lent in self._files.values())
@@ -127,9 +128,9 @@ class OpenFiles:
         return lent
 
     def _close_idle(self, keep: str) -> None:
-        """Close those that were idle for longest, until the bound holds; files in use stay."""
+        """Close the files that were idle for longest, until the bound holds; files in use stay."""
         while len(self._files) > self._max_open:
-            # Not a list of all: almost always the first one is idle.
+            # No list: almost always the first file is idle.
             idle = (path for path, lent in self._files.items() if lent.user_count == 0 and path != keep)
             path = next(idle, None)
             if path is None:
@@ -148,6 +149,6 @@ def _close(lent: LentFile) -> None:
     try:
         lent.file.close()
     except OSError:
-        # The descriptor is gone all the same. What was promised to be durable was synced, and failed there if
-        # at all.
+        # The descriptor is closed all the same. Data that must be durable was synced before, which reports
+        # its own failure.
         pass

@@ -1,11 +1,11 @@
-"""A log file that another directory shares, made the log's own before it is changed.
+"""Gives a log its own copy of a file that it shares with another directory, before the file changes.
 
-An import gives the sealed segments of a broker a second name instead of a copy. As long as nothing is written
-there is nothing to lose; whoever cuts or appends to such a file would do it to the broker's as well. So every
-way to a file that may be written leads through `own_file`.
+An import gives the sealed segments of a broker a second name instead of a copy. That is safe until a write: a
+cut or an append would change the broker's file too. So every file that is opened for writing goes through
+`own_file`.
 
-The copy is made as `.cleaned`, which means nothing to whoever loads the directory, and takes the name when
-it is durable. A crash leaves the shared file or the copy, with the same bytes.
+The copy is written as `.cleaned`, which a loader of the directory ignores, and takes the name once it is
+durable. After a crash the name has the shared file or the copy, with the same bytes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from stratalog.segment.file_names import CLEANED_SUFFIX
 
 
 def own_file(filesystem: FileSystem, path: str) -> None:
-    """Let `path` be a file without another name; nothing happens where it is, or where there is none.
+    """Replace `path` by a copy that has no other name. Does nothing if the file has no other name already, or
+    is missing.
 
-    Durable when it returns, the name included. One caller at a time for one path; who has the file open keeps
-    the shared one. Raises OSError, with the shared file in place.
+    The copy and its name are durable when this returns. One caller at a time for one path; a reader that has
+    the file open keeps the shared one. Raises OSError, with the shared file in place.
     """
     try:
         if filesystem.link_count(path) == 1:
@@ -29,7 +30,7 @@ def own_file(filesystem: FileSystem, path: str) -> None:
         return
     copy_path = path + CLEANED_SUFFIX
     if filesystem.exists(copy_path):
-        # Of an attempt that failed: it need not be all of the file.
+        # A failed attempt left it, perhaps incomplete.
         filesystem.unlink(copy_path)
     filesystem.copy_file(path, copy_path)
     file = filesystem.open_append(copy_path)

@@ -1,4 +1,4 @@
-"""The batches of a segment, all of them looked at, as what its indexes are compared with by a check."""
+"""The batches of a segment with true checksums, for a check of its indexes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOff
 
 
 class ProvenBatches(NamedTuple):
-    """Batches in the order of their offsets."""
+    """All batches of a segment, in the order of their offsets."""
 
     last_offsets: Mapping[int, int]
-    """By position."""
+    """Last offset of each batch, by its position."""
     size_bytes: int
     end_offset: int
     max_timestamp: TimestampOffset
 
     @staticmethod
     def of(runs: Iterable[list[BatchRow]], base_offset: int) -> ProvenBatches:
-        """`runs` of batches whose checksums were compared. Raises what the iterable does."""
+        """Collect `runs` of batches whose checksums were compared. Raises the errors of the iterable."""
         size_bytes, end_offset, max_timestamp = 0, base_offset, NO_TIMESTAMP_OFFSET
         last_offsets: dict[int, int] = {}
         for row in chain.from_iterable(runs):
@@ -40,8 +40,11 @@ class ProvenBatches(NamedTuple):
         end_offset: int,
         make_again: Callable[[SegmentIndexes], SegmentIndexes] | None,
     ) -> None:
-        """`end_offset`: of the segment. Raises CorruptRecordError where an entry is not of these batches, or
-        an index does not ascend, also once they were made again, if they can be; OSError."""
+        """Compare the indexes of the segment, which ends at `end_offset`, with its batches. If they are wrong
+        and `make_again` is given, rebuild them with it and compare again.
+
+        Raises CorruptRecordError if an entry belongs to no batch, or an index does not ascend; OSError.
+        """
         try:
             self._check_indexes(indexes, end_offset)
         except CorruptRecordError:

@@ -1,12 +1,12 @@
-"""A copy of a segment in another directory, made while the segment may still grow.
+"""Copies a segment into another directory while the segment may still grow.
 
-What is read is proved before it is written: whole batches with true checksums, whose offsets and leader
-epochs ascend. The two indexes that lead to them are made from the batches, as an append makes them, so damage
-to an index is not copied; the entries of aborted transactions, which do not follow from one segment, are
-taken over from its index.
+The copy proves the data before it writes them: whole batches with true checksums, whose offsets and leader
+epochs ascend. It makes the offset and time indexes from the batches, as an append does, so it copies no
+damage of an index. The entries of aborted transactions do not follow from one segment; the copy takes them
+from the source's index.
 
-Nothing of the copy counts before all of it is durable and its directory has a partition's name: a failure
-needs no clean-up here.
+The copy counts only when all of it is durable and its directory has a partition's name, so a failure needs no
+clean-up here.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from stratalog.segment.segment_seal import SegmentSeal
 
 
 class ProvenRun(NamedTuple):
-    """Whole batches that follow on what is copied; none where the segment has no more."""
+    """Proven batches that continue the copy; empty if the source has no more."""
 
     data: bytes
     rows: list[BatchRow]
     leader_epoch: int
-    """Of the last one."""
+    """The leader epoch of the last batch."""
 
 
 class SegmentCopy:
-    """Used by one thread; the source may be appended to, sealed and dropped meanwhile."""
+    """A copy that grows. One thread uses it; the source may be appended to, sealed and dropped meanwhile."""
 
     def __init__(
         self, resources: SegmentResources, source: LogSegment, directory: str, leader_epoch: int
     ) -> None:
-        """An empty file in `directory`. `leader_epoch`: of the batch before the segment. Raises OSError."""
+        """Create an empty file in `directory`. `leader_epoch` is that of the batch before the segment. Raises
+        OSError."""
         self.source = source
         self.base_offset = source.base_offset
         self.size_bytes = 0
         self.end_offset = source.base_offset
         self.leader_epoch = leader_epoch
-        """Of the last batch so far."""
+        """The leader epoch of the last batch copied so far."""
         self.is_sealed = False
-        """The copy is complete, with its indexes, and durable but for the names."""
+        """The copy is complete with its indexes, and durable except for the names."""
         self.is_synced = False
-        """The data are durable as far as they were copied."""
+        """The data copied so far are durable."""
         self._resources = resources
         self._directory = directory
         self._path = segment_path(directory, self.base_offset, LOG_SUFFIX)
@@ -66,10 +67,11 @@ class SegmentCopy:
         return self.source.size_bytes - self.size_bytes
 
     def next_run(self, max_bytes: int) -> ProvenRun:
-        """What to `write` next: at most `max_bytes`, except for a first batch that is larger.
+        """Read and prove the batches to `write` next: at most `max_bytes`, except for a first batch that is
+        larger.
 
-        Raises CorruptRecordError where the source is damaged, OSError of its disk (FileNotFoundError where it
-        was dropped).
+        Raises CorruptRecordError if the source is damaged, OSError of the source's disk (FileNotFoundError if
+        the source was dropped).
         """
         available_bytes = self.remaining_bytes
         if available_bytes == 0:
@@ -81,15 +83,15 @@ class SegmentCopy:
         rows, leader_epoch = self._prove(data)
         if not rows:
             raise CorruptRecordError(
-                "a stored batch is torn, contradicts the one before it or does not match its checksum;"
-                " restore the log's files before they are moved",
+                "a stored batch is torn, contradicts the batch before it or does not match its checksum;"
+                " restore the log's files from a copy before you move them",
                 path=self.source.path,
                 position=self.size_bytes,
             )
         return ProvenRun(data[: rows[-1].end_position - self.size_bytes], rows, leader_epoch)
 
     def _prove(self, data: bytes) -> tuple[list[BatchRow], int]:
-        """The sound batches that `data` begins with, and the leader epoch of the last."""
+        """The sound batches at the beginning of `data`, and the leader epoch of the last."""
         proven: list[BatchRow] = []
         position, next_offset, leader_epoch = 0, self.end_offset, self.leader_epoch
         while rows := walk_batches(data, position, self.size_bytes, next_offset, leader_epoch):
@@ -101,7 +103,7 @@ class SegmentCopy:
         return proven, leader_epoch
 
     def write(self, run: ProvenRun) -> None:
-        """Not synced. Raises OSError."""
+        """Append the run to the copy and its indexes. Not synced. Raises OSError."""
         if not run.rows:
             return
         indexes = self._growing()
@@ -116,10 +118,10 @@ class SegmentCopy:
         self.is_synced = False
 
     def new_aborted(self) -> list[AbortedTransaction]:
-        """The entries of the source's index of aborted transactions that the copy has not.
+        """The entries of the source's transaction index that the copy lacks.
 
-        Raises CorruptRecordError, OSError (FileNotFoundError where the source was dropped, or its index is
-        gone).
+        Raises CorruptRecordError, OSError (FileNotFoundError if the source was dropped or its index is
+        missing).
         """
         if not self.source.has_aborted:
             return []
@@ -131,15 +133,16 @@ class SegmentCopy:
             self._growing().add_aborted(entry)
 
     def sync(self) -> None:
-        """The data survive a power loss when this returns; the name does not. Raises OSError."""
+        """Make the data durable; the name is not. Raises OSError."""
         if not self.is_synced:
             with self._resources.files.use(self._path, for_writing=True) as file:
                 file.sync()
             self.is_synced = True
 
     def seal(self, modified_ms: int) -> None:
-        """All of a sealed source is copied, aborted transactions included: write the indexes. Durable but for
-        the names when it returns. `modified_ms`: when the source's file was written. Raises OSError."""
+        """Write the indexes, once all of a sealed source is copied, aborted transactions included. The files
+        are durable when this returns, their names are not. `modified_ms` is the time of the last write to the
+        source's file. Raises OSError."""
         assert not self.source.is_active
         assert self.size_bytes == self.source.size_bytes
         self._resources.filesystem.set_modified_ms(self._path, modified_ms)
@@ -150,13 +153,13 @@ class SegmentCopy:
         segment.sync(with_indexes=True)
         segment.close()
         self._indexes = None
-        # Behind the last batch there may be a hole, up to the next segment.
+        # A hole may follow the last batch, up to the next segment.
         self.end_offset = self.source.end_offset
         self.is_sealed = self.is_synced = True
 
     def segment(self, directory: str) -> LogSegment:
-        """The copy as a segment of the log in `directory`, where its files are by now; the one that still
-        grows as the active one."""
+        """The copy as a segment of the log in `directory`, where its files are by now. It is active if the
+        copy is not sealed."""
         segment = LogSegment(
             self._resources,
             directory,
@@ -170,7 +173,7 @@ class SegmentCopy:
         return segment
 
     def discard(self) -> None:
-        """The source was dropped: unlink the copy. Not synced. Raises OSError."""
+        """Unlink the copy of a dropped source. Not synced. Raises OSError."""
         filesystem = self._resources.filesystem
         for suffix in SEGMENT_SUFFIXES:
             path = segment_path(self._directory, self.base_offset, suffix)

@@ -1,4 +1,4 @@
-"""How far a segment goes: what a walk over its batches holds them against."""
+"""The bounds of a segment, which its batches must keep."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class SegmentExtent(NamedTuple):
     size_bytes: int
 
     def walk(self, file: AppendFile, position: int = 0) -> Iterator[LocatedBatch]:
-        """The batches from the one on that begins at `position`. Raises as `batch_walk.walk` does."""
+        """Yield the batches from `position`, where one begins. Raises as `batch_walk.walk` does."""
         return walk(file, position, self.size_bytes, self.base_offset, self.limit_offset)
 
     def rows(
         self, file: AppendFile, position: int = 0, *, is_search: bool = False
     ) -> Iterator[list[BatchRow]]:
-        """The same batches, of which each one's checksum was compared. `is_search`: see
+        """Yield the batches from `position`, after comparing their checksums. `is_search`: see
         `batch_walk.valid_rows`.
 
-        Raises CorruptRecordError behind those before the first that is not what its checksum says, or
-        contradicts the one before it, or lies outside of the segment; OSError.
+        Raises CorruptRecordError, after the sound batches, at the first that does not match its checksum,
+        contradicts the batch before it or lies outside the segment; OSError.
         """
         for rows, _ in valid_rows(
             file, self.size_bytes, self.base_offset, NO_LEADER_EPOCH, position, is_search=is_search
@@ -50,7 +50,7 @@ class SegmentExtent(NamedTuple):
         *,
         proves_hole: bool = False,
     ) -> int | None:
-        """Where that walk finds the first batch that ends at or above `offset`; see `batch_walk.seek`."""
+        """The position of the first batch that ends at or above `offset`; see `batch_walk.seek`."""
         return seek(
             file,
             position,

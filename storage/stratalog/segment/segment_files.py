@@ -1,10 +1,10 @@
-"""The files of a segment as one: what changes their state changes the name of each.
+"""Creates, renames and unlinks the files of a segment together.
 
-The data goes first, because it is what makes the others mean anything: whoever loads a directory in between
-finds index files without a log, which are nobody's.
+The data file changes first, because the others mean nothing without it: a process that loads the directory in
+between finds index files without a log, and ignores them.
 
-A directory may need space for a new name, so a full disk may refuse to rename what is dropped. Then it is
-unlinked: that takes no space, and whoever has the file open can finish as well.
+A directory may need space for a new name, so a full disk may refuse to rename the files of a dropped segment.
+They are then unlinked, which takes no space; readers that have them open can still finish.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from stratalog.segment.segment_resources import SegmentResources
 
 
 def rename_segment(filesystem: FileSystem, directory: str, base_offset: int, old: str, new: str) -> None:
-    """Give the files that there are in state `old` (".swap", "" for a live segment) the names of state `new`.
-    Not synced. Raises OSError."""
+    """Rename the segment's files from state `old` to state `new`, such as ".swap" or "" (live). Not synced.
+    Raises OSError."""
     for suffix in SEGMENT_SUFFIXES:
         path = segment_path(directory, base_offset, suffix)
         if filesystem.exists(path + old):
@@ -28,8 +28,8 @@ def rename_segment(filesystem: FileSystem, directory: str, base_offset: int, old
 
 
 def put_aside(filesystem: FileSystem, path: str) -> None:
-    """Let a file, if it is there, be one of a dropped segment: `.deleted`, or, on a full disk, gone. Not
-    synced. Raises OSError: it is there as it was, unless the disk has failed."""
+    """Rename a dropped file to `.deleted`, or unlink it if the disk is full; a missing file is fine. Not
+    synced. Raises OSError; the file is then unchanged, unless the disk has failed."""
     if not filesystem.exists(path):
         return
     try:
@@ -41,7 +41,7 @@ def put_aside(filesystem: FileSystem, path: str) -> None:
 
 
 def put_indexes_aside(filesystem: FileSystem, directory: str, base_offset: int) -> None:
-    """The same for the index files that there are. Raises OSError, the first, when all were tried."""
+    """Put the segment's index files aside, all of them even if one fails. Raises OSError, the first one."""
     failures: list[OSError] = []
     for suffix in INDEX_SUFFIXES:
         try:
@@ -53,16 +53,16 @@ def put_indexes_aside(filesystem: FileSystem, directory: str, base_offset: int) 
 
 
 def unlink_segment(filesystem: FileSystem, directory: str, base_offset: int, state: str) -> None:
-    """Unlink the files that there are in that state. Not synced. Raises OSError."""
+    """Unlink the segment's files in that state; missing files are fine. Not synced. Raises OSError."""
     for suffix in SEGMENT_SUFFIXES:
         with suppress(FileNotFoundError):
             filesystem.unlink(segment_path(directory, base_offset, suffix) + state)
 
 
 def make_data_file(resources: SegmentResources, path: str, reserved_bytes: int) -> None:
-    """Make the empty data file of a new segment, with disk space for so many bytes. Not synced.
+    """Create the empty data file of a new segment with `reserved_bytes` of disk space. Not synced.
 
-    Raises OSError without a trace of it, and DataDirectoryError where that could not be achieved.
+    Raises OSError with the file removed again, and DataDirectoryError if it could not be removed.
     """
     try:
         with resources.files.use(path, for_writing=True) as file:
@@ -75,8 +75,8 @@ def make_data_file(resources: SegmentResources, path: str, reserved_bytes: int) 
 
 
 def _take_back_file(files: OpenFiles, path: str, failure: OSError) -> None:
-    """Remove the data file of a segment that could not be created. Raises DataDirectoryError where that could
-    not be done either."""
+    """Remove the data file of a segment that could not be created. Raises DataDirectoryError if that fails
+    too."""
     files.forget(path)
     try:
         files.filesystem.unlink(path)
@@ -84,7 +84,8 @@ def _take_back_file(files: OpenFiles, path: str, failure: OSError) -> None:
         pass
     except OSError as second_failure:
         raise DataDirectoryError(
-            "a new segment could not be taken back; repair the disk and restart the server",
+            "the file of a segment that could not be created cannot be removed; repair the disk and restart"
+            " the server",
             path=path,
             reason=str(failure),
         ) from second_failure

@@ -1,4 +1,4 @@
-"""What the segments of all logs share."""
+"""Resources that the segments of all logs share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratalog.segment.preallocation import Preallocation
 
 
 class SegmentResources(NamedTuple):
-    """Of all log directories of a manager. Each part is thread-safe."""
+    """Files and caches for all log directories of a manager. Each part is thread-safe."""
 
     filesystem: FileSystem
     files: OpenFiles
@@ -26,11 +26,11 @@ class SegmentResources(NamedTuple):
         max_open_files: int = DEFAULT_MAX_OPEN,
         index_cache_bytes: int = DEFAULT_MAX_BYTES,
     ) -> SegmentResources:
-        """New ones. Pages are read from the files that all others use."""
+        """Create them. The index cache reads its pages through the same set of open files."""
         files = OpenFiles(filesystem, max_open_files)
         return SegmentResources(filesystem, files, IndexPageCache(files, index_cache_bytes), Preallocation())
 
     def forget(self, directory: str, base_offset: int) -> None:
-        """Let go of the files of that segment that are open."""
+        """Close the open files of that segment."""
         for suffix in SEGMENT_SUFFIXES:
             self.files.forget(segment_path(directory, base_offset, suffix))

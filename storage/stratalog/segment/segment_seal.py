@@ -1,29 +1,29 @@
 """The seal of a segment: a file beside it that proves its indexes.
 
-Kafka's index files have no checksums. A damaged entry of the offset index shows at the batch that it leads
-to, but a transaction index that lets its transaction begin too late would let aborted records be read as
-committed, and only a walk over all of the log could show it. So the process that seals a segment, or closes
+Kafka's index files have no checksums. A damaged entry of the offset index shows at the batch that it points
+at. A damaged transaction index is worse: if it lets a transaction begin too late, readers see aborted records
+as committed, and only a walk over the whole log could show it. So the process that seals a segment, or closes
 the log, writes the sizes and checksums of all that it has written::
 
     version             int16   1
-    crc                 uint32  CRC-32C of the bytes behind it
+    crc                 uint32  CRC-32C of the bytes after it
     log_size_bytes      int64   size of the .log file
-    end_offset          int64   behind the last batch; the base offset where there is none
+    end_offset          int64   offset after the last batch; the base offset if there is none
     offset_index_bytes  int64   size of the .index file
     time_index_bytes    int64   size of the .timeindex file
     aborted_bytes       int64   size of the .txnindex file, 0 if there is none
     page_crcs           uint32  CRC-32C of each page of the three files, in this order
 
 A page of an index has as many whole entries as fit into 4096 bytes. Checksums by page let a look-up prove the
-page that it reads, whenever it reads it, without a look at the rest of the file.
+page that it reads, whenever it reads it, without reading the rest of the file.
 
-The size of the log is in the seal because logs are only ever appended to: a seal that is older than the data,
-or came back from another time together with an index, shows by it.
+Each append changes the size of the log. So the size in the seal shows a seal that is older than the data, or
+that was put back together with an index of another time.
 
-Crash: the seal is written behind the indexes, and synced with them. A segment without a sound seal is walked
-by recovery, which makes the indexes again. Only a segment that has aborted transactions needs its seal before
-the next segment may exist: see `local_log`. A broker passes the file over, and its own logs have none until
-an import has looked at every batch (`segment_adoption`).
+Crash: the seal is written after the indexes, and synced with them. Recovery walks a segment without a sound
+seal and makes its indexes again. Only a segment that has aborted transactions needs its seal before the next
+segment may exist: see `local_log`. A broker ignores the file, and its own logs have none until an import has
+checked every batch (`segment_adoption`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.file_names import SEAL_SUFFIX, segment_path
-from stratalog.segment.indexes.index_file import IndexSeal
+from stratalog.segment.indexes.index_file import CRC_SIZE, IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import TransactionIndex
@@ -55,7 +55,7 @@ class SegmentSeal(NamedTuple):
 
     log_size_bytes: int
     end_offset: int
-    """Behind the last batch; a hole may follow it."""
+    """The offset after the last batch; a hole may follow it."""
     offset_index_bytes: int
     time_index_bytes: int
     aborted_bytes: int
@@ -71,7 +71,7 @@ class SegmentSeal(NamedTuple):
         time_index: IndexSeal,
         transaction_index: IndexSeal,
     ) -> Self:
-        """The seal of a segment with these indexes."""
+        """Make the seal of a segment with these indexes."""
         sizes = offset_index.size_bytes, time_index.size_bytes, transaction_index.size_bytes
         crcs = offset_index.page_crcs + time_index.page_crcs + transaction_index.page_crcs
         return cls(log_size_bytes, end_offset, *sizes, crcs)
@@ -107,7 +107,7 @@ class SegmentSeal(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The seal in these bytes. Raises CorruptRecordError if they are not a seal."""
+        """Decode a seal. Raises CorruptRecordError if the bytes are not one."""
         if len(data) < _HEAD.size + _FIELDS.size:
             raise CorruptRecordError("a segment's seal is too short", size_bytes=len(data))
         version, crc = _HEAD.unpack_from(data)
@@ -116,19 +116,22 @@ class SegmentSeal(NamedTuple):
             raise CorruptRecordError("a segment's seal has an unknown version", version=version)
         if crc32c(body) != crc:
             raise CorruptRecordError("a segment's seal does not match its checksum", crc=crc)
-        seal = cls._make((*_FIELDS.unpack_from(body), body[_FIELDS.size :]))
-        crcs_bytes = (
-            OffsetIndex.crcs_bytes(seal.offset_index_bytes)
-            + TimeIndex.crcs_bytes(seal.time_index_bytes)
-            + TransactionIndex.crcs_bytes(seal.aborted_bytes)
+        log_size_bytes, end_offset, offset_bytes, time_bytes, aborted_bytes = _FIELDS.unpack_from(body)
+        page_count = (
+            -(-offset_bytes // OffsetIndex.page_bytes)
+            - (-time_bytes // TimeIndex.page_bytes)
+            - (-aborted_bytes // TransactionIndex.page_bytes)
         )
-        if len(seal.page_crcs) != crcs_bytes:
-            raise CorruptRecordError("a segment's seal has another size than it says", size_bytes=len(data))
-        return seal
+        page_crcs = body[_FIELDS.size :]
+        if len(page_crcs) != page_count * CRC_SIZE:
+            raise CorruptRecordError(
+                "a segment's seal does not have the size that its fields give", size_bytes=len(data)
+            )
+        return cls(log_size_bytes, end_offset, offset_bytes, time_bytes, aborted_bytes, page_crcs=page_crcs)
 
     @classmethod
     def read(cls, filesystem: FileSystem, directory: str, base_offset: int) -> Self | None:
-        """The seal of that segment; None if the file is missing or damaged. Raises OSError."""
+        """Read the seal of that segment; None if the file is missing or damaged. Raises OSError."""
         try:
             return cls.from_bytes(filesystem.read_file(segment_path(directory, base_offset, SEAL_SUFFIX)))
         except (FileNotFoundError, CorruptRecordError):

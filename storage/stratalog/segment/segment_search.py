@@ -1,7 +1,7 @@
-"""Where batches are in a segment, by offset and by time: an index leads to a place, a walk goes on there.
+"""Finds batches in a segment by offset and by time: an index gives a position, and a walk goes on from there.
 
-An index is believed as far as the batch bears it out that it leads to. Without indexes the walk begins with
-the file, which is slow, and right.
+An index entry is compared with the batch that it points at. Without indexes the walk begins at the start of
+the file, which is slow and still right.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def position_of(
     *,
     proves_hole: bool = False,
 ) -> int | None:
-    """Where the first batch that ends at or above `offset` begins; None where there is none. `proves_hole`:
+    """The position of the first batch that ends at or above `offset`; None if there is none. `proves_hole`:
     see `batch_walk.seek`.
 
-    Raises CorruptRecordError where an index or the file is wrong, OSError.
+    Raises CorruptRecordError if an index or the file is wrong; OSError.
     """
     entry = None if indexes is None else indexes.offset_index.floor(offset)
     if entry is None:
@@ -36,15 +36,15 @@ def position_of(
 
 
 proven_position_of = partial(position_of, proves_hole=True)
-"""The same for whoever takes what is found for the first record at or above the offset."""
+"""`position_of` for a caller that takes the result for the first record at or above the offset."""
 
 
 def position_since(
     file: AppendFile, extent: SegmentExtent, indexes: SegmentIndexes | None, timestamp_ms: int
 ) -> int:
-    """A batch's beginning before which no record is as new as `timestamp_ms`.
+    """The beginning of a batch before which every record is older than `timestamp_ms`.
 
-    Raises CorruptRecordError where an index or the file is wrong, OSError.
+    Raises CorruptRecordError if an index or the file is wrong; OSError.
     """
     if indexes is not None and indexes.damaged_position is not None:
         raise damaged_batch(file.path, indexes.damaged_position)

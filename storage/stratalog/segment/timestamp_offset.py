@@ -1,4 +1,4 @@
-"""A timestamp with the offset that goes with it."""
+"""A timestamp and the offset that belongs to it."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class TimestampOffset(NamedTuple):
 
 
 NO_TIMESTAMP_OFFSET = TimestampOffset(NO_TIMESTAMP, -1)
-"""Of a segment that has no batch with a timestamp."""
+"""The value for a segment whose batches have no timestamp."""

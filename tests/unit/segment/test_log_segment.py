@@ -16,6 +16,7 @@ from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
+from stratalog.segment.file_names import segment_path
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
@@ -262,8 +263,10 @@ def test_an_append_that_cannot_be_taken_back_is_the_end() -> None:
     append(segment, [1])
     disk.fail_at(disk.operation_count + 2, part=0.5)
     disk.fail_at(disk.operation_count + 3)
-    with pytest.raises(DataDirectoryError, match="could not be taken back"):
+    with pytest.raises(DataDirectoryError) as refused:
         append(segment, [2])
+    assert refused.value.fields.keys() == {"path", "reason"}
+    assert refused.value.fields["path"] == segment.path
 
 
 def test_bytes_that_an_interrupted_write_left_are_cut_off() -> None:
@@ -409,8 +412,10 @@ def test_a_segment_that_cannot_be_begun_leaves_no_file() -> None:
         assert disk.inner.list_directory("/d") == []
     disk.fail_at(disk.operation_count + 3)
     disk.fail_at(disk.operation_count + 5)
-    with pytest.raises(DataDirectoryError, match="could not be taken back"):
+    with pytest.raises(DataDirectoryError) as refused:
         LogSegment.create(resources, "/d", 5, created_ms=0, index_interval_bytes=1)
+    assert refused.value.fields.keys() == {"path", "reason"}
+    assert refused.value.fields["path"] == segment_path("/d", 5, ".log")
 
 
 def test_records_come_back_as_they_were() -> None:

@@ -1,14 +1,14 @@
 """Finds the data of aborted transactions for a clean, a window of the log at a time.
 
 A clean never goes beyond the last stable offset, so each transaction that it meets is decided. Index entries
-are ordered by marker, so most entries with data in a window lie in the window or shortly behind it. Those of
+are ordered by marker, so most entries with data in a window lie in the window or shortly after it. Those of
 longer transactions are found once, and kept::
 
     entries     |      window      |   reach   |
                  first ........ marker             found there
                  first ............................... marker    kept: few, or the reach grows
 
-So no window reads the entries of the whole log behind it, even beside a long transaction, and the number of
+So no window reads the entries of the whole log after it, even beside a long transaction, and the number of
 kept entries is bounded.
 """
 
@@ -26,23 +26,23 @@ from stratalog.segment.indexes.transaction_index import ENTRY_SIZE, bytes_below
 from stratalog.segment.log_segment import LogSegment
 
 LEAST_REACH = 1 << 16
-"""In offsets."""
+"""The smallest reach, in offsets."""
 MAX_KEPT = 1 << 16
-"""In entries."""
+"""The highest number of kept entries."""
 _SPAN = struct.Struct(">10xqq8x")
 assert _SPAN.size == ENTRY_SIZE
 
 
 class _Long(NamedTuple):
-    """Transactions with a marker more than `reach` offsets behind their first record."""
+    """Transactions whose marker is more than `reach` offsets after their first record."""
 
     reach: int
     entries: bytes
-    """In the order of their markers."""
+    """Index entries in the order of their markers."""
 
 
 class AbortedIndex:
-    """The transaction indexes of a log's segments, as of the begin of the clean. Used by one thread."""
+    """The transaction indexes of a log's segments, as of the beginning of the clean. Used by one thread."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class AbortedIndex:
         least_reach: int = LEAST_REACH,
         max_kept: int = MAX_KEPT,
     ) -> None:
-        """`on_read` gets the bytes of the one pass over all indexes, by the first window."""
+        """`on_read` gets the bytes of the single pass over all indexes, which the first window makes."""
         self._segments = tuple(segment for segment in segments if segment.has_aborted)
         self._on_read = on_read
         self._least_reach = least_reach
@@ -63,8 +63,8 @@ class AbortedIndex:
         """All decided transactions with data in [start_offset, end_offset), wherever their markers are.
 
         Reads no file that ends at or below `start_offset`: it may have been replaced since the first window.
-        Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped), and what `on_read`
-        raises.
+        Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped), and the errors of
+        `on_read`.
         """
         if not self._segments:
             return AbortedSpans()
@@ -76,7 +76,7 @@ class AbortedIndex:
         return AbortedSpans(aborted_spans_in(b"".join(parts), start_offset, end_offset))
 
     def _entries(self, start_offset: int, end_offset: int) -> Iterator[bytes]:
-        """Those with a marker in the range."""
+        """Yield the entries with a marker in the range."""
         for ordinal in range(
             bisect_right(self._segments, start_offset, key=_end_offset), len(self._segments)
         ):
@@ -98,9 +98,10 @@ class AbortedIndex:
 
 
 def entries_of(segment: LogSegment, start_offset: int, end_offset: int) -> Iterator[bytes]:
-    """Whole entries of the segment's transaction index with a marker in the range, in order.
+    """Yield whole entries of the segment's transaction index with a marker in the range, in order.
 
-    Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped, or its index is gone).
+    Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped, or its index is
+    missing).
     """
     index = segment.indexes().transaction_index
     yield from index.between(start_offset, end_offset)

@@ -1,4 +1,4 @@
-"""Cleans one batch after the other, by itself: the long way of the second pass.
+"""Cleans one batch at a time: the slow way of the second pass.
 
 The row kernels (``offset_map.clean_batches``) do the same for many batches with one call, and leave three
 kinds of batches to this class: compressed ones, those that begin below the log's start, and control batches
@@ -42,8 +42,8 @@ class BatchCleaner:
         level_of: Callable[[Codec], int | None],
         on_read: OnRead,
     ) -> None:
-        """`transactions`: those that have data below the first batch. `start_offset`: the log's, records
-        below it are dropped. `level_of`: compression levels. `on_read` may raise."""
+        """`transactions` are those with data below the first batch. `start_offset` is the log's: records
+        below it are dropped. `level_of` gives the compression level of a codec. `on_read` may raise."""
         self._map = offset_map
         self._transactions = transactions
         self._start_offset = start_offset
@@ -51,7 +51,7 @@ class BatchCleaner:
         self._on_read = on_read
 
     def clean(self, batch: Buffer, header: BatchHeader, rule: CleanRule) -> CleanedBatches:
-        """What is left of a whole batch. Raises CorruptRecordError, and what `on_read` raises."""
+        """Clean a whole batch. Raises CorruptRecordError, and the errors of `on_read`."""
         require_crc(batch, 0, header)
         if header.is_control:
             return self._clean_marker(batch, header, rule)
@@ -67,7 +67,7 @@ class BatchCleaner:
         level, now = self._level_of(header.codec), header
         if header.records_count == 0:
             if not header.is_bare:
-                # Proves that nothing is compressed in it.
+                # Proves that the section decompresses to nothing.
                 clean_records_of(batch, header, self._map, rule, level, self._on_read)
             return _left(batch if rule.keeps_empty(header) else NOTHING, header)
         if header.base_offset < self._start_offset:
@@ -79,7 +79,7 @@ class BatchCleaner:
         records, horizon_ms = left.records, left.horizon_ms
         is_new = horizon_ms != now.delete_horizon_ms
         noted = records.tombstone_count > 0 and (is_new or not is_due(horizon_ms, rule.now_ms))
-        # One value for all of it: this is done for each compressed batch.
+        # Built with one call, because every compressed batch gets here.
         return CleanedBatches(
             data=left.batch or _emptied_data(header, rule),
             end_position=header.size_in_bytes,
@@ -95,7 +95,7 @@ class BatchCleaner:
     def _clean_marker(self, batch: Buffer, header: BatchHeader, rule: CleanRule) -> CleanedBatches:
         marker, horizon_ms = EndTransactionMarker.read(batch, 0, header), header.delete_horizon_ms
         if marker is None and header.records_count > 0:
-            # A control batch of another kind.
+            # A control batch that is not a transaction marker stays.
             return _left(batch, header)
         fate = marker_fate(
             is_data_kept=self._transactions.on_marker(header.producer_id),
@@ -130,5 +130,5 @@ def _emptied(header: BatchHeader, rule: CleanRule) -> CleanedBatches:
 
 
 def _emptied_data(header: BatchHeader, rule: CleanRule) -> bytes:
-    """The batch goes, or stays without records for what its header holds."""
+    """The header without records, if the rule keeps it; otherwise nothing."""
     return emptied(header) if rule.keeps_empty(header) else NOTHING

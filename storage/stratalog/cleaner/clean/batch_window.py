@@ -1,7 +1,7 @@
-"""The bytes of a log file that a clean reads, about a mebibyte at a time.
+"""Reads a log file for a clean, in windows of about a mebibyte.
 
-A window begins with a batch and may end inside of one; it grows for a first batch that is larger. The headers
-of a new window are compared with their neighbours and the segment's end, because a clean decides by base
+A window begins with a batch and may end inside one; it grows for a first batch that is larger. The headers of
+a new window are compared with their neighbours and the segment's end, because a clean decides by base
 offsets, which checksums do not cover.
 """
 
@@ -32,14 +32,14 @@ class BatchWindow:
     def __init__(
         self, segment: LogSegment, file: AppendFile, position: int, on_read: OnRead, buffer: bytearray
     ) -> None:
-        """`file` is the segment's; a batch begins at `position`. Windows are read into `buffer`, one after
-        the other, and have its size, except for a larger batch."""
+        """`file` is the segment's; a batch begins at `position`. Each window is read into `buffer` and has
+        its size; only a larger batch gets memory of its own."""
         self.data: Buffer = b""
         """Valid until the next `has_batch`."""
         self.at = 0
-        """Where in `data` the next batch begins."""
+        """The position in `data` where the next batch begins."""
         self.end_offset = segment.base_offset
-        """Behind the last batch that begins in `data`."""
+        """The offset after the last batch that begins in `data`."""
         self.is_new = False
         """`data` was just read. The user sets it to False."""
         self._segment = segment
@@ -51,18 +51,18 @@ class BatchWindow:
 
     @property
     def position(self) -> int:
-        """Where in the file the next batch begins."""
+        """The position in the file where the next batch begins."""
         return self._data_position + self.at
 
     def has_batch(self) -> bool:
-        """All of the next batch is in `data`, which this call may replace; False at the segment's end. Raises
-        CorruptRecordError, OSError."""
+        """Read on until all of the next batch is in `data`; this may replace `data`. False at the segment's
+        end. Raises CorruptRecordError, OSError."""
         while (needed_bytes := self._needed_bytes()) > len(self.data) - self.at:
             left_bytes = self._segment.size_bytes - self.position
             if left_bytes == 0:
                 return False
             if needed_bytes > left_bytes:
-                raise self.damaged("the segment ends inside of a batch")
+                raise self.damaged("the segment ends inside a batch")
             self._read(min(left_bytes, max(len(self._buffer), needed_bytes)))
         return True
 
@@ -74,23 +74,23 @@ class BatchWindow:
         return LOG_OVERHEAD + batch_length
 
     def header(self) -> BatchHeader:
-        """Of the next batch. Raises CorruptRecordError."""
+        """The header of the next batch. Raises CorruptRecordError."""
         try:
             return parse_header(self.data, self.at)
         except CorruptRecordError as failure:
             raise self.damaged(failure.message) from failure
 
     def batch(self, header: BatchHeader) -> memoryview:
-        """All of the next batch."""
+        """The bytes of the next batch."""
         return memoryview(self.data)[self.at : self.at + header.size_in_bytes]
 
     def move_to(self, at: int, next_offset: int) -> None:
-        """Move on to that place in `data`, behind batches that were dealt with."""
+        """Move to `at` in `data`, after batches that were cleaned."""
         assert self.at <= at <= len(self.data)
         self.at, self._next_offset = at, next_offset
 
     def pass_by(self, header: BatchHeader) -> None:
-        """Move on behind the next batch, which has this header."""
+        """Move to the end of the next batch, which has this header."""
         self.move_to(self.at + header.size_in_bytes, header.next_offset)
 
     def _read(self, size_bytes: int) -> None:
@@ -99,7 +99,7 @@ class BatchWindow:
         self._on_read(size_bytes if is_large else size_bytes - len(begun))
         position = self.position
         if is_large:
-            # Memory that need not be filled with zeros first.
+            # This memory need not be filled with zeros first.
             data: Buffer = self._file.read_at(position, size_bytes)
         else:
             self._buffer[: len(begun)] = begun

@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class CleanStats:
-    """The bytes and records that a clean read, kept and wrote. Not thread-safe: counted by the clean."""
+    """Bytes and records that a clean read, kept and wrote. Not thread-safe: only the clean counts."""
 
     mapped_bytes: int = 0
-    """Read in the first pass."""
+    """Bytes that the first pass read."""
     map_entry_count: int = 0
-    """Keys in the map."""
+    """The number of keys in the map."""
     max_map_entry_count: int = 0
     is_map_full: bool = False
-    """The clean ended where the map was full, before the end of the cleanable part."""
+    """The full map ended the clean before the end of the cleanable part."""
     cleaned_segment_count: int = 0
     """Segments that were replaced."""
     written_segment_count: int = 0
-    """Their replacements."""
+    """Segments that replace them."""
     cleaned_bytes: int = 0
     written_bytes: int = 0
     cleaned_record_count: int = 0
@@ -40,10 +40,10 @@ class CleanStats:
 
 
 class CleanLimits(NamedTuple):
-    """The resources of one clean, and how it is aborted."""
+    """The resources of one clean, and the callbacks that limit it."""
 
     map_bytes: int
-    """Highest memory of the key map; logs with little dirt take less."""
+    """The highest memory of the key map; logs with little dirt take less."""
     map_load_factor: float
     io_buffer_bytes: int
     """Bytes that are read or written at once; a larger batch gets its size."""
@@ -56,10 +56,10 @@ class CleanLimits(NamedTuple):
 
 
 class CleanResult(NamedTuple):
-    """Everything below `end_offset` is clean now."""
+    """The result of a clean: everything below `end_offset` is clean now."""
 
     end_offset: int
     stats: CleanStats
     horizon_ms: int | None = None
     """The time of the next clean for tombstones and markers below `end_offset`, see `kept_horizons`;
-    NO_HORIZON: never; None: not known."""
+    NO_HORIZON if none is needed; None if it is unknown."""

@@ -1,12 +1,12 @@
-"""The second pass of a clean: writes what stays of a group of segments as the segments that replace it.
+"""The second pass of a clean: writes the kept batches of a group of segments into new segments.
 
 A kernel cleans the batches of a window with one call, as far as they are plain; `BatchCleaner` cleans the
-others one by one. Batches at or above the end of the map are copied as they are.
+others one by one. Batches at or above the end of the map are copied unchanged.
 
-Data of an aborted transaction goes, whatever its keys are. A marker stays as long as the clean meets a batch
-of its transaction, even an empty one; ``keep_rules`` says what happens to it afterwards. Transactions are
-tracked through the whole clean, in the order of offsets, because a transaction and its marker may lie in
-different groups of segments.
+Data of an aborted transaction is dropped, whatever its keys are. A marker stays as long as the clean meets a
+batch of its transaction, even an empty one; ``keep_rules`` decides what happens to it afterwards.
+Transactions are tracked through the whole clean, in the order of offsets, because a transaction and its
+marker may lie in different groups of segments.
 
 These batches stay even without records:
 
@@ -52,19 +52,19 @@ class CleanPlan(NamedTuple):
 
     offset_map: OffsetMap
     start_offset: int
-    """Of the log: records below it are deleted."""
+    """The log start offset: records below it are deleted."""
     now_ms: int
     kept_empty: array[int]
-    """Last offsets of batches that stay without records, ascending: 'q'."""
+    """Last offsets of batches that stay without records, ascending; typecode 'q'."""
     kept_epochs: array[int]
-    """See `CleanRule.kept_epochs`: 'q'."""
+    """See `CleanRule.kept_epochs`; typecode 'q'."""
     config: LogConfig
     window_bytes: int
     """Bytes that are read at once."""
 
     @property
     def stop_offset(self) -> int:
-        """The map knows the log up to there, exclusive."""
+        """The end of the offsets that the map covers, exclusive."""
         return self.offset_map.latest_offset + 1
 
 
@@ -81,7 +81,7 @@ class GroupCleaner:
         stats: CleanStats,
         on_io: OnRead,
     ) -> None:
-        """`transactions`: those that have data below the first group."""
+        """`transactions` are those with data below the first group."""
         self._resources = resources
         self._directory = directory
         self._plan = plan
@@ -93,21 +93,21 @@ class GroupCleaner:
         self._batches = BatchCleaner(
             plan.offset_map, transactions, plan.start_offset, plan.config.compression_level, on_io
         )
-        # Of the window that is being cleaned.
+        # Markers of aborted transactions that the current window has dropped.
         self._dropped_aborts: set[int] = set()
         # Transaction index entries with markers below this offset are copied, or dropped.
         self._kept_until = 0
         self._rule = CleanRule(plan.now_ms, 0, kept_epochs=plan.kept_epochs)
         self._writers: list[SegmentWriter] = []
         self.horizons = KeptHorizons(plan.now_ms)
-        """Of what the clean has kept so far."""
+        """Horizons of the tombstones and markers that the clean has kept so far."""
 
     def clean(self, group: SegmentGroup, horizon_ms: int) -> list[CleanedSegment]:
-        """Write the segments that will replace the group, synced. `horizon_ms`: the new delete horizon of
-        tombstones and markers.
+        """Write the segments that will replace the group, and sync them. `horizon_ms` is the new delete
+        horizon of tombstones and markers.
 
-        Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped), and what `on_io`
-        raises. The new segments are removed then, as far as the disk allows.
+        Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped), and the errors of
+        `on_io`. The new segments are removed then, as far as the disk allows.
         """
         self._writers = []
         try:
@@ -157,7 +157,7 @@ class GroupCleaner:
         self._writers.append(SegmentWriter(self._resources, self._directory, base_offset, interval_bytes))
 
     def _clean_segment(self, segment: LogSegment) -> None:
-        # What the map does not know stays as it is, even below the log's start.
+        # Batches that the map does not cover stay unchanged, even below the log's start.
         stop_offset = self._plan.stop_offset
         odd_offset = min(self._plan.start_offset, stop_offset)
         self._kept_until = segment.base_offset
@@ -179,7 +179,7 @@ class GroupCleaner:
         self._keep_aborted(segment, segment.end_offset)
 
     def _clean_row(self, window: BatchWindow) -> bool:
-        """Clean the batches that a kernel takes; whether it took any."""
+        """Clean the batches that a kernel takes; False if it takes none."""
         cleaned = clean_batches(window.data, window.at, self._plan.offset_map, self._rule, self._transactions)
         if cleaned.end_position == window.at:
             return False
@@ -188,7 +188,7 @@ class GroupCleaner:
         return True
 
     def _clean_odd(self, window: BatchWindow, header: BatchHeader) -> None:
-        """Clean the next batch, which the kernel has not taken; or copy a row above the map."""
+        """Clean the next batch, which the kernel did not take; or copy batches above the end of the map."""
         if header.base_offset < self._plan.stop_offset:
             self._clean_one(window, header)
             return
@@ -197,7 +197,7 @@ class GroupCleaner:
         window.move_to(window.at + size_bytes, self._writers[-1].next_offset)
 
     def _clean_one(self, window: BatchWindow, header: BatchHeader) -> None:
-        """Clean the next batch, by itself."""
+        """Clean the next batch alone."""
         try:
             self._take(self._batches.clean(window.batch(header), header, self._rule))
         except CorruptRecordError as failure:
@@ -205,7 +205,7 @@ class GroupCleaner:
         window.pass_by(header)
 
     def _take(self, cleaned: CleanedBatches) -> None:
-        """Count and write what is left of batches."""
+        """Count and write the cleaned batches."""
         stats = self._stats
         stats.cleaned_record_count += cleaned.records_in
         stats.kept_record_count += cleaned.records_kept
@@ -225,13 +225,13 @@ class GroupCleaner:
         self._on_io(len(batches))
         writer = self._writers[-1]
         if not writer.has_room(len(batches), self._plan.config.segment_index_bytes):
-            # It begins at the end of the one before: segments tile.
+            # The new segment begins at the end of the one before: segments tile.
             self._begin(writer.next_offset)
         self._writers[-1].write(batches)
 
 
 def _last_batch(segment: LogSegment) -> LocatedBatch:
-    """Raises CorruptRecordError, OSError."""
+    """The last batch of the segment. Raises CorruptRecordError, OSError."""
     floor = segment.indexes().offset_index.last
     *_, last = segment.batches(0 if floor is None else floor.position)
     return last

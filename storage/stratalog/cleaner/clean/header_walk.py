@@ -1,13 +1,13 @@
-"""Reads the headers of batches for a clean, where it needs nothing of their records.
+"""Reads the headers of batches for a clean, where records are not needed.
 
-The next horizon of a log is read from headers if its last clean did not note it: a broker's clean, or a note
-that was lost. Headers hold the horizon of a batch, but not whether its tombstones are gone already, so one
-clean too many may follow, which then notes the right horizon.
+The next horizon of a log is read from headers if its last clean did not record it, because a broker made the
+clean or the checkpoint was lost. A header gives the horizon of a batch, but not whether its tombstones are
+gone already. So one clean too many may follow, which then records the right horizon.
 
-Transactions may have begun in segments that are not cleaned any more, because their records are deleted.
-Their data is there until retention drops these segments, so their markers further up must stay: a recovery
-rebuilds the producers from the first batch on. Only a clean after that finds no data of them. No clean is
-made for the sake of such a marker; it waits for the next one.
+Some transactions begin in segments that are no longer cleaned, because their records are deleted. Their data
+is there until retention drops these segments, so their markers further up must stay: a recovery rebuilds the
+producers from the first batch on. Only a clean after that finds no data of them. No clean is made for such a
+marker alone; it waits for the next one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from stratalog.record.native.offset_map import OpenTransactions
 from stratalog.segment.log_segment import LogSegment
 
 _LOOK_BYTES = 16 * 1024
-"""At most read for a header."""
+"""The most that is read for one header."""
 _STEP_BYTES = 1 << 20
 
 
 def find_horizons(log: UnifiedLog, end_offset: int, now_ms: int, on_read: OnRead) -> KeptHorizons:
-    """The horizons in the batches below `end_offset`. `on_read` gets the number of read bytes, about, and may
-    raise.
+    """Find the horizons in the batches below `end_offset`. `on_read` gets the approximate number of read
+    bytes, and may raise.
 
     Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped meanwhile).
     """
@@ -55,8 +55,8 @@ def find_horizons(log: UnifiedLog, end_offset: int, now_ms: int, on_read: OnRead
 
 
 def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) -> OpenTransactions:
-    """The transactions with data in the segments, the log's first ones, and no marker there; all count as
-    kept. Reads headers only. `on_read` gets the number of read bytes, about, and may raise.
+    """Find the transactions that have data in these segments, the log's first ones, but no marker there; all
+    count as kept. Reads headers only. `on_read` gets the approximate number of read bytes, and may raise.
 
     Raises CorruptRecordError, OSError.
     """
@@ -73,8 +73,8 @@ def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) ->
 
 
 def _headers_of(segment: LogSegment, on_read: OnRead, end_offset: int = MAX_OFFSET) -> Iterator[BatchHeader]:
-    """Headers of the batches that begin below `end_offset`. `on_read` gets the number of read bytes, about,
-    and may raise.
+    """Yield the headers of the batches that begin below `end_offset`. `on_read` gets the approximate number
+    of read bytes, and may raise.
 
     Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped meanwhile).
     """

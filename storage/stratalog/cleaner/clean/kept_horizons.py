@@ -2,18 +2,18 @@
 
 A clean writes horizons into the batches of tombstones and markers that it keeps for a while. Only another
 clean drops them, and a log without appends gets no dirt that would cause one. So a clean says when the log is
-due for their sake:
+due for them:
 
 * when the last horizon has passed, so that one clean drops all of them;
-* or `delete.retention.ms` after the first horizon, so that a distant one (the key was altered, the wall clock
+* or `delete.retention.ms` after the first horizon, so that a distant one (the key was changed, the wall clock
   was wrong) does not keep the others;
 * but always later than the clean itself, so that each such clean makes progress.
 
 A marker gets its horizon only from a clean that finds no data of its transaction. If a clean has dropped the
 last data, its marker waits for the next clean, as if its horizon were `delete.retention.ms` later.
 
-Such cleans take no dirt, so they stamp no tombstone: after a clean of dirt there is one of them, or, with
-transactions, as many as it takes to empty one, to stamp its marker, and to drop it.
+Such cleans take no dirt, so they give no tombstone a horizon. After a clean of dirt one of them follows; with
+transactions, as many as it takes to empty one, to give its marker a horizon, and to drop the marker.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from stratalog.record.native.cleaned_batches import NO_HORIZON
 
 
 class KeptHorizons:
-    """Not thread-safe: of one pass over a log."""
+    """The horizons that one pass over a log has met. Not thread-safe."""
 
     def __init__(self, now_ms: int) -> None:
-        """`now_ms`: of the pass, which drops earlier horizons and does not note them."""
+        """`now_ms` is the time of the pass, which drops earlier horizons and does not note them."""
         self._now_ms = now_ms
         self._earliest_ms = NO_HORIZON
         self._latest_ms = -1
@@ -39,7 +39,7 @@ class KeptHorizons:
         self._latest_ms = max(self._latest_ms, latest_ms)
 
     def note_waiting_marker(self) -> None:
-        """Note a marker of whose transaction the next clean will find no data."""
+        """Note a marker whose transaction will have no data in the next clean."""
         self._is_marker_waiting = True
 
     def due_ms(self, delete_retention_ms: int) -> int:

@@ -1,9 +1,9 @@
 """Cleans one log: below some offset only the last record of each key stays.
 
-Two passes. The first reads the dirty part and notes the last offset of each key in a map of bounded size; if
-the map is full, the clean ends there. The second copies the log from its start up to there, without the
-records for which the map has a later one, and replaces the segments by the copies, a group at a time: a clean
-never needs more disk space than one group.
+There are two passes. The first reads the dirty part and puts the last offset of each key into a map of
+bounded size; a full map ends the clean there. The second copies the log from its start up to that offset,
+without the records for which the map has a later one, and replaces the segments by the copies, a group at a
+time: a clean never needs more disk space than one group.
 
 ::
 
@@ -51,7 +51,7 @@ _MIN_WINDOW_BYTES = 16 * 1024
 
 
 class LogCleaner:
-    """Thread-safe: each clean has its own state."""
+    """Cleans logs. Thread-safe: each clean has its own state."""
 
     def __init__(self, clock: Clock, ids: IdGenerator) -> None:
         self._clock = clock
@@ -61,9 +61,9 @@ class LogCleaner:
         """Clean the log in [first_dirty_offset, first_uncleanable_offset), or as much of it as the map has
         room for, at least one record; and drop tombstones and markers after their horizons.
 
-        Raises what `limits.check_done` raises, CleaningAbortedError if segments were dropped meanwhile,
+        Raises the errors of `limits.check_done`, CleaningAbortedError if segments were dropped meanwhile,
         CorruptRecordError (fields path, position) for a damaged segment, OSError and DataDirectoryError. The
-        group that was being cleaned is unchanged then, those before it are clean.
+        current group is unchanged then, those before it are clean.
         """
         stats, exchanged = CleanStats(), CleanStats()
         log, first_offset = to_clean.log, to_clean.first_dirty_offset
@@ -124,7 +124,7 @@ class LogCleaner:
         on_io: OnRead,
         window_bytes: int,
     ) -> OffsetMap:
-        """A map that knows the log up to the end of the clean."""
+        """Make a map that covers the log up to the end of the clean."""
         first_offset, stop_offset = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
         offset_map = self._new_map(limits, stop_offset - first_offset)
         if first_offset < stop_offset:
@@ -138,7 +138,7 @@ class LogCleaner:
         return offset_map
 
     def _new_map(self, limits: CleanLimits, offset_count: int) -> OffsetMap:
-        """As large as allowed, but no larger than that many offsets can fill."""
+        """Make a map as large as allowed, but no larger than that many offsets can fill."""
         enough = math.ceil(offset_count / limits.map_load_factor) + 1
         slot_count = min(OffsetMap.slots_for(limits.map_bytes), enough)
         return OffsetMap(self._ids.secret(_HASH_KEY_BYTES), slot_count, limits.map_load_factor)
@@ -177,20 +177,20 @@ class LogCleaner:
 
 
 def _window_bytes(limits: CleanLimits, segments: LogSegments, stop_offset: int) -> int:
-    """No more than the largest segment: a window's memory is allocated at once."""
+    """The window size, at most that of the largest segment: a window's memory is allocated at once."""
     cleaned = (segment.size_bytes for segment in segments.sealed if segment.base_offset < stop_offset)
     return min(max(_MIN_WINDOW_BYTES, limits.io_buffer_bytes), max(cleaned, default=0))
 
 
 def _parts(segments: LogSegments, plan: CleanPlan) -> tuple[list[LogSegment], list[LogSegment]]:
-    """Segments with deleted records only, which retention will drop; and segments to copy."""
+    """The segments with deleted records only, which retention will drop; and the segments to copy."""
     reached = [segment for segment in segments.sealed if segment.base_offset < plan.stop_offset]
     deleted = [segment for segment in reached if segment.end_offset <= plan.start_offset]
     return deleted, reached[len(deleted) :]
 
 
 def _are_there(log: UnifiedLog, segments: LogSegments, left: Sequence[SegmentGroup]) -> bool:
-    """The segments that the clean still needs are in the log."""
+    """Return whether the segments that the clean still needs are in the log."""
     found = set(map(id, log.local_log.segments))
     needed = [segment for group in left for segment in group] or segments
     return all(id(segment) in found for segment in needed)

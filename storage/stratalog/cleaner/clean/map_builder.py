@@ -1,7 +1,7 @@
 """The first pass of a clean: finds the last offset of each key of the dirty part.
 
-A kernel puts the batches of a window into the map with one call, and leaves compressed ones to this class.
-A full map ends the pass: it then knows all of the log up to an offset, and the clean ends there.
+A kernel puts the batches of a window into the map with one call, and leaves compressed ones to this class. A
+full map ends the pass: it then covers the log up to an offset, and the clean ends there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MapBuilder:
         on_read: OnRead,
         window_bytes: int,
     ) -> None:
-        """Puts the keys in [first_offset, stop_offset)."""
+        """Only keys of records in [first_offset, stop_offset) go into the map."""
         self._map = offset_map
         self._aborted = aborted
         self._first_offset = first_offset
@@ -45,16 +45,16 @@ class MapBuilder:
         self._spans = AbortedSpans()
 
     def build(self, segments: LogSegments) -> int:
-        """Fill the map and return the exclusive end of the offsets that it knows.
+        """Fill the map and return the exclusive end of the offsets that it covers.
 
-        Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped).
+        Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped).
         """
         for segment in segments.since(self._first_offset):
             if segment.base_offset >= self._stop_offset or self._map.is_full:
                 break
             self._put_segment(segment)
         if not self._map.is_full:
-            # Behind the last batch there is a hole, or nothing.
+            # After the last batch there is a hole, or nothing.
             self._map.skip_to(self._stop_offset - 1)
         return self._map.latest_offset + 1
 
@@ -80,7 +80,7 @@ class MapBuilder:
         self._on_read(size_bytes)
 
     def _put_plain(self, window: BatchWindow) -> bool:
-        """Put the batches that a kernel takes; whether it took any, or the map is full."""
+        """Put the batches that a kernel takes into the map. False if it took none and the map is not full."""
         end_position, next_offset = self._map.put_batches(
             window.data, window.at, self._first_offset, self._stop_offset, self._spans.values
         )
@@ -90,7 +90,7 @@ class MapBuilder:
         return True
 
     def _put_batch(self, window: BatchWindow, header: BatchHeader) -> None:
-        """Put one batch, the long way."""
+        """Put one batch, by the slow way."""
         batch = window.batch(header)
         try:
             require_crc(batch, 0, header)

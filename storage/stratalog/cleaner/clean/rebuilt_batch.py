@@ -1,8 +1,8 @@
-"""What a clean leaves of one batch, whatever its codec: functions from a batch to its rebuilt form.
+"""Rebuilds one batch, of any codec, without the records that a clean drops: functions over a batch.
 
-This is the long way, for batches that the row kernels do not take. A batch of a few kilobytes may hold
-gigabytes. A large one is read in sections, once to count what stays and once to write it, so that memory is
-bounded by some megabytes, or by a few copies of its largest record.
+This is the slow way, for batches that the row kernels do not take. A batch of a few kilobytes may hold
+gigabytes. A large one is read in sections, once to count the kept records and once to write them, so that
+memory is bounded by some megabytes, or by a few copies of its largest record.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ NOTHING = b""
 
 
 class CleanedBatch(NamedTuple):
-    """What is left of a batch with records."""
+    """A batch with records after its clean."""
 
     batch: Buffer
-    """Nothing if no record is left."""
+    """Empty if no record is left."""
     records: CleanedRecords
     horizon_ms: int | None = None
-    """The delete horizon that it has now."""
+    """The delete horizon that the batch has now."""
 
 
 def is_compressed(header: BatchHeader) -> bool:
-    """The row kernels take it only if its data was aborted."""
+    """Return whether the batch has compressed records. The row kernels take it only if its data was
+    aborted."""
     return header.attributes & CODEC_MASK != 0 and header.records_count > 0
 
 
@@ -59,9 +60,9 @@ def clean_records_of(
     level: int | None,
     on_read: OnRead,
 ) -> CleanedBatch:
-    """Drop the records that do not stay, and compress the others by the same codec.
+    """Drop the records that do not stay, and compress the others with the same codec.
 
-    Raises CorruptRecordError, and what `on_read` raises, which is called for each section of a large batch.
+    Raises CorruptRecordError. Calls `on_read` for each section of a large batch, and raises its errors.
     """
     sections, horizon_ms = RecordSections(batch, header), header.delete_horizon_ms
 
@@ -87,7 +88,7 @@ def clean_records_of(
     ):
         new_horizon_ms = rule.horizon_ms
         shift = timestamp_shift(header, new_horizon_ms)
-        # Both at once would take twice the memory.
+        # Both at once would need twice the memory.
         del left
         left = _LeftRecords.of(cleaned_with(shift), is_whole=sections.is_whole)
     elif left.records.records_kept == header.records_count:
@@ -107,12 +108,12 @@ def clean_records_of(
 
 
 class _LeftRecords(NamedTuple):
-    """What is left of all sections of a batch."""
+    """The kept records of all sections of a batch."""
 
     records: CleanedRecords
     """With the payload if the batch is one section."""
     size_bytes: int
-    """Of the payloads of all sections."""
+    """Size of the payloads of all sections."""
 
     @staticmethod
     def of(sections: Iterator[CleanedRecords], *, is_whole: bool) -> _LeftRecords:
@@ -132,7 +133,7 @@ class _LeftRecords(NamedTuple):
                 max_timestamp_delta = (
                     delta if max_timestamp_delta is None else max(max_timestamp_delta, delta)
                 )
-            # Else it would be in memory together with the next one.
+            # Otherwise it would be in memory together with the next section.
             del one
         records = CleanedRecords(
             NOTHING,
@@ -152,7 +153,8 @@ def _rebuilt(
     max_timestamp_delta: int,
     new_horizon_ms: int | None = None,
 ) -> bytes:
-    """The batch with other records, compressed already; the highest timestamp is relative to its new base."""
+    """The batch with other records, which are compressed already. `max_timestamp_delta` is relative to its
+    new base timestamp."""
     return rebuild_compressed(
         header,
         section,
@@ -185,7 +187,7 @@ def with_horizon(batch: Buffer, header: BatchHeader, horizon_ms: int) -> bytes:
 
 
 def since_offset(batch: Buffer, header: BatchHeader, start_offset: int, level: int | None) -> bytes:
-    """The batch without its records below `start_offset`; nothing if none is left. Raises
+    """The batch without its records below `start_offset`; empty if none is left. Raises
     CorruptRecordError."""
     if header.next_offset <= start_offset or header.records_count == 0:
         return NOTHING

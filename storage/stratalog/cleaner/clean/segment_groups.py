@@ -1,7 +1,7 @@
-"""Chooses the segments that are cleaned into one: neighbours that are small enough together.
+"""Groups the segments that a clean copies into one: neighbours that are small enough together.
 
-A segment that is cleaned again and again would shrink to nothing, and a log would get thousands of those. So
-as many as fit are copied into one, judged by their sizes before the clean: an upper bound.
+A segment that is cleaned again and again would shrink to nothing, and a log would get thousands of such
+segments. So as many as fit are copied into one. Their sizes before the clean decide: they are an upper bound.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ SegmentGroup = tuple[LogSegment, ...]
 def group_segments(
     segments: Iterable[LogSegment], max_bytes: int, max_index_bytes: int
 ) -> list[SegmentGroup]:
-    """Runs of segments with at most that many bytes together, of data and of each index, and offsets that fit
-    an index as distances from the first; or one larger segment.
+    """Runs of segments that fit into one: at most `max_bytes` of data and `max_index_bytes` of each index,
+    and offsets that an index can hold as distances from the first. A larger segment is a group by itself.
 
-    Each group ends with a segment that has a batch. Empty segments, which a broker's cleaner leaves, go with
-    the next segment that is not empty, or stay. Raises CorruptRecordError, OSError.
+    Each group ends with a segment that has a batch. Empty segments, which a broker's cleaner leaves, join the
+    next segment that is not empty, or stay. Raises CorruptRecordError, OSError.
     """
     groups: list[list[LogSegment]] = []
     empty: list[LogSegment] = []

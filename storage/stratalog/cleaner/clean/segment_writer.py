@@ -1,8 +1,8 @@
 """Writes one cleaned segment: data, indexes and aborted transactions, as `.cleaned` files.
 
-Written batches are walked by the kernel of recovery, not by the one that made them: a batch with a wrong
-checksum or a descending offset never reaches the file. The indexes follow from that walk by the rule of an
-append. Small pieces are collected and written together.
+The kernel of recovery walks the batches before they are written, not the kernel that made them: a batch with
+a wrong checksum or a descending offset never reaches the file. The indexes follow from that walk by the rule
+of an append. Small pieces are collected and written together.
 
 Crash: a recovery ignores `.cleaned` files.
 """
@@ -39,15 +39,15 @@ MAX_POSITION = 2**31 - 1
 
 
 class SegmentWriter:
-    """Not thread-safe: guarded by its user."""
+    """A cleaned segment that grows. Not thread-safe: guarded by its user."""
 
     def __init__(
         self, resources: SegmentResources, directory: str, base_offset: int, index_interval_bytes: int
     ) -> None:
-        """Removes the files of an earlier attempt. Raises OSError."""
+        """Create the files, after removing those of an earlier attempt. Raises OSError."""
         self.base_offset = base_offset
         self.next_offset = base_offset
-        """Behind the last batch."""
+        """The offset after the last batch."""
         self.size_bytes = 0
         self._filesystem = resources.filesystem
         self._directory = directory
@@ -67,8 +67,8 @@ class SegmentWriter:
         return segment_path(self._directory, self.base_offset, suffix) + CLEANED_SUFFIX
 
     def has_room(self, size_bytes: int, max_index_bytes: int) -> bool:
-        """The segment may grow by that many bytes. An empty one always may, or a large batch would never
-        fit."""
+        """Return whether the segment may grow by `size_bytes`. An empty one always may, or a large batch
+        would never fit."""
         return self.size_bytes == 0 or (
             self.size_bytes + size_bytes <= MAX_POSITION and not self._indexes.is_full(max_index_bytes)
         )
@@ -81,8 +81,8 @@ class SegmentWriter:
             rows = walk_batches(batches, position, self.size_bytes, self.next_offset, NO_LEADER_EPOCH)
             if not rows:
                 raise CorruptRecordError(
-                    "a clean made a batch that is not sound, or does not follow on the one before it; the"
-                    " segment that it was made of may be damaged",
+                    "a clean made a batch that is not sound, or does not follow the batch before it; check"
+                    " the segment that it was made of for damage",
                     path=self._path(LOG_SUFFIX),
                     position=self.size_bytes + position,
                     expected_offset=self.next_offset,
@@ -100,7 +100,7 @@ class SegmentWriter:
             self._pending_bytes = end
 
     def _flush(self, batches: Buffer = b"") -> None:
-        """Write the pending bytes, and these behind them."""
+        """Write the pending bytes, and then `batches`."""
         self._file.append([self._pending[: self._pending_bytes], batches])
         self._pending_bytes = 0
 
@@ -160,6 +160,6 @@ class SegmentWriter:
         self._unlink()
 
     def _unlink(self) -> None:
-        # Its open file would be written to, under a name that is gone.
+        # Otherwise writes would go to an open file whose name is gone.
         self._files.forget(self._path(TRANSACTION_INDEX_SUFFIX))
         unlink_segment(self._filesystem, self._directory, self.base_offset, CLEANED_SUFFIX)

@@ -35,11 +35,13 @@ _UNFINISHED_SUFFIXES = (TEMPORARY_SUFFIX, DELETED_SUFFIX)
 class ProducerSnapshotFiles:
     """Guarded by UnifiedLog: one caller at a time, so that none is written while the log is truncated."""
 
-    def __init__(self, filesystem: FileSystem, directory: str) -> None:
-        """Finds the files that are there. Raises OSError."""
+    def __init__(self, filesystem: FileSystem, directory: str, names: Sequence[str] | None = None) -> None:
+        """Finds the files in the directory. `names` are those that it lists, if the caller has just read
+        them. Raises OSError."""
         self._filesystem = filesystem
         self._directory = directory
-        names = filesystem.list_directory(directory)
+        if names is None:
+            names = filesystem.list_directory(directory)
         self._offsets = sorted(offset for offset in map(parse_snapshot_name, names) if offset is not None)
         self._unfinished = [name for name in names if _is_unfinished(name)]
         self._unsynced: list[int] = []
@@ -184,6 +186,7 @@ class ProducerSnapshotFiles:
 
 
 def _is_unfinished(name: str) -> bool:
-    """Kafka renames what it removes; nobody else's file is taken for one."""
-    suffix = next((suffix for suffix in _UNFINISHED_SUFFIXES if name.endswith(suffix)), None)
-    return suffix is not None and parse_snapshot_name(name.removesuffix(suffix)) is not None
+    """A write or a removal of a snapshot was cut off: Kafka renames a snapshot before it removes it."""
+    if not name.endswith(_UNFINISHED_SUFFIXES):
+        return False
+    return parse_snapshot_name(name.rpartition(".")[0]) is not None

@@ -103,6 +103,8 @@ class LogLoader:
         # Files of dropped segments, and index files without a log whose names another segment may get.
         self._leftovers: list[str] = []
         self._nameless: list[str] = []
+        # Of all files in the directory.
+        self._names: list[str] = []
         # Base offsets of the segments that have a transaction index.
         self._with_aborted: set[int] = set()
         self._adoption: SegmentAdoption | None = None
@@ -154,7 +156,7 @@ class LogLoader:
         except CorruptRecordError:
             epochs = LeaderEpochCache(self._filesystem, self._directory)
         producers = ProducerStateManager(
-            ProducerSnapshotFiles(self._filesystem, self._directory),
+            ProducerSnapshotFiles(self._filesystem, self._directory, self._names),
             producer_id_expiration_ms=self._producer_id_expiration_ms,
         )
         return LogState(producers, epochs)
@@ -304,7 +306,7 @@ class LogLoader:
 
     def _find_segments(self) -> list[LogSegment]:
         """All segments in order, none of them active yet; the directory's leftovers are noted."""
-        names = settle_swaps(self._filesystem, self._directory)
+        self._names = names = settle_swaps(self._filesystem, self._directory)
         self._leftovers += [
             f"{self._directory}/{name}"
             for name in names

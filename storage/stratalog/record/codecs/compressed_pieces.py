@@ -1,8 +1,8 @@
-"""Compression and its reverse a piece at a time, for batches that are never in memory as a whole.
+"""Compresses and decompresses a piece at a time, for batches that are never in memory as a whole.
 
-A batch of a few kilobytes may hold gigabytes. Who reads it piece by piece needs no bound on what comes out,
-only on what comes out at once: about as much as goes in, but 8 MiB at least (and what a zstd frame wants as
-its window, which is 128 MiB at most). The forms are those of ``compression``.
+A batch of a few kilobytes may hold gigabytes. A reader of pieces needs no bound on the whole output, only on
+one piece: about as large as the input, but at least 8 MiB (plus the window of a zstd frame, at most 128 MiB).
+The formats are those of ``compression``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ZSTD_INPUT_BYTES = 256
 
 
 def decompressed_pieces(codec: Codec, data: Buffer) -> Iterator[Buffer]:
-    """What was compressed, in order. Raises CorruptRecordError, behind the pieces before it, where the data
-    are malformed, cut short or continued by something else."""
+    """Yield the decompressed data in pieces, in order. Raises CorruptRecordError, after the sound pieces, if
+    the data is malformed, cut short or followed by other bytes."""
     match codec:
         case Codec.NONE:
             yield data
@@ -59,7 +59,7 @@ def _gunzipped(data: Buffer) -> Iterator[bytes]:
                 piece = member.decompress(rest, _PIECE_BYTES)
             except zlib.error as error:
                 raise malformed(Codec.GZIP.name) from error
-            # There may be more to come out of what has gone in.
+            # The input so far may still have more output.
             is_full = len(piece) == _PIECE_BYTES and not member.eof
             rest = member.unused_data if member.eof else member.unconsumed_tail
             if piece:
@@ -90,9 +90,10 @@ def _unzstded(data: Buffer) -> Iterator[bytes]:
 def compress_pieces(
     codec: Codec, pieces: Iterable[Buffer], size_bytes: int, level: int | None = None
 ) -> bytes:
-    """What `compress` makes of the pieces together, or another form of it. `size_bytes`: of them all.
+    """Compress the concatenated pieces. The result may differ from `compress` in form, not in content.
+    `size_bytes` is the size of all pieces.
 
-    Raises InvalidRequestError for a level that the codec does not know.
+    Raises InvalidRequestError if the codec does not know the level.
     """
     require_level(codec, level)
     match codec:

@@ -1,13 +1,13 @@
-"""Compression of a batch's records section, always with an upper bound on what comes out.
+"""Compression of a batch's records section. Decompression always has an upper bound for its output.
 
 The codec is bits 0 to 2 of the batch's attributes. Gzip data may have several members and zstd data several
-frames, one after the other, as the clients of Kafka write them; anything behind the last one is corruption.
-The forms of snappy and lz4 are those of ``snappy_stream`` and ``lz4_frame``. All functions are thread-safe
-and release the interpreter lock while they work.
+frames, one after the other, as Kafka's clients write them; bytes after the last one are corruption.
+``snappy_stream`` and ``lz4_frame`` describe the formats of snappy and lz4. All functions are thread-safe and
+release the interpreter lock while they work.
 
-What zstd works with takes longer to be made than a small batch to be dealt with, so each thread keeps one for
-either way. They keep their memory, so it is bounded by what they are used for: small data, and windows as all
-readers of zstd are to take them.
+Making a zstd compressor or decompressor takes longer than handling a small batch, so each thread keeps one of
+each. They keep their memory too. So they serve only small data, and only windows that every reader of zstd
+must accept; that bounds the memory.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from stratalog.record.codecs.lz4_frame import compress_lz4, decompress_lz4
 from stratalog.record.codecs.snappy_stream import compress_snappy, decompress_snappy
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 1024 * 1024 * 1024
-"""What one batch may grow to where it is read, unless the caller says otherwise. A broker takes larger ones
-than we do from clients, and what is imported is to be read."""
+"""The most that one batch may decompress to when it is read, unless the caller gives another bound. A broker
+accepts larger batches from clients than we do, and imported batches must be readable."""
 
 MAX_SENT_BYTES = 128 * 1024 * 1024
-"""What one batch that a client sends may grow to; topics bound the compressed size."""
+"""The most that one batch from a client may decompress to; topics bound the compressed size."""
 
 GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 ZSTD_MAX_WINDOW_BYTES = 1 << 27
-# A zstd block of 4 bytes can stand for 128 KiB, so a piece of this size overshoots the bound by 32 MiB at
-# most. It also bounds what is copied again for each of many tiny members.
+# A zstd block of 4 bytes can stand for 128 KiB, so a piece of this size exceeds the bound by 32 MiB at most.
+# The size also bounds the bytes that are copied again for each of many tiny members.
 _PIECE_BYTES = 1024
 ZSTD_LEVEL = 3
 # RFC 8878, sections 3.1.1 and 3.1.1.2.
@@ -44,15 +44,15 @@ _ZSTD_BLOCK_HEADER_BYTES = 3
 _ZSTD_REPEATED_BYTE = 1
 _ZSTD_CHECKSUM_BYTES = 4
 _KEPT_COMPRESSOR_BYTES = 128 * 1024
-"""Larger data is worth a compressor of its own."""
+"""Larger data gets a compressor of its own."""
 _KEPT_WINDOW_BYTES = 8 * 1024 * 1024
-# What a frame is taken to hold at most that does not say it: so much room is made at first.
+# The first guess for the content of a frame that does not give its size.
 _USUAL_FACTOR = 8
 _USUAL_BYTES = 64 * 1024
 
 
 class _Zstd(threading.local):
-    """Each thread sees its own."""
+    """A compressor and a decompressor for each thread."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
@@ -66,7 +66,7 @@ _zstd = _Zstd()
 
 
 class _Member(Protocol):
-    """One gzip member or zstd frame on its way."""
+    """A gzip member or zstd frame that is being decompressed."""
 
     @property
     def eof(self) -> bool: ...
@@ -78,7 +78,7 @@ class _Member(Protocol):
 
 
 class Codec(enum.IntEnum):
-    """The numbers are those of the batch's attributes."""
+    """A compression codec. The numbers are those of the batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -88,7 +88,7 @@ class Codec(enum.IntEnum):
 
 
 _LEVELS = {Codec.GZIP: range(1, 10), Codec.LZ4: range(1, 18), Codec.ZSTD: range(-(1 << 17), 23)}
-"""The levels that Kafka's configuration takes; the codecs without any are not here."""
+"""The levels that Kafka's configuration accepts; a codec without levels is missing."""
 
 
 def require_level(codec: Codec, level: int | None) -> None:
@@ -108,9 +108,9 @@ def require_level(codec: Codec, level: int | None) -> None:
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """`data` in the codec's form; `level` as the codec counts it, None for its default.
+    """Compress `data`; `level` in the codec's own numbers, None for its default.
 
-    Raises InvalidRequestError for a level that the codec does not know.
+    Raises InvalidRequestError if the codec does not know the level.
     """
     require_level(codec, level)
     match codec:
@@ -130,10 +130,10 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
-    """What was compressed, at most `max_bytes` of it; the data itself for Codec.NONE.
+    """The decompressed data, at most `max_bytes`; the data itself for Codec.NONE.
 
-    Raises CorruptRecordError where the data are malformed, cut short, continued by something else or larger
-    than `max_bytes`.
+    Raises CorruptRecordError if the data is malformed, cut short, followed by other bytes or larger than
+    `max_bytes`.
     """
     assert max_bytes >= 0
     match codec:
@@ -158,27 +158,27 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
         raise malformed(Codec.ZSTD.name) from error
     if size_bytes > max_bytes:
         raise too_large(Codec.ZSTD.name, max_bytes)
-    # Java's clients do not say it.
+    # Java's clients do not give the size.
     room_bytes = size_bytes if size_bytes >= 0 else max(_USUAL_BYTES, _USUAL_FACTOR * len(data))
-    # A frame that says it is empty is believed by the decompressor without a look at the rest of it.
+    # The decompressor believes a frame that says it is empty, without looking at the rest of it.
     if min(room_bytes, max_bytes) > 0:
         try:
             whole = _zstd.decompressor.decompress(
                 data, max_output_size=min(room_bytes, max_bytes), allow_extra_data=False
             )
-            # Of a frame that does not say what it holds it does not tell what lies behind.
+            # For a frame without a size the decompressor does not report bytes after it.
             if size_bytes >= 0 or _is_one_zstd_frame(data):
                 return whole
         except zstandard.ZstdError:
-            # Several frames, one with more in it, or with a larger window, or bytes that are wrong: the way
-            # in pieces tells which.
+            # Several frames, a frame with more content, one with a larger window, or invalid bytes: the slow
+            # way in pieces finds out which.
             _zstd.renew_decompressor()
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
     return _in_pieces(Codec.ZSTD, data, max_bytes, decompressor.decompressobj)
 
 
 def _is_one_zstd_frame(data: Buffer) -> bool:
-    """Nothing lies behind the frame that the data begin with, which was decompressed."""
+    """Return whether the data ends with its first frame, which was decompressed before."""
     position, is_last = zstandard.frame_header_size(data), 0
     while not is_last and position < len(data):
         header = int.from_bytes(data[position : position + _ZSTD_BLOCK_HEADER_BYTES], "little")
@@ -192,7 +192,7 @@ def _is_one_zstd_frame(data: Buffer) -> bool:
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:
     member = zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
-        # One byte more than is allowed tells too much from just enough.
+        # One byte above the bound distinguishes too much from just enough.
         whole = member.decompress(data, max_bytes + 1)
     except zlib.error as error:
         raise malformed(Codec.GZIP.name) from error
@@ -206,7 +206,7 @@ def _gunzip(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _in_pieces(codec: Codec, data: Buffer, max_bytes: int, new_member: Callable[[], _Member]) -> bytes:
-    """Decompress member after member, looking at the bound after every piece of input."""
+    """Decompress member after member, and check the bound after every piece of input."""
     member = new_member()
     parts: list[bytes] = []
     size_bytes = 0

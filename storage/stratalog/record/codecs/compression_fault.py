@@ -1,4 +1,4 @@
-"""What decompression ends in when the bytes are wrong: one error, told the same way for every codec."""
+"""The errors of decompression, the same for every codec."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from stratalog.base.errors import CorruptRecordError
 
 
 def malformed(codec_name: str) -> CorruptRecordError:
-    """The bytes are not, or not wholly, what the codec writes."""
+    """The error for bytes that the codec cannot have written."""
     return CorruptRecordError(
         "the compressed records cannot be decompressed; send the batch again", codec=codec_name
     )
 
 
 def too_large(codec_name: str, max_bytes: int) -> CorruptRecordError:
-    """More would come out than the reader allows."""
+    """The error for data that decompresses to more than the reader allows."""
     return CorruptRecordError(
-        "the records are larger than a batch may be once decompressed; put fewer records into a batch, or, "
-        "where it is stored already, read on behind it",
+        "the batch decompresses to more than the allowed size; send fewer records in a batch, or, if it is "
+        "stored already, read on after it",
         codec=codec_name,
         max_bytes=max_bytes,
     )

@@ -1,11 +1,11 @@
-"""LZ4 as Kafka's clients write it: one frame of the LZ4 frame format, and nothing behind it.
+"""LZ4 as Kafka's clients write it: one frame of the LZ4 frame format, and nothing after it.
 
-We write what every reader of Kafka's takes: blocks of 64 KiB that do not refer to each other, no checksums
-and no content size. (Java's reader decompresses each block by itself, and reads one frame only.) All that the
-frame format knows is read: linked blocks, any block size, content size, both checksums. A second frame is
-refused, because the broker and the clients of Kafka would not see its records. So is a skippable one.
+We write a form that every Kafka client can read: blocks of 64 KiB that do not refer to each other, no
+checksums and no content size. (Java's reader decompresses each block by itself, and reads one frame only.) We
+read everything that the frame format allows: linked blocks, any block size, content size, both checksums. A
+second frame is refused, because Kafka's broker and clients would not see its records. So is a skippable one.
 
-What comes out is taken in pieces, so memory follows what has come out and not what a header claims.
+Output is taken in pieces, so memory follows the actual output and not the claim of a header.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from stratalog.record.codecs.compression_fault import malformed, too_large
 _lz4: Any = lz4.frame
 _NAME = "LZ4"
 _MAGIC = b"\x04\x22\x4d\x18"
-# Of the byte behind the magic: version 01, independent blocks, and two bits of later versions.
+# In the byte after the magic: version 01, independent blocks, and two bits of later versions.
 _FLAGS_MASK = 0b1110_0011
 _KAFKAS_FLAGS = 0b0110_0000
 _FAST_LEVEL = 0
-# A usual batch comes out in one piece, and a bomb in pieces that are small against its bound.
+# A usual batch decompresses in one piece, and a bomb in pieces that are small against its bound.
 _PIECE_FACTOR = 4
 _MIN_PIECE_BYTES = 64 * 1024
 
 
 def compress_lz4(data: Buffer, level: int | None) -> bytes:
-    """`data` as a frame; `level` as LZ4 counts it, None for its fast mode."""
+    """Compress `data` into a frame; `level` in LZ4's own numbers, None for its fast mode."""
     frame: bytes = _lz4.compress(
         data,
         compression_level=_FAST_LEVEL if level is None else level,
@@ -43,7 +43,7 @@ def compress_lz4(data: Buffer, level: int | None) -> bytes:
 
 
 class Lz4Compressor:
-    """The same, of data that comes in pieces. Not thread-safe: guarded by its user."""
+    """Compresses data that comes in pieces into one frame. Not thread-safe: guarded by its user."""
 
     def __init__(self, level: int | None) -> None:
         self._frame = _lz4.LZ4FrameCompressor(
@@ -65,28 +65,29 @@ class Lz4Compressor:
 
 
 def is_lz4_of_kafka(data: Buffer) -> bool:
-    """Java's reader takes the frame, too, which is a sound one."""
+    """Return whether Java's reader accepts the frame, which must be a sound one."""
     return data[len(_MAGIC)] & _FLAGS_MASK == _KAFKAS_FLAGS
 
 
 def decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
-    """What a frame holds.
+    """Decompress a frame.
 
-    Raises CorruptRecordError where it is malformed, cut short, followed by something, or holds more than
+    Raises CorruptRecordError if it is malformed, cut short, followed by other bytes, or larger than
     `max_bytes`.
     """
     return b"".join(lz4_pieces(data, max(_MIN_PIECE_BYTES, _PIECE_FACTOR * len(data)), max_bytes))
 
 
 def lz4_pieces(data: Buffer, piece_bytes: int, max_bytes: int | None = None) -> Iterator[bytes]:
-    """The same, so much at once at most, and however much it is unless there is a bound."""
+    """Yield the decompressed data in pieces of at most `piece_bytes`. The sum is unlimited if `max_bytes` is
+    None. Raises as `decompress_lz4` does."""
     if bytes(data[: len(_MAGIC)]) != _MAGIC:
         raise malformed(_NAME)
     frame = _lz4.LZ4FrameDecompressor()
     size_bytes = 0
     rest: Buffer = data
     while not frame.eof:
-        # One byte more than is allowed tells too much from just enough.
+        # One byte above the bound distinguishes too much from just enough.
         most_bytes = piece_bytes if max_bytes is None else min(piece_bytes, max_bytes - size_bytes + 1)
         try:
             part: bytes = frame.decompress(rest, max_length=most_bytes)
@@ -98,7 +99,7 @@ def lz4_pieces(data: Buffer, piece_bytes: int, max_bytes: int | None = None) -> 
         if max_bytes is not None and size_bytes > max_bytes:
             raise too_large(_NAME, max_bytes)
         yield part
-        # The decompressor keeps what it has not got to.
+        # The decompressor keeps the rest of its input.
         rest = b""
     if frame.unused_data:
         raise malformed(_NAME)

@@ -1,16 +1,17 @@
 """Snappy as Kafka's clients write it: a stream of blocks, or one bare block.
 
-Java's clients, and those that follow them, write the stream of snappy-java; librdkafka writes a bare block. A
-reader tells them apart by the first eight bytes. We write streams, in blocks of snappy-java's size::
+Java's clients, and those that follow them, write the stream of snappy-java; librdkafka writes a bare block.
+The first eight bytes tell them apart. We write streams, in blocks of snappy-java's size::
 
     stream = magic "\\x82SNAPPY\\0" | version int32 | oldest compatible version int32 | (size int32 | block)*
     block  = uncompressed size, varint | literals and copies
 
-The integers of the stream are big-endian. A block's own size field says how much memory it wants, and whoever
-forges a batch chooses it freely. It is believed only as far as the block's length bears it out: no element of
-a block makes more than 64 bytes out of three. All blocks are looked at before the first is decompressed.
+The integers of the stream are big-endian. A block's own size field asks for memory, and a forged batch can
+have any value there. So the value must be possible for the block's length: no element of a block makes more
+than 64 bytes out of three. All blocks are checked before the first is decompressed.
 
-A stream has no end: one that is cut between two blocks is whole, and the count of records tells.
+A stream has no end mark. A stream that is cut between two blocks decompresses; the count of records shows the
+loss.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ _LEAST_COPY_BYTES = 3
 
 
 def compress_snappy(data: Buffer) -> bytes:
-    """`data` as a stream."""
+    """Compress `data` into a stream."""
     return b"".join(compress_snappy_pieces([data]))
 
 
 def compress_snappy_pieces(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-    """The parts of a stream that holds the pieces, one behind the other."""
+    """Yield the parts of a stream that holds the concatenated pieces."""
     yield _HEADER.pack(_MAGIC, _VERSION, _VERSION)
     for piece in pieces:
         view = memoryview(piece)
@@ -51,9 +52,9 @@ def compress_snappy_pieces(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
 
 
 def decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
-    """What a stream or a bare block holds.
+    """Decompress a stream or a bare block.
 
-    Raises CorruptRecordError where it is malformed, cut short, or holds more than `max_bytes`.
+    Raises CorruptRecordError if it is malformed, cut short, or larger than `max_bytes`.
     """
     view = memoryview(data)
     size_bytes = sum(_uncompressed_bytes(block) for block in _blocks(view))
@@ -72,7 +73,8 @@ def decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
 
 
 def snappy_pieces(data: Buffer) -> Iterator[bytearray]:
-    """The same, a block at a time, however much it is."""
+    """Yield the decompressed data a block at a time, without a bound on the sum. Raises
+    CorruptRecordError."""
     for block in _blocks(memoryview(data)):
         piece = bytearray(_uncompressed_bytes(block))
         try:
@@ -83,7 +85,7 @@ def snappy_pieces(data: Buffer) -> Iterator[bytearray]:
 
 
 def _blocks(data: memoryview) -> Iterator[memoryview]:
-    """The blocks of a stream, or the bare block. A generator: forged blocks can be many."""
+    """Yield the blocks of a stream, or the bare block. A generator, because forged blocks can be many."""
     if data[: len(_MAGIC)].tobytes() != _MAGIC:
         yield data
         return
@@ -105,12 +107,12 @@ def _blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _uncompressed_bytes(block: memoryview) -> int:
-    """What the block says it holds, if it can hold so much."""
+    """The size that the block claims. Raises CorruptRecordError if the block cannot hold so much."""
     try:
         size_bytes = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
         raise malformed(_NAME) from error
-    # The library takes no bytes at all for a block of nothing.
+    # The library accepts no bytes at all as a block of nothing.
     if len(block) == 0 or size_bytes * _LEAST_COPY_BYTES > len(block) * _MOST_BYTES_PER_COPY:
         raise malformed(_NAME)
     return size_bytes

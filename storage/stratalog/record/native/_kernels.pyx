@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled kernels: hand-written C for the bytes, this file for the Python objects around it.
 
-``kernels``, ``batch_kernels`` and ``offset_map`` say what each function and class promises. Those for single
-records and headers have twins in plain Python; those for rows of batches do what their callers do the long way.
-The bytes are exported buffers, so they stay in place while the interpreter lock is released. Only `encode_records`
-and `decode_records` keep the lock: they make and read Python objects all the time.
+``kernels``, ``batch_kernels`` and ``offset_map`` document each function and class. Those for single records and
+headers have twins in plain Python; those for rows of batches save their callers the work batch by batch. The bytes
+are exported buffers, so they stay in place while the interpreter lock is released. Only `encode_records` and
+`decode_records` keep the lock: they make and read Python objects all the time.
 """
 
 import sys
@@ -75,7 +75,7 @@ cdef int check_status(kernel_status status) except -1:
 @cython.freelist(32)
 @cython.final
 cdef class Export:
-    """The bytes of an object, which stay in place as long as this lives."""
+    """The bytes of an object. They stay in place as long as the Export lives."""
 
     cdef Py_buffer view
     cdef bint is_held
@@ -99,7 +99,7 @@ cdef Export export(object source, int flags=PyBUF_SIMPLE):
 @cython.freelist(8)
 @cython.final
 cdef class Scratch:
-    """Memory that is given back when this is."""
+    """Memory that is freed with this object."""
 
     cdef uint8_t *data
 

@@ -1,4 +1,4 @@
-"""The aborted transactions that have data in some range of offsets, as the cleaning kernels take them."""
+"""The aborted transactions with data in a range of offsets, in the form that the cleaning kernels take."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FIELDS = 3
 
 
 class AbortedSpans:
-    """Immutable, hence thread-safe."""
+    """A set of spans of aborted transactions. Immutable, hence thread-safe."""
 
     __slots__ = ("values",)
 
     def __init__(self, values: array[int] | None = None) -> None:
-        """As `ordered` makes them; none by default."""
+        """`values` come from `ordered`; no spans by default."""
         self.values = array("q") if values is None else values
         """Three numbers a span, ascending by producer and first offset: a producer's id, the first offset of
         its transaction, and that of the marker."""
@@ -26,13 +26,13 @@ class AbortedSpans:
         return bool(self.values)
 
     def has(self, header: BatchHeader) -> bool:
-        """The batch, which is of this range, is data of an aborted transaction."""
+        """Return whether the batch, which lies in the range, is data of an aborted transaction."""
         return is_aborted(self.values, header)
 
 
 def ordered(spans: Iterable[tuple[int, int, int]]) -> array[int]:
-    """`AbortedSpans.values` of these. Where spans of a producer overlap, which they do not as long as nothing
-    is damaged, the later one ends where the last of them does."""
+    """The `AbortedSpans.values` of these spans. Spans of one producer overlap only if something is damaged;
+    the later one then ends at the highest end so far."""
     values = array("q")
     producer_before, last_before = -1, -1
     for producer_id, first_offset, last_offset in sorted(spans):
@@ -43,7 +43,7 @@ def ordered(spans: Iterable[tuple[int, int, int]]) -> array[int]:
 
 
 def is_aborted(values: Sequence[int], header: BatchHeader) -> bool:
-    """The same of spans as `AbortedSpans.values` has them."""
+    """`AbortedSpans.has` for bare `AbortedSpans.values`."""
     if not header.is_transactional or header.is_control:
         return False
     place = bisect_right(

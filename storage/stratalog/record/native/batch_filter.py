@@ -1,4 +1,4 @@
-"""The rule by which object compaction filters the batches of a slice, and what the filter leaves of them."""
+"""The rule by which object compaction filters the batches of a slice, and the result of the filter."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from stratalog.record.keep_rules import gets_horizon, is_due
 
 
 class BatchFilter(NamedTuple):
-    """What stays of a slice, beside what its survivor bits say."""
+    """The part of the rule that is not in the survivor bits of a slice."""
 
     first_offset: int
-    """Records below are not kept."""
+    """Records below this offset are dropped."""
     end_offset: int
-    """A batch that reaches beyond is not taken."""
+    """The filter stops before a batch that reaches beyond this offset."""
     has_tombstones: bool
     """False if no batch of the slice has any."""
     drop_until_ms: int | None
-    """Tombstones with a delete horizon up to this time go; None: all stay."""
+    """Tombstones with a delete horizon up to this time are dropped; None keeps all."""
     stamp_ms: int | None
     """The new horizon of tombstones without one; None: they get none."""
 
     def drops_tombstones(self, header: BatchHeader) -> bool:
-        """The tombstones of the batch go."""
+        """Return whether the batch loses its tombstones."""
         return is_due(header.delete_horizon_ms, self.drop_until_ms)
 
     def new_horizon_ms(self, header: BatchHeader, *, has_tombstones: bool) -> int | None:
-        """The horizon that the batch gets now, if any. `has_tombstones`: among its records that stay."""
+        """The horizon that the batch gets now, if any. `has_tombstones`: tombstones are among its kept
+        records."""
         gets_one = gets_horizon(
             header.delete_horizon_ms,
             has_tombstones=has_tombstones,
@@ -38,17 +39,17 @@ class BatchFilter(NamedTuple):
 
 
 class FilteredBatches(NamedTuple):
-    """What is left of consecutive plain batches."""
+    """The kept part of consecutive plain batches."""
 
     data: Buffer
-    """The batches that stay, as they were or rebuilt; a part of the input itself if none was rebuilt."""
+    """The kept batches, unchanged or rebuilt; a part of the input itself if none was rebuilt."""
     end_position: int
-    """Behind the last batch that was taken."""
+    """The position after the last batch that was taken."""
     next_ordinal: int
-    """Of the first record behind it."""
+    """The ordinal of the first record after it."""
     fingerprint: int
     records_count: int = 0
     first_offset: int = -1
-    """Of the first record that is kept; -1 if there is none."""
+    """The offset of the first kept record; -1 if there is none."""
     last_offset: int = -1
     dropped_tombstone_count: int = 0

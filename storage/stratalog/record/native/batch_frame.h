@@ -1,4 +1,4 @@
-/* Where batches lie in a row of bytes, twin of header.py: the 61 bytes before the records, big-endian. */
+/* The header of a batch: 61 bytes before the records, big-endian. Twin of header.py. */
 #ifndef STRATALOG_BATCH_FRAME_H
 #define STRATALOG_BATCH_FRAME_H
 
@@ -22,7 +22,7 @@ enum {
     PRODUCER_EPOCH_POSITION = 51,
     RECORDS_COUNT_POSITION = 57,
     HEADER_BYTES = 61,
-    /* Bytes before those that the length counts. */
+    /* The bytes before those that the length counts. */
     LOG_OVERHEAD_BYTES = 12,
     MAGIC = 2,
     CODEC_MASK = 0x07,
@@ -87,7 +87,7 @@ static inline void write_be64(uint8_t *field, uint64_t number)
     memcpy(field, &number, sizeof number);
 }
 
-/* The header that `size` bytes begin with: false where it cannot be. The batch may be longer. */
+/* Reads the header at the beginning of `size` bytes; false if it is invalid. The batch may be longer. */
 static inline bool header_at(const uint8_t *data, size_t size, batch_frame *batch)
 {
     int32_t batch_length;
@@ -115,13 +115,13 @@ static inline bool header_at(const uint8_t *data, size_t size, batch_frame *batc
     return true;
 }
 
-/* The batch that `size` bytes begin with: false where its header cannot be or it does not end in them. */
+/* Reads the batch at the beginning of `size` bytes; false if its header is invalid or it is not whole. */
 static inline bool batch_at(const uint8_t *data, size_t size, batch_frame *batch)
 {
     return header_at(data, size, batch) && batch->size <= size;
 }
 
-/* Neither compressed nor part of a transaction, with at least one record: the batches that the row kernels take. */
+/* The row kernels take such a batch: neither compressed nor part of a transaction, with at least one record. */
 static inline bool is_plain(const batch_frame *batch)
 {
     return (batch->attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT)) == 0 && batch->records_count > 0;

@@ -49,8 +49,8 @@ static uint32_t add_mark(uint32_t fingerprint, int64_t base_offset, uint32_t crc
     return kernel_crc32c(fingerprint, mark, sizeof mark);
 }
 
-/* The lowest and the highest timestamp of a batch and the offset of the first record that has the latter; false where
- * one is out of range, or the header says something else. */
+/* The lowest and the highest timestamp of a batch, and the offset of the first record with the highest; false if one is
+ * out of range or contradicts the header. */
 static bool timestamps_of(const batch_frame *batch, const records_summary *summary, int64_t *earliest,
                           int64_t *latest, int64_t *latest_offset)
 {
@@ -134,7 +134,7 @@ static uint64_t count_bits(const uint8_t *bits, uint64_t first, uint64_t end)
     return count;
 }
 
-/* Offset deltas of the first and the last record; false where the records are not framed well. */
+/* Offset deltas of the first and the last record; false if a record has a bad frame. */
 static bool offset_deltas(const batch_frame *batch, int64_t *first_delta, int64_t *last_delta)
 {
     records_summary summary;
@@ -169,7 +169,7 @@ static void count_batch(filter_result *result, const batch_frame *batch, int64_t
     result->fingerprint = add_mark(result->fingerprint, batch->base_offset, crc, records_count);
 }
 
-/* Batches that stay as they are wait as a run, to be copied together, or not at all. */
+/* Unchanged neighbours form a run, which is copied at once, or not at all. */
 static void flush_run(filtering *filter)
 {
     filter_result *result = filter->result;
@@ -195,7 +195,7 @@ static bool keep_batch(filtering *filter, const batch_frame *batch)
     return true;
 }
 
-/* Puts a header before the records that were copied to their place in the target. */
+/* Writes the header before the records, which are in the target already. */
 static bool finish_batch(filtering *filter, const batch_frame *batch, const copy_result *copied, uint16_t attributes,
                          int64_t base_timestamp)
 {

@@ -1,7 +1,7 @@
-/* The kernels that walk rows of batches without the interpreter lock. batch_kernels.py says what they promise.
+/* The kernels that walk rows of batches without the interpreter lock. batch_kernels.py documents them.
  *
  * All are safe on any bytes and re-entrant. They take batches one after the other and stop before the first that is not
- * sound; those that look at records stop before the first that is not plain. Python treats such a batch by itself. */
+ * sound; those that look at records stop before the first that is not plain. Python handles such a batch by itself. */
 #ifndef STRATALOG_BATCH_KERNELS_H
 #define STRATALOG_BATCH_KERNELS_H
 
@@ -14,12 +14,12 @@ size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_c
 size_t kernel_plain_batches(const uint8_t *data, size_t size);
 
 /* The size of the batches at the beginning of `data` with true checksums that end at or below `end_offset`; the offset
- * behind them, -1 without batches. */
+ * after them, -1 without batches. */
 size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t first_offset,
                             int32_t leader_epoch, int64_t *next_offset);
 
 /* The size of the batches that end at or below `offset` and follow `next_offset` and `leader_epoch` in order; moves
- * both on. Looks at headers only; the last batch may end behind `size`. */
+ * both on. Looks at headers only; the last batch may end beyond `size`. */
 size_t kernel_skip_batches(const uint8_t *data, size_t size, int64_t offset, int64_t *next_offset,
                            int32_t *leader_epoch);
 
@@ -31,18 +31,18 @@ typedef struct {
     bool is_noted;
 } batch_row;
 
-/* Walks batches whose checksums are true, whose offsets ascend from `next_offset` on and whose leader epochs do not go
- * back from `leader_epoch` on, until there is no room for another row; returns how many rows there are. */
+/* Walks batches with true checksums, offsets that ascend from `next_offset` on and leader epochs that do not descend
+ * from `leader_epoch` on, until there is no room for another row; returns the number of rows. */
 size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
                            batch_row *rows, size_t room);
 
-/* How many of `count` entries, which ascend by a key of 4 or 8 bytes at `key_position`, big-endian, have one of at most
- * `limit`, which is not negative. */
+/* The number of entries whose key is at most `limit`, which is not negative. The `count` entries ascend by a key of 4 or
+ * 8 bytes at `key_position`, big-endian. */
 size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_size, size_t key_position,
                            size_t key_size, uint64_t limit);
 
 typedef struct {
-    size_t end_position; /* 0 where the first batch was not taken; nothing else is set then */
+    size_t end_position; /* 0 if the first batch was not taken; nothing else is set then */
     int64_t records_count;
     int64_t tombstone_count;
     int64_t null_key_count;
@@ -77,7 +77,7 @@ typedef struct {
 typedef struct {
     size_t end_position;
     size_t size; /* bytes in the target */
-    size_t run_begin, run_end; /* what is kept as it is, where the target is empty */
+    size_t run_begin, run_end; /* the unchanged batches, if the target is empty */
     uint64_t next_ordinal;
     int64_t records_count;
     int64_t first_offset;
@@ -86,12 +86,12 @@ typedef struct {
     uint32_t fingerprint; /* continued from what it was before */
 } filter_result;
 
-/* `survivors` has `bits_count` bits, or is NULL where everything is kept; the first record's is `first_ordinal`.
- * `target` has room for `size` bytes, and where the rule may stamp for COPY_GROWTH_BYTES more a record. */
+/* `survivors` has `bits_count` bits, or is NULL if all records are kept; the first record's is `first_ordinal`.
+ * `target` has room for `size` bytes, and if the rule may set a horizon, for COPY_GROWTH_BYTES more a record. */
 void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
                            uint64_t first_ordinal, const filter_rule *rule, uint8_t *target, filter_result *result);
 
-/* The key entries of plain batches. Fails where they have more records than the `room` of the columns. */
+/* Appends the key entries of plain batches. Fails if they have more records than the `room` of the columns. */
 kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16, uint32_t first_ordinal,
                                   size_t room, key_columns *columns);
 

@@ -87,7 +87,7 @@ kernel_crc32c_begin()
 
 
 def crc32c(data, uint32_t crc=0, *, bint by_tables=False, bint by_lanes=False):
-    """CRC-32C as the other kernels sum it, or as they would on a lesser processor: for tests."""
+    """CRC-32C as the other kernels compute it, or as they would on a lesser processor: for tests."""
     cdef Export source = export(data)
     if by_tables:
         return kernel_crc32c_by_tables(crc, source.data, source.size)
@@ -119,7 +119,7 @@ def sound_batches(data, int64_t end_offset, int64_t first_offset=0, int32_t lead
 def skip_batches(data, int64_t offset, int64_t next_offset, int32_t leader_epoch):
     """See ``batch_kernels.skip_batches``."""
     cdef Export source = export(data)
-    # A few headers cost less than to let go of the lock.
+    # A few headers cost less than a release of the lock.
     cdef size_t size = kernel_skip_batches(source.data, source.size, offset, &next_offset, &leader_epoch)
     return size, next_offset, leader_epoch
 
@@ -144,7 +144,7 @@ def walk_batches(data, size_t position, int64_t data_position, int64_t next_offs
         put_item(row, 2, rows[index].last_offset)
         put_item(row, 3, rows[index].max_timestamp)
         put_item(row, 4, rows[index].is_noted)
-        # Numbers only: nothing in it can lead back to it.
+        # It holds numbers only, so it cannot be part of a reference cycle.
         PyObject_GC_UnTrack(row)
         Py_INCREF(row)
         PyList_SET_ITEM(walked, <Py_ssize_t> index, row)
@@ -189,7 +189,7 @@ def index_rows(rows, int64_t interval_bytes, int64_t segment_base_offset, progre
 
 def rank_entries(data, size_t entry_size, size_t key_position, size_t key_size, int64_t limit):
     """See ``batch_kernels.rank_entries``."""
-    # The lock is kept: somebody may be waiting for it to let a bytearray grow, which cannot while it is exported.
+    # Keeps the lock: another thread may wait for it to let a bytearray grow, which it cannot while exported.
     cdef Export source = export(data)
     assert key_size in (4, 8) and key_position + key_size <= entry_size, "a key of an entry"
     if limit < 0:

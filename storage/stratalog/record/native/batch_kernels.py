@@ -3,15 +3,15 @@
 In Python one batch costs more than its records cost in C, and a small slice is one batch. So these functions
 take many batches with one call. The first six look at headers and index entries, and have twins in plain
 Python. The others look at records of *plain* batches: whole, sound, with records, neither compressed nor part
-of a transaction. They stop before the first other batch, and the caller treats it by itself (``batch``,
-``kernels``): rare batches and errors have one place. Without compiled kernels they take no batch at all, so
-that their callers do all the work the long way, with the same result; tests compare both ways.
+of a transaction. They stop before the first other batch, and the caller handles it by itself (``batch``,
+``kernels``): one place handles rare batches and errors. Without compiled kernels they take no batch at all,
+so that their callers work batch by batch, with the same result; tests compare both ways.
 
 All take bytes-like objects and are safe on any bytes, as ``kernels`` says; only `hash_batches` raises
 CorruptRecordError.
 
 whole_batches(data) -> (size_bytes, records_count)
-    The whole batches at the beginning of `data`, of any kind, up to a torn one or an impossible header. Looks
+    The whole batches at the beginning of `data`, of any kind, up to a torn one or an invalid header. Looks
     at headers only.
 sound_batches(data, end_offset, first_offset=0, leader_epoch=-1) -> (size_bytes, next_offset)
     The whole batches at the beginning of `data`, of any kind, with true checksums, ascending offsets in
@@ -19,28 +19,28 @@ sound_batches(data, end_offset, first_offset=0, leader_epoch=-1) -> (size_bytes,
     their offsets, -1 without batches. Does not look at records.
 skip_batches(data, offset, next_offset, leader_epoch) -> (size_bytes, next_offset, leader_epoch)
     The size of the batches at the beginning of `data`, of any kind, that end below `offset`; the offset and
-    leader epoch of what follows. Offsets ascend from `next_offset` on, and leader epochs do not descend from
-    `leader_epoch` on. Looks at headers only: the last batch may end behind `data`.
+    leader epoch after them. Offsets ascend from `next_offset` on, and leader epochs do not descend from
+    `leader_epoch` on. Looks at headers only: the last batch may end beyond `data`.
 walk_batches(data, position, data_position, next_offset, leader_epoch) -> list[BatchRow]
-    The rows that indexes need of the batches from `position` on, of any kind: whole, with true checksums,
-    offsets that ascend from `next_offset` on and leader epochs that do not descend from `leader_epoch` on; at
-    most MAX_ROW_COUNT at once. `data_position` is the place of `data` in the file.
+    The rows that indexes need for the batches from `position` on, of any kind: whole, with true checksums,
+    offsets that ascend from `next_offset` on and leader epochs that do not descend from `leader_epoch` on;
+    at most MAX_ROW_COUNT at once. `data_position` is the position of `data` in the file.
 index_rows(rows, interval_bytes, segment_base_offset, progress) -> IndexRows
     The index entries of batches that follow those of `progress`, by Kafka's rule, which ``segment_indexes``
     explains. Offsets and positions must fit an entry.
 rank_entries(data, entry_size, key_position, key_size, limit) -> int
-    How many of the ascending entries of an index have a key of at most `limit`. Keys are big-endian, not
+    The number of the ascending entries of an index whose key is at most `limit`. Keys are big-endian, not
     negative, of 4 or 8 bytes.
 scan_batches(data, position, begin_limit, fingerprint) -> ScannedBatches
     Proves plain batches from `position` on like ``batch.verify`` (checksum, framing of all records,
     timestamps), as long as they begin before `begin_limit`, have the leader epoch of the first, and ascend.
     `fingerprint` is continued with the base offset, checksum and record count of each.
 filter_batches(data, position, survivors, first_ordinal, rule, fingerprint) -> FilteredBatches
-    Copies what stays of plain batches from `position` on: the records with a bit in `survivors` (the first
-    record has the bit `first_ordinal`; None keeps each batch that reaches `rule.first_offset`) that `rule`
-    keeps. A batch that loses no record is copied as it is, another is rebuilt. Stops before a batch that
-    reaches beyond `rule.end_offset` or has other records than its bits say. Does not look at checksums: the
-    caller proves that of the slice.
+    Copies the kept part of plain batches from `position` on: the records with a bit in `survivors` (the
+    first record has the bit `first_ordinal`; None keeps each batch that reaches `rule.first_offset`) that
+    `rule` keeps. A batch that loses no record is copied unchanged, another is rebuilt. Stops before a batch
+    that reaches beyond `rule.end_offset` or has other records than its bits say. Does not look at
+    checksums: the caller proves that of the slice.
 hash_batches(data, hash_key16, first_ordinal, entries) -> None
     `kernels.hash_keys` over `data`, which consists of plain batches.
 merge_key_streams(streams) -> list[bytearray] | None

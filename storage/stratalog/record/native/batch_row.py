@@ -1,23 +1,23 @@
-"""What indexes need to know of a row of batches, and what they enter of it."""
+"""The fields of batches that indexes need, and the entries that indexes get."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 MAX_ROW_COUNT = 1024
-"""Rows of one call of `walk_batches`: a bound for its memory."""
+"""The most rows of one call of `walk_batches`: it bounds the memory."""
 
 
 class BatchRow(NamedTuple):
     """A whole, sound batch."""
 
     position: int
-    """Where it begins in the file."""
+    """The position in the file where the batch begins."""
     size_bytes: int
     last_offset: int
     max_timestamp_ms: int
     is_noted: bool
-    """Its header has more to read: a producer, a transaction, a marker, or another leader epoch than the
+    """The header has more to read: a producer, a transaction, a marker, or another leader epoch than the
     batch before."""
 
     @property
@@ -26,10 +26,10 @@ class BatchRow(NamedTuple):
 
 
 class IndexProgress(NamedTuple):
-    """How far the indexes of a segment have come."""
+    """The state of the indexing of a segment."""
 
     bytes_since_entry: int
-    """Bytes of the batches since the last one that was entered, which counts."""
+    """Bytes of the batches since the last entry, whose batch counts too."""
     newest_ms: int
     """The highest timestamp so far."""
     newest_offset: int

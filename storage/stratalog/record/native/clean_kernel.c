@@ -4,7 +4,7 @@
  * another look at their keys. So the look-ups of a group can wait for memory together. */
 #include "judging.h"
 
-/* No call keeps more batches, so that the writer can look at the size of its indexes in between. */
+/* No call keeps more than KEPT_AT_ONCE batches, so that the writer can check the size of its indexes in between. */
 enum { GROUP_RECORDS = 2048, GROUP_BATCHES = 64, KEPT_AT_ONCE = 1024, NO_TIMESTAMP = -1 };
 
 void kernel_measure_clean(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
@@ -71,7 +71,7 @@ static bool is_kept_epoch(const clean_rule *rule, const batch_frame *batch)
            rule->kept_epochs[low].epoch == epoch;
 }
 
-/* Neighbours that stay as they are form a run, which is copied at once, or not at all. */
+/* Unchanged neighbours form a run, which is copied at once, or not at all. */
 static void flush_run(cleaning *clean)
 {
     clean_result *result = clean->result;
@@ -114,7 +114,7 @@ static bool finish_batch(cleaning *clean, const batch_frame *batch, size_t recor
     return true;
 }
 
-/* The header alone, like Kafka's: with neither a codec nor a horizon. */
+/* Writes the header alone, like Kafka's: with neither a codec nor a horizon. */
 static bool empty_batch(cleaning *clean, const batch_frame *batch)
 {
     const uint16_t attributes = batch->attributes & (uint16_t) ~(CODEC_MASK | DELETE_HORIZON_BIT);
@@ -315,7 +315,7 @@ static bool judge_batch(const cleaning *clean, judging *judge, const batch_frame
     return true;
 }
 
-/* Proves and judges the batches of one group; false if the walk ends behind them. */
+/* Proves and judges the batches of one group; false if the walk ends after them. */
 static bool judge_group(const cleaning *clean, size_t size, clean_group *group)
 {
     judging judge = {.map = clean->map};

@@ -121,7 +121,7 @@ cdef uint64_t MAX_CAPACITY = UINT64_MAX // (2 * SLOT_BYTES)
 
 
 cdef Export int64_values(values):
-    """An array of them is read in place."""
+    """Export the values as int64 numbers; an `array("q")` is read in place, others are copied."""
     if not isinstance(values, int_array) or values.typecode != "q":
         values = int_array("q", values)
     return export(values)
@@ -163,7 +163,7 @@ cdef class OpenTransactions:
         return <Py_ssize_t> self.open.count
 
     cdef int make_room(self, size_t more) except -1:
-        """For so many that are not there yet."""
+        """Make room for that many more."""
         cdef size_t room = self.open.count + more
         cdef void *entries
         if room <= self.open.room:
@@ -212,7 +212,7 @@ cdef class OffsetMap:
 
     def __dealloc__(self):
         cdef map_state *place = &self.map
-        # To give many pages back takes its time.
+        # Freeing many pages takes time.
         with nogil:
             kernel_map_end(place)
 

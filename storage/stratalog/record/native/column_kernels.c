@@ -1,4 +1,4 @@
-/* Records as columns: first how much room they take, then the filling. */
+/* Records as columns: one pass measures their room, another fills it. */
 #include "kernels.h"
 #include "record_frame.h"
 #include "utf8.h"
@@ -8,7 +8,7 @@ static bool is_in_range(const row_rule *rule, int64_t offset)
     return offset >= rule->first_offset && offset < rule->end_offset;
 }
 
-/* Proves a record's headers; adds their sizes where the row is taken. */
+/* Proves a record's headers; adds their sizes if the row is taken. */
 static kernel_status size_headers(const record_frame *frame, bool is_taken, row_sizes *sizes)
 {
     const uint8_t *position;
@@ -68,11 +68,11 @@ typedef struct {
     uint8_t *data;
     uint8_t *end;
     int32_t *offsets;
-    uint8_t *validity; /* NULL where there are no nulls */
-    size_t held_bytes; /* in the column, with what it held before */
+    uint8_t *validity; /* NULL if there are no nulls */
+    size_t held_bytes; /* in the column, with its former contents */
 } filling;
 
-/* Appends one value; false where there is no room for it. */
+/* Appends one value; false if there is no room for it. */
 static inline bool append_part(filling *column, const uint8_t *part, int32_t size)
 {
     if (size > 0) {
@@ -93,7 +93,7 @@ static filling begin_filling(uint8_t *data, size_t room, int32_t *offsets, uint8
     return (filling){data, data + room, offsets, validity, held_bytes};
 }
 
-/* Appends a record's headers as long as there is room; returns how many, negative where they do not fit. */
+/* Appends a record's headers; returns their number, negative if there is no room for them. */
 static int32_t fill_headers(const record_frame *frame, size_t room, filling *names, filling *values)
 {
     const uint8_t *position;
@@ -152,7 +152,7 @@ kernel_status kernel_fill_rows(const uint8_t *payload, size_t size, int64_t reco
         columns->header_list_offsets[row] = (int32_t)(held->header_count + headers_count);
         row++;
     }
-    /* Room that is left would be garbage in the columns. */
+    /* Unfilled room would be garbage in the columns. */
     return row == sizes->row_count && headers_count == sizes->header_count && keys.data == keys.end &&
                    values.data == values.end && names.data == names.end && header_values.data == header_values.end
                ? KERNEL_OK

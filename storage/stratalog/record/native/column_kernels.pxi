@@ -1,6 +1,6 @@
 # Records to columns, and back. A part of _kernels.pyx.
 
-# Places of the byte columns of ColumnBuffers in the lists below.
+# Indexes of ColumnBuffers' byte columns in the lists below.
 cdef enum:
     KEY_DATA
     KEY_VALIDITY
@@ -27,7 +27,7 @@ cdef list byte_columns_of(object columns):
 
 
 cdef int place_rows(row_columns *target, uint8_t *memory, size_t rows, size_t headers) except -1:
-    """Lay out the number columns in `memory`, one behind the other."""
+    """Lay out the number columns in `memory`, one after the other."""
     target.offset = <int64_t *> memory
     target.timestamp_ms = target.offset + rows
     target.key_offsets = <int32_t *> (target.timestamp_ms + rows)
@@ -61,7 +61,7 @@ cdef int append_rows(Export source, int64_t records_count, const row_rule *rule,
     cdef row_columns target
     cdef kernel_status status
     cdef int index
-    # Exported, so that nobody can resize them while they are filled without the lock.
+    # Exported, so that no other thread can resize them while they are filled without the lock.
     cdef list exports = []
     for index in range(BYTE_COLUMNS_COUNT):
         exported = export(byte_columns[index], PyBUF_WRITABLE)
@@ -135,7 +135,7 @@ def decode_columns(
 
 
 cdef int restore(object columns, list byte_columns, const size_t *held) except -1:
-    """Take back what a call has appended before it failed."""
+    """Remove the bytes that a call appended before it failed."""
     cdef int index
     for index in range(BYTE_COLUMNS_COUNT):
         PyByteArray_Resize(byte_columns[index], <Py_ssize_t> held[index])
@@ -157,7 +157,7 @@ cdef dict ENCODE_MESSAGES = {
 
 
 cdef const uint8_t *numbers_of(object column, size_t count, size_t number_bytes, list exports) except? NULL:
-    """A column of so many numbers, which stay in place as long as the list lives."""
+    """A column of `count` numbers, which stay in place as long as the list lives."""
     cdef Export exported = export(column)
     if exported.size != count * number_bytes:
         raise InvalidRequestError("the columns do not have the same number of rows")

@@ -1,14 +1,14 @@
 /* CRC-32C, the checksum of batches and object files, without the interpreter lock.
  *
- * Where the processor has an instruction for it, that is used: eight bytes a step, in three lanes, because a step has
- * to wait for the one before it in its lane but not for those of the others. The lanes are put together by moving a
- * register over as many zeros as a lane is long, which is linear, so four look-ups do it. Lanes are long, because the
- * processor reads ahead in each of them and needs some way to begin, and short for what is left. A processor that also
- * multiplies polynomials, two pairs at once, has other units for that: half of each block is folded there while the
- * lanes take the other half. These ways are too short for the processor to see where they lead, so the next block is
- * asked for ahead, which is twice as fast where the bytes are not in the cache. Anywhere else eight tables take eight
- * bytes a step. The instruction is written as assembly, and the folding says for itself what it needs: nothing is asked
- * of the compiler's flags, and each runs only where the processor said that it can. */
+ * A processor with an instruction for it takes eight bytes a step, in three lanes: a step waits for the one before it in
+ * its lane, but not for those of the other lanes. To join the lanes, a register moves over as many zeros as a lane is
+ * long; that is linear, so four look-ups do it. Lanes are long, because the processor reads ahead in each of them and
+ * needs some distance to begin; short lanes take the rest. Some processors also multiply polynomials, two pairs at once,
+ * in other units: these fold half of each block while the lanes take the other half. The pieces are too short for the
+ * processor's own reading ahead, so the code prefetches the next block, which is twice as fast if the bytes are not in
+ * the cache. Other processors use eight tables, eight bytes a step. The instruction is written as assembly, and the
+ * folding names the features that it needs: no compiler flag is necessary, and each runs only on a processor that
+ * reports the feature. */
 #include "crc32c.h"
 
 #include <stdbool.h>
@@ -25,10 +25,10 @@ enum { STEP_BYTES = 8, LONG_LANE_BYTES = 4096, SHORT_LANE_BYTES = 256, REVERSED_
 /* The register of a polynomial that is 1: the powers of x go from the highest bit down. */
 static const uint32_t ONE = UINT32_C(1) << 31;
 
-typedef uint32_t lane_tables[4][256]; /* of a register's byte with a lane of zeros behind it */
+typedef uint32_t lane_tables[4][256]; /* of a register's byte followed by a lane of zeros */
 
 static bool has_instruction;
-static uint32_t tables[STEP_BYTES][256]; /* of a byte with 0 to 7 zero bytes behind it */
+static uint32_t tables[STEP_BYTES][256]; /* of a byte followed by 0 to 7 zero bytes */
 static lane_tables over_long, over_short;
 
 static inline uint64_t load_step(const uint8_t *data)
@@ -85,7 +85,7 @@ static inline uint64_t step_byte(uint64_t state, uint8_t byte)
 static bool processor_can(void)
 {
 #if defined(__APPLE__)
-    return true; /* every 64-bit processor of theirs that runs Python */
+    return true; /* every 64-bit Apple processor that runs Python */
 #else
     return getauxval(AT_HWCAP) >> 7 & 1; /* HWCAP_CRC32 */
 #endif
@@ -117,7 +117,7 @@ static inline uint64_t over_a_lane(lane_tables tables_of_lane, uint64_t state)
            tables_of_lane[2][state >> 16 & 0xff] ^ tables_of_lane[3][state >> 24 & 0xff];
 }
 
-/* Sums as many bytes as three lanes at a time take; returns how many. */
+/* Sums the bytes that fill three lanes, as often as they do; returns the number of bytes. */
 static inline size_t sum_in_lanes(uint64_t *state, const uint8_t *data, size_t size, size_t lane_bytes,
                                   lane_tables tables_of_lane)
 {
@@ -137,8 +137,8 @@ static inline size_t sum_in_lanes(uint64_t *state, const uint8_t *data, size_t s
 
 #if defined(__x86_64__)
 
-/* A block is what eight turns take: in each, 128 bytes are folded and each of three lanes goes five steps, which is
- * about as long. The folded part lies first, the lanes behind it. */
+/* A block takes eight turns. In each, 128 bytes are folded and each of three lanes goes five steps, which takes about as
+ * long. The folded part comes first, the lanes follow. */
 enum {
     FOLD_BYTES = 128,
     TURNS = 8,
@@ -148,7 +148,7 @@ enum {
     LINE_BYTES = 64,
 };
 
-/* What the two halves of sixteen bytes are multiplied by, to stand so many bytes further on. */
+/* The factors that move the two halves of sixteen bytes a number of bytes further on. */
 typedef struct {
     uint64_t halves[2];
 } fold_factors;
@@ -162,7 +162,7 @@ static bool processor_can_fold(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
 }
 
-/* A product of reversed polynomials is one x short, which the powers here make up for. */
+/* A product of reversed polynomials lacks one x; the powers here add it. */
 static fold_factors factors_over(unsigned bytes)
 {
     fold_factors factors;
@@ -188,7 +188,7 @@ FOLDING static inline __m256i load_word(const uint8_t *data)
     return _mm256_loadu_si256((const __m256i *)data);
 }
 
-/* What `word` is so much further on, where `there` stands. */
+/* Moves `word` by the factors, and adds it to `there`. */
 FOLDING static inline __m256i fold(__m256i word, __m256i factors, __m256i there)
 {
     const __m256i first = _mm256_clmulepi64_epi128(word, factors, 0x00);
@@ -196,7 +196,7 @@ FOLDING static inline __m256i fold(__m256i word, __m256i factors, __m256i there)
     return _mm256_xor_si256(_mm256_xor_si256(first, second), there);
 }
 
-/* The register after the four words of a turn, which everything before them was folded into. */
+/* The register after the four words of a turn, into which all earlier words were folded. */
 FOLDING static inline uint64_t sum_of_words(const __m256i words[4])
 {
     const __m256i factors = _mm256_broadcastsi128_si256(load_factors(&over_word));
@@ -207,7 +207,7 @@ FOLDING static inline uint64_t sum_of_words(const __m256i words[4])
     return step(step(0, (uint64_t)_mm_cvtsi128_si64(end)), (uint64_t)_mm_extract_epi64(end, 1));
 }
 
-/* The register after one block, begun at 0: so a block does not wait for the one before it. */
+/* The register after one block, begun at 0, so that a block does not wait for the one before it. */
 FOLDING static inline uint64_t sum_of_block(const uint8_t *block)
 {
     const __m256i factors = _mm256_broadcastsi128_si256(load_factors(&over_turn));
@@ -232,7 +232,7 @@ FOLDING static inline uint64_t sum_of_block(const uint8_t *block)
     return over_a_lane(over_folded_lane, state) ^ third;
 }
 
-/* Sums as many bytes as whole blocks take; returns how many. */
+/* Sums the bytes of whole blocks; returns their number. */
 FOLDING static size_t sum_in_blocks(uint64_t *state, const uint8_t *data, size_t size)
 {
     size_t position = 0;
@@ -265,7 +265,7 @@ static void begin_lane(lane_tables tables_of_lane, size_t lane_bytes)
     for (int place = 0; place < 4; place++)
         for (uint32_t byte = 1; byte < 256; byte++) {
             uint32_t bit = byte & -byte, rest = byte ^ bit;
-            /* Moving is linear: a byte goes where its bits go. */
+            /* Moving is linear: a byte moves as its bits do. */
             tables_of_lane[place][byte] =
                 rest == 0 ? sum_by_tables(byte << (8 * place), zeros, lane_bytes)
                           : tables_of_lane[place][bit] ^ tables_of_lane[place][rest];

@@ -1,4 +1,4 @@
-/* Rows of columns as records: the way back from column_kernels.c. */
+/* Rows of columns as records: the reverse of column_kernels.c. */
 #include "kernels.h"
 #include "record_frame.h"
 #include "utf8.h"
@@ -6,7 +6,7 @@
 /* Size, attributes, timestamp delta, offset delta, key size, value size and header count, at their longest. */
 enum { MAX_FIXED_BYTES = 5 + 1 + 10 + 5 + 5 + 5 + 5, MAX_HEADER_FIXED_BYTES = 5 + 5 };
 
-/* A value: NULL for null. False where its offsets are no place in the data. */
+/* Reads a value: NULL for null. False if its offsets lie outside the data. */
 static inline bool part_at(const column_part *column, size_t row, const uint8_t **part, int64_t *size)
 {
     int64_t begin = column->offsets[row], end = column->offsets[row + 1];
@@ -31,8 +31,8 @@ static inline uint8_t *write_part(uint8_t *target, const uint8_t *part, int64_t 
     return target + size;
 }
 
-/* Writes a row's headers, every offset of which is read once, so that nobody can change it in between; `*target` is
- * behind them then. */
+/* Writes a row's headers and moves `*target` after them. Reads every offset once, so that no other thread can change it
+ * between a check and its use. */
 static kernel_status append_headers(const encode_columns *columns, int64_t first_header, int64_t end_header,
                                     const uint8_t *end, uint8_t **target)
 {
@@ -51,7 +51,7 @@ static kernel_status append_headers(const encode_columns *columns, int64_t first
     return KERNEL_OK;
 }
 
-/* Bytes of a column from one of its values to another; 0 where its offsets are wrong, which is found out later. */
+/* The size of a range of a column's values; 0 if its offsets are wrong, which a later check finds. */
 static size_t bytes_between(const column_part *column, size_t begin, size_t end)
 {
     int64_t bytes = (int64_t)column->offsets[end] - column->offsets[begin];
@@ -72,7 +72,7 @@ size_t kernel_encode_room(const encode_columns *columns, size_t first_row, size_
     return room;
 }
 
-/* What a record has before its headers. */
+/* The parts of a record before its headers. */
 typedef struct {
     const uint8_t *key;
     const uint8_t *value;
@@ -99,7 +99,7 @@ static inline uint8_t *write_fields(uint8_t *target, const row_fields *fields)
     return write_varlong(target, fields->headers_count);
 }
 
-/* Writes a record that has headers behind the longest size there is, then moves it to behind its own. */
+/* Writes a record with headers after room for the longest size field, then moves it to follow its own size field. */
 static kernel_status append_with_headers(const encode_columns *columns, const row_fields *fields,
                                          int64_t first_header, const uint8_t *end, uint8_t **target)
 {
@@ -133,7 +133,7 @@ kernel_status kernel_encode_rows(const encode_columns *columns, size_t first_row
         if (UNLIKELY(__builtin_sub_overflow(columns->timestamp_ms[row], base_timestamp, &fields.timestamp_delta)))
             return KERNEL_BAD_TIMESTAMP;
         bytes = fields_bytes(&fields);
-        /* The room is for offsets that ascend; where they do not, the same bytes may be asked for many times. */
+        /* The room suffices if offsets ascend; if they do not, the same bytes may be written many times. */
         if (UNLIKELY(bytes + MAX_VARINT_BYTES > end - target))
             return KERNEL_BAD_FRAME;
         if (fields.headers_count > 0) {

@@ -1,8 +1,8 @@
 /* Hashes of keys: SipHash-2-4 with a 128-bit result for key streams, murmur2 for partitions.
  *
- * A hash is a chain of steps that wait for each other, so where the processor works on four words at once, eight keys
- * are hashed side by side: four in a register, and two registers in turns. They must have as many whole words; keys of a
- * topic mostly do. */
+ * A hash is a chain of steps that wait for each other. A processor that works on four words at once hashes eight keys
+ * side by side: four in a register, and two registers in turns. The keys must have the same number of whole words; keys
+ * of a topic mostly do. */
 #include "kernels.h"
 #include "record_frame.h"
 
@@ -116,14 +116,14 @@ static inline uint64_t word_at(const uint8_t *data, size_t index)
     return word;
 }
 
-/* The last word of a key: what is left of it behind its whole words, and its size. */
+/* The last word of a key: its bytes after the whole words, and its size. */
 static inline uint64_t last_word(const uint8_t *data, size_t size)
 {
     const size_t left = size % sizeof(uint64_t);
     uint64_t word = 0;
     if (size >= sizeof word) {
         memcpy(&word, data + size - sizeof word, sizeof word);
-        /* In two steps, because nothing may be left. */
+        /* In two steps, because no byte may be left. */
         word = word >> 8 >> (56 - 8 * left);
     } else {
         for (size_t index = 0; index < left; index++)
@@ -218,7 +218,7 @@ LANE_KERNEL static void hash_lanes(const sip_state *keyed, const waiting_keys *k
     sip_finish_lanes(states, low);
 }
 
-/* Hashes the keys that wait side by side; false where that cannot be. */
+/* Hashes the waiting keys side by side; false if their sizes do not allow it. */
 static bool hash_in_lanes(const sip_state *keyed, waiting_keys *keys)
 {
     uint64_t high[LANES], low[LANES];
@@ -242,7 +242,7 @@ static bool hash_in_lanes(const sip_state *keyed, waiting_keys *keys)
 #define HAS_LANES 0
 #endif
 
-/* Hashes the keys that wait, into the next places of their columns. */
+/* Hashes the waiting keys into the next places of their columns. */
 static void hash_waiting(const sip_state *keyed, waiting_keys *keys, bool has_lanes)
 {
 #if HAS_LANES
@@ -257,7 +257,7 @@ static void hash_waiting(const sip_state *keyed, waiting_keys *keys, bool has_la
     keys->count = 0;
 }
 
-/* Whether this processor hashes in lanes. */
+/* Returns whether this processor can hash in lanes. */
 static bool can_use_lanes(void)
 {
 #if HAS_LANES

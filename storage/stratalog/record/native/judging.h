@@ -30,7 +30,7 @@ kept_records kernel_count_fates(const judged_record *judged, int64_t records_cou
 size_t kernel_copy_kept(const uint8_t *payload, size_t size, int64_t records_count, const judged_record *judged,
                         uint8_t *target);
 
-/* The same with other timestamps. */
+/* Copies the records of a payload that stay, with shifted timestamps. */
 kernel_status kernel_copy_shifted(const uint8_t *payload, size_t size, int64_t records_count,
                                   const judged_record *judged, int64_t timestamp_shift, uint8_t *target,
                                   size_t *copied_size);

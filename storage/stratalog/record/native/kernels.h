@@ -1,4 +1,4 @@
-/* The kernels that work without the interpreter lock. kernels.py says what each of them promises.
+/* The kernels that work without the interpreter lock. kernels.py documents them.
  *
  * All are safe on any bytes and re-entrant; none recurses, and only the sort allocates, in proportion to the number
  * of its entries. Columns of a merge are little-endian and need not be aligned; the module refuses to be imported
@@ -12,7 +12,7 @@
 
 typedef enum {
     KERNEL_OK = 0,
-    KERNEL_BAD_FRAME,     /* a record or a header is not framed well */
+    KERNEL_BAD_FRAME,     /* a record or a header has a bad frame */
     KERNEL_BAD_HEADER,    /* a header's name is not UTF-8 */
     KERNEL_BAD_OFFSET,    /* an offset is out of range */
     KERNEL_BAD_TIMESTAMP, /* a timestamp is out of range */
@@ -29,7 +29,7 @@ typedef struct {
     int64_t null_key_count;
     int64_t min_timestamp_delta;
     int64_t max_timestamp_delta;
-    int64_t first_offset_delta; /* -1 without records, as the next two */
+    int64_t first_offset_delta; /* -1 without records, like the next two */
     int64_t last_offset_delta;
     int64_t max_timestamp_offset_delta; /* of the first record with the highest timestamp */
     bool is_dense;
@@ -70,13 +70,13 @@ typedef struct {
     size_t range_start; /* used by the merge */
 } merge_window;
 
-/* Whether the hashes of `count` entries ascend strictly, ordinals are below `record_count`, tombstones are bits. */
+/* Proves `count` entries: hashes ascend strictly, ordinals are below `record_count`, tombstones are bits. */
 kernel_status kernel_check_keys(const uint8_t *hash_high, const uint8_t *hash_low, const uint8_t *ordinal,
                                 const uint8_t *tombstone, size_t count, uint64_t record_count);
 
 kernel_status kernel_merge(merge_window *windows, size_t windows_count, uint64_t limit_high, uint64_t limit_low);
 
-/* A whole key stream, and what it must turn out to be. */
+/* A whole key stream, and the facts that must be true of it. */
 typedef struct {
     const uint8_t *data;
     size_t size;
@@ -87,11 +87,11 @@ typedef struct {
     size_t survivors_bytes;
 } key_stream;
 
-/* How many blocks a stream has, as far as their sizes tell. */
+/* The number of blocks of a stream by their sizes, which are not proved. */
 size_t kernel_count_blocks(const uint8_t *data, size_t size);
 
-/* Proves the streams, oldest first, and merges them. `windows` has room for all of their blocks. Any other status than
- * KERNEL_OK says that something is not as it must be, or not known here; the bits are not to be used then. */
+/* Proves the streams, oldest first, and merges them. `windows` has room for all of their blocks. Any status but
+ * KERNEL_OK means that a stream is not sound or has an unknown form; do not use the bits then. */
 kernel_status kernel_merge_streams(const key_stream *streams, size_t streams_count, merge_window *windows, size_t room);
 
 typedef struct {
@@ -125,7 +125,7 @@ typedef struct {
     bool has_append_time;
 } row_rule;
 
-/* How much room the rows of a payload take. */
+/* The room that the rows of a payload take. */
 typedef struct {
     size_t row_count;
     size_t header_count;
@@ -135,7 +135,7 @@ typedef struct {
     size_t header_value_bytes;
 } row_sizes;
 
-/* Places for as much as row_sizes says; offsets are positions in the data from what the columns held before on. */
+/* Memory of the sizes in row_sizes. Offsets are positions in the data, after the former contents of the columns. */
 typedef struct {
     int64_t *offset;
     int64_t *timestamp_ms;
@@ -151,27 +151,26 @@ typedef struct {
     uint8_t *header_name_data;
     uint8_t *header_value_data;
     uint8_t *header_value_validity;
-    row_sizes held; /* what the columns hold: before, and afterwards */
+    row_sizes held; /* sizes of the columns' contents: before, and afterwards */
 } row_columns;
 
 /* Proves the whole payload and sizes the rows that `rule` takes. */
 kernel_status kernel_size_rows(const uint8_t *payload, size_t size, int64_t records_count, const row_rule *rule,
                                row_sizes *sizes);
 
-/* Fills the places, whose room is `sizes`. Fails only where the payload is not the one that kernel_size_rows has
- * measured, because somebody changed it meanwhile. */
+/* Fills the memory, whose size is `sizes`. Fails only if the payload has changed since kernel_size_rows measured it. */
 kernel_status kernel_fill_rows(const uint8_t *payload, size_t size, int64_t records_count, const row_rule *rule,
                                const row_sizes *sizes, row_columns *columns);
 
-/* A column of variable size that is read: `offsets` are one more than rows. */
+/* A column of variable size to be read: it has one offset more than rows. */
 typedef struct {
     const int32_t *offsets;
     const uint8_t *data;
-    const uint8_t *validity; /* NULL where there are no nulls */
+    const uint8_t *validity; /* NULL if there are no nulls */
     size_t size;             /* of the data */
 } column_part;
 
-/* Columns with as many rows, and headers, as their offsets have places. */
+/* Columns; the numbers of rows and headers follow from the numbers of offsets. */
 typedef struct {
     const int64_t *timestamp_ms;
     const int32_t *header_list_offsets;
@@ -182,10 +181,10 @@ typedef struct {
     size_t header_count;
 } encode_columns;
 
-/* How much room rows need at most, if their offsets ascend. */
+/* The most room that rows need, if their offsets ascend. */
 size_t kernel_encode_room(const encode_columns *columns, size_t first_row, size_t row_count);
 
-/* Writes rows as records with the offset deltas 0, 1, 2 and so on; sets the size of what is written. */
+/* Writes rows as records with the offset deltas 0, 1, 2 and so on; sets the written size. */
 kernel_status kernel_encode_rows(const encode_columns *columns, size_t first_row, size_t row_count,
                                  int64_t base_timestamp, uint8_t *target, size_t room, size_t *size);
 

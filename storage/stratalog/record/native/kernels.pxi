@@ -1,4 +1,4 @@
-# What _kernels.pyx uses of record_frame.h and kernels.h.
+# The declarations of record_frame.h and kernels.h that _kernels.pyx uses.
 
 cdef extern from "record_frame.h" nogil:
     enum:

@@ -1,55 +1,55 @@
-"""Everything that touches single records, compiled where possible.
+"""The functions that touch single records, compiled if possible.
 
-The functions come from the compiled module ``_kernels`` (C, works without the interpreter lock) or, where
-that was not built or STRATALOG_PURE_KERNELS=1 is in the environment, from their twins ``pure_kernels`` and
-``pure_key_kernels``. `NATIVE` says which are in use. Results are the same byte for byte, and what is refused
-is refused by both with the same class of error; its message and fields are not promised to be the same.
+The functions come from the compiled module ``_kernels`` (C, works without the interpreter lock). If that was
+not built, or STRATALOG_PURE_KERNELS=1 is in the environment, they come from their twins ``pure_kernels`` and
+``pure_key_kernels``. `NATIVE` says which are in use. Results are the same byte for byte, and both refuse the
+same input with the same class of error; messages and fields may differ.
 
-All take bytes-like objects and are safe on any bytes: what is not well-framed ends in CorruptRecordError, and
-neither time nor memory exceeds a small multiple of the input. They are thread-safe as long as nobody else
-changes or reads the objects that a call fills (`entries`, `columns`, `survivors`) until it returns; after an
-error `entries` and `columns` are as before, `survivors` are not to be used.
+All take bytes-like objects and are safe on any bytes: a bad frame raises CorruptRecordError, and neither time
+nor memory exceeds a small multiple of the input. They are thread-safe as long as no other thread changes or
+reads the objects that a call fills (`entries`, `columns`, `survivors`) until it returns. After an error
+`entries` and `columns` are as before, and `survivors` must not be used.
 
 scan_records(payload, records_count, last_offset_delta) -> RecordsSummary
     Proves the framing of a records section: counts, sizes, headers (names are UTF-8), offsets that increase
     strictly up to `last_offset_delta` at most, every byte used.
 encode_records(records, base_timestamp) -> bytes
-    The records section with offset deltas 0, 1, 2 and so on. Raises InvalidRequestError for what cannot be
-    written.
+    The records section with offset deltas 0, 1, 2 and so on. Raises InvalidRequestError for values that the
+    format cannot hold.
 decode_records(payload, records_count, base_offset, base_timestamp, append_time_ms) -> list[Record]
-    `append_time_ms`, unless None, is the timestamp of all of them.
+    `append_time_ms`, unless None, is the timestamp of all records.
 span_records(payload, position, max_count, max_bytes) -> (count, end_position)
-    How many records from `position` on one takes at a time, and where they end: `max_count` at most and in
-    `max_bytes`, but one in any case. Looks at nothing but sizes.
+    The number of records from `position` on that make a span, and its end: at most `max_count` in at most
+    `max_bytes`, but at least one. Looks at nothing but sizes.
 copy_records(payload, records_count, survivors, first_ordinal, *, first_offset_delta, end_offset_delta,
              drop_tombstones, timestamp_shift) -> CopiedRecords
     Copies the records whose bit is set in `survivors` (least significant first, the first record's is
-    `first_ordinal`) and whose offset delta is in [first_offset_delta, end_offset_delta). `timestamp_shift` is
-    added to timestamp deltas: the old base timestamp minus the new one. Headers are not looked at.
-decode_columns(payload, records_count, base_offset, base_timestamp, append_time_ms, first_offset, end_offset,
-               columns) -> int
-    Appends the records with offsets in [first_offset, end_offset) as rows; returns how many.
+    `first_ordinal`) and whose offset delta is in [first_offset_delta, end_offset_delta). `timestamp_shift`
+    is added to timestamp deltas: the old base timestamp minus the new one. Does not look at headers.
+decode_columns(payload, records_count, base_offset, base_timestamp, append_time_ms, first_offset,
+               end_offset, columns) -> int
+    Appends the records with offsets in [first_offset, end_offset) as rows; returns their number.
 encode_columns(columns, first_row, row_count, base_timestamp) -> bytes
-    The way back: rows of columns as `encode_records` would write them. The offset column is not looked at.
-    For publishing from data frames, which have columns and would first have to make objects of them; who has
-    records, as clients do, or batches, as compaction does, has no use for it.
-    Raises InvalidRequestError for columns that do not fit each other and for what cannot be written. The
-    columns must not change until it returns.
+    The reverse: rows of columns in the bytes that `encode_records` would write. Ignores the offset column.
+    It serves publishing from data frames, which have columns and would first have to make objects of them.
+    Clients have records, and compaction has batches; neither needs it. Raises InvalidRequestError for
+    columns that do not fit each other and for values that the format cannot hold. The columns must not
+    change until it returns.
 siphash128(key16, data) -> (high, low)
     SipHash-2-4 with a 128-bit result; see ``key_entries`` for the halves.
 murmur2(key) -> int
     The hash by which Kafka's clients choose partitions, unsigned, of 32 bits; see ``partitioner``.
 hash_keys(payload, records_count, hash_key16, first_ordinal, entries) -> None
-    Appends an entry for each record with a key. Headers are not looked at.
+    Appends an entry for each record with a key. Does not look at headers.
 sort_key_entries(entries) -> KeyEntries
     Ascending by hash; of equal hashes only the highest ordinal is left.
 key_columns_fault(hash_high, hash_low, ordinal, tombstone, record_count) -> str | None
-    What is wrong with the columns of a key stream's block, as a clause for a message: hashes that do not
-    ascend strictly, an ordinal that is not below `record_count`, a tombstone that is neither 0 nor 1.
+    The fault in the columns of a key stream's block, as a clause for a message: hashes that do not ascend
+    strictly, an ordinal that is not below `record_count`, a tombstone that is neither 0 nor 1.
 merge_windows(windows, limit, survivors) -> list[int]
     Windows of sorted key streams, oldest slice first. Takes every entry with a hash up to and including
-    `limit` (all where None); of equal hashes only the newest window's sets its bit among its window's
-    survivors. Returns how many entries of each window it took. Raises CorruptRecordError where a stream is
+    `limit` (all if None); of equal hashes only the newest window's sets its bit among its window's
+    survivors. Returns the number of taken entries of each window. Raises CorruptRecordError if a stream is
     not sorted or an ordinal has no bit.
 """
 

@@ -1,4 +1,4 @@
-"""Keys of records as hashes, in columns: what key streams are made of and merged from.
+"""Keys of records as hashes, in columns: the contents of key streams.
 
 A key's hash is SipHash-2-4 with a 128-bit result and a secret key: `hash_high` is the number in the first
 eight bytes of the result, `hash_low` that in the last eight, both little-endian. Hashes are ordered as the
@@ -21,7 +21,7 @@ ORDINAL_TOO_HIGH = "refers to a record behind the end of its slice"
 TOMBSTONE_NOT_A_BIT = "has a tombstone bit that is neither 0 nor 1"
 
 Column: TypeAlias = "Buffer | array[int]"
-"""Fixed-width numbers one after the other, as anything that exports its bytes."""
+"""Consecutive fixed-width numbers, in any object that exports its bytes."""
 
 
 class KeyEntries:
@@ -46,7 +46,7 @@ class KeyEntries:
         return len(self.ordinal)
 
     def check(self) -> None:
-        """The columns have one length, and tombstones are 0 or 1."""
+        """Prove that the columns have one length, and that tombstones are 0 or 1."""
         count = len(self.ordinal)
         assert len(self.hash_high) == len(self.hash_low) == count == len(self.tombstone), "lengths differ"
         assert max(self.tombstone, default=0) <= 1
@@ -54,7 +54,7 @@ class KeyEntries:
 
 @dataclass(frozen=True, slots=True)
 class KeyWindow:
-    """Entries [start, start + count) of columns that lie sorted by hash, each hash once, little-endian."""
+    """Entries [start, start + count) of columns that are sorted by hash, each hash once, little-endian."""
 
     hash_high: Column
     hash_low: Column

@@ -18,7 +18,7 @@ def murmur2(key):
 
 
 cdef Scratch place_columns(key_columns *columns, size_t count):
-    """Room for `count` entries, the columns one behind the other."""
+    """Room for `count` entries, the columns one after the other."""
     cdef Scratch memory = scratch(count * (8 + 8 + 4 + 1) + 1)
     columns.hash_high = <uint64_t *> memory.data
     columns.hash_low = columns.hash_high + count
@@ -128,7 +128,7 @@ def merge_windows(windows, limit, survivors):
         limit_high, limit_low = limit
     memory = scratch((count + 1) * sizeof(merge_window))
     memset((<Scratch> memory).data, 0, (count + 1) * sizeof(merge_window))
-    # The exports have to live until the merge is over.
+    # The exports must live until the merge is over.
     exports = []
     for index in range(count):
         window = windows[index]

@@ -1,4 +1,4 @@
-/* Whole key streams: proved block by block, and merged. key_block.py says how a block lies. */
+/* Proves whole key streams block by block, and merges them. key_block.py has the format of a block. */
 #include "crc32c.h"
 #include "kernels.h"
 #include "record_frame.h"
@@ -32,7 +32,7 @@ static bool is_zero(const uint8_t *begin, const uint8_t *end)
     return bits == 0;
 }
 
-/* Whether the hash at `later` follows on that at `earlier`. */
+/* Returns whether the hash at `later` is above that at `earlier`. */
 static bool ascends(const merge_window *earlier, const merge_window *later)
 {
     uint64_t high[2], low[2];
@@ -57,7 +57,7 @@ size_t kernel_count_blocks(const uint8_t *data, size_t size)
     return count;
 }
 
-/* Proves the block that the bytes begin with, and opens a window on it; returns its size, 0 where it is not sound. */
+/* Proves the block at the beginning of the bytes and opens a window on it; returns its size, 0 if it is not sound. */
 static size_t open_block(const uint8_t *data, size_t size, const key_stream *stream, merge_window *window)
 {
     size_t count, block_bytes;

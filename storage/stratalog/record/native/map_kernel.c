@@ -9,7 +9,7 @@
 
 enum { BLOCK_RECORDS = 64 };
 
-/* A large map has its own pages, and large ones where the system has them: slots are looked at all over it. */
+/* A large map has its own pages, and large ones if the system has them, because look-ups touch all parts of it. */
 static const size_t OWN_PAGES_BYTES = (size_t)4 << 20;
 
 static size_t slots_bytes(const offset_map *map)
@@ -48,8 +48,8 @@ void kernel_map_end(offset_map *map)
     map->slots = NULL;
 }
 
-/* The rest of a look-up that came to the ring's end. Keys from the end lie at the front then, before the keys that are
- * at home there. */
+/* The rest of a look-up that has reached the ring's end. Keys from the end may lie at the front, before the keys that
+ * are at home there. */
 static map_place seek_from_front(const offset_map *map, uint64_t high, uint64_t low)
 {
     for (uint64_t index = 0; index < map->slots_count; index++) {
@@ -70,7 +70,7 @@ map_place kernel_map_seek(const offset_map *map, uint64_t home, uint64_t high, u
             return (map_place){index, false};
         if (slot->high == high && slot->low == low)
             return (map_place){index, true};
-        /* At the front of the ring there may be higher ones from its end before those that are at home. */
+        /* At the front of the ring, higher keys from its end may lie before those that are at home. */
         if (slot->high > high && home_of(map, slot->high) <= index)
             return (map_place){index, false};
     }
@@ -105,7 +105,7 @@ bool kernel_map_check(const offset_map *map, uint64_t *probed_count)
         distance = distance_at(map, index);
         count++;
         *probed_count += distance + 1;
-        /* Behind an empty slot keys are at home, and behind another key not before it. */
+        /* A key after an empty slot is at home; a key after another one is not below it. */
         if (distance > 0 && (before->next_offset == 0 ||
                              distance > distance_at(map, (index > 0 ? index : map->slots_count) - 1) + 1 ||
                              (home_of(map, before->high) == home_of(map, slot->high) && before->high > slot->high)))
@@ -141,7 +141,7 @@ static void insert(offset_map *map, uint64_t index, const map_slot *slot)
 }
 
 /* Records that wait to be put together, and the state of the walk before each: the batches that were taken, and the
- * offset up to which all was looked at. */
+ * offset up to which everything was seen. */
 typedef struct {
     offset_map *map;
     put_result *result;
@@ -166,7 +166,7 @@ static void wait_without_key(putting *put)
     put->has_key[index] = false;
 }
 
-/* The map has no room for the key of a record that waits. */
+/* Stops at a waiting record whose key has no room in the map. */
 static void stop_full(putting *put, size_t index)
 {
     put->map->is_full = true;
@@ -175,7 +175,7 @@ static void stop_full(putting *put, size_t index)
     put->result->next_offset = put->batch_next_offset[index];
 }
 
-/* Puts the records that wait; false where the map is full. */
+/* Puts the waiting records; false if the map is full. */
 static bool put_waiting(putting *put)
 {
     offset_map *map = put->map;
@@ -205,7 +205,7 @@ static bool put_waiting(putting *put)
     return true;
 }
 
-/* Puts the records of a payload, or lets them wait; where that ends with KERNEL_OK, the map may be full. */
+/* Puts the records of a payload, or lets them wait. The map may be full even if the result is KERNEL_OK. */
 static kernel_status put_payload(putting *put, const uint8_t *payload, size_t size, int64_t records_count,
                                  int64_t base_offset, int64_t last_offset_delta)
 {

@@ -1,4 +1,4 @@
-/* Merging sorted key streams: which records are the last of their key?
+/* Merges sorted key streams: finds the last record of each key.
  *
  * All windows are walked together, by ranges of the hash that hold a few hundred distinct keys. Within a range the
  * windows are taken from the newest to the oldest, through one small table that stays in the first-level cache: the
@@ -15,7 +15,7 @@ __extension__ typedef unsigned __int128 hash128;
 enum { TABLE_BITS = 10, TABLE_SLOTS = 1 << TABLE_BITS, MAX_KEYS = 640, GOAL_KEYS = 384, FEW_KEYS = 160 };
 
 typedef struct {
-    uint64_t high, low; /* both zero where empty */
+    uint64_t high, low; /* both zero if empty */
 } table_slot;
 
 typedef struct {
@@ -50,11 +50,11 @@ static inline void table_clear(key_table *table)
     table->has_zero = false;
 }
 
-/* Whether the hash was not in the table before. */
+/* Adds the hash; returns whether it was new. */
 static inline bool table_add(key_table *table, hash128 hash)
 {
     uint64_t high = (uint64_t)(hash >> 64), low = (uint64_t)hash;
-    /* Multiplied, so that even numbers that no hash function made are spread. */
+    /* The multiplication spreads even numbers that no hash function made. */
     size_t index = low * 0x9e3779b97f4a7c15u >> (64 - TABLE_BITS);
     if (UNLIKELY(hash == 0)) {
         bool is_new = !table->has_zero;
@@ -108,7 +108,7 @@ static range_status merge_range(merge_window *window, hash128 last, key_table *t
     return status;
 }
 
-/* The lowest hash that is still to be taken; false where there is none. */
+/* The lowest hash that was not taken yet; false if there is none. */
 static bool lowest_hash(const merge_window *windows, size_t windows_count, hash128 limit, hash128 *lowest)
 {
     bool is_found = false;
@@ -125,7 +125,7 @@ static bool lowest_hash(const merge_window *windows, size_t windows_count, hash1
     return is_found;
 }
 
-/* A first guess: as if all entries were of distinct keys, spread evenly. */
+/* A first guess: as if all entries had distinct keys, spread evenly. */
 static hash128 first_width(const merge_window *windows, size_t windows_count, hash128 start, hash128 limit)
 {
     size_t entries_count = 0;
@@ -166,7 +166,7 @@ kernel_status kernel_check_keys(const uint8_t *hash_high, const uint8_t *hash_lo
     bool is_sorted = true;
     uint32_t highest = 0;
     uint8_t tombstone_bits = 0;
-    /* Without a way out of the loops, so that the compiler can take several entries at a time. */
+    /* The loops have no early exit, so that the compiler can take several entries at a time. */
     for (size_t index = 1; index < count; index++) {
         uint64_t high = load64(hash_high, index), before = load64(hash_high, index - 1);
         is_sorted &= high > before || (high == before && load64(hash_low, index) > load64(hash_low, index - 1));

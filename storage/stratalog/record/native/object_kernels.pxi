@@ -21,7 +21,7 @@ cdef int make_room(sink *target, size_t more) except -1:
 
 
 cdef object as_bytes(object part):
-    """A key or value that is no `bytes` object, as one."""
+    """Convert a key or value that is not a `bytes` object to one."""
     return bytes(memoryview(part))
 
 
@@ -44,7 +44,7 @@ cdef inline uint8_t *write_part(uint8_t *target, object part):
 
 
 cdef list as_encoded(object headers, size_t *size):
-    """The headers as alternating names and values, of which every one is bytes or None."""
+    """The headers as alternating names and values, each of them bytes or None."""
     cdef list parts = []
     for name, value in headers:
         try:
@@ -150,7 +150,7 @@ cdef object decode_headers(const record_frame *frame):
 
 
 cdef inline void put_item(object record, Py_ssize_t index, object item):
-    # The tuple takes over a reference of its own.
+    # The tuple takes over its own reference.
     Py_INCREF(item)
     PyTuple_SET_ITEM(record, index, item)
 
@@ -185,7 +185,7 @@ def decode_records(payload, int64_t records_count, int64_t base_offset, int64_t 
         put_item(record, 3, value)
         put_item(record, 4, headers)
         if not headers:
-            # Nothing in it can lead back to it, so the garbage collector need not visit it for ever.
+            # It cannot be part of a reference cycle, so the garbage collector need not visit it.
             PyObject_GC_UnTrack(record)
         records.append(record)
     if not walk_end(&walk):

@@ -1,15 +1,15 @@
-/* The kernels of the log cleaner. offset_map.py says what they promise.
+/* The kernels of the log cleaner. offset_map.py documents them.
  *
  * The map is a ring of slots of 24 bytes. The home of a key is its hash, scaled to the ring; keys lie at their homes or
- * behind, in the order of their hashes, with no empty slot between a key and its home. Because of that order a look-up
- * ends at the first higher key, and passes five slots on average if nine slots of ten are in use, whether it finds the
- * key or not. One slot is always empty.
+ * after them, in the order of their hashes, with no empty slot between a key and its home. Because of that order a
+ * look-up ends at the first higher key, and passes five slots on average if nine slots of ten are in use, whether it
+ * finds the key or not. One slot is always empty.
  *
  * A look-up in a map that exceeds the cache waits for memory. So records are taken 64 at a time: all their keys are
  * hashed and their homes prefetched before the first look-up.
  *
- * All are safe on any bytes. A map is for one thread at a time; two threads would find wrong offsets, but stay inside
- * the slots and come to an end. */
+ * All are safe on any bytes. A map is for one thread at a time; two threads would find wrong offsets, but would stay
+ * inside the slots and end. */
 #ifndef STRATALOG_OFFSET_MAP_H
 #define STRATALOG_OFFSET_MAP_H
 
@@ -21,7 +21,7 @@
 typedef struct {
     uint64_t high;
     uint64_t low;
-    uint64_t next_offset; /* the offset and one; 0 where the slot is empty */
+    uint64_t next_offset; /* the offset plus 1; 0 if the slot is empty */
 } map_slot;
 
 typedef struct {
@@ -55,7 +55,7 @@ kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t
 void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64_t first_offset, int64_t stop_offset,
                         const aborted_spans *aborted, put_result *result);
 
-/* How the cleaner's kernels treat a batch, by its header. */
+/* The cleaner's treatment of a batch, by its header. */
 typedef enum { BATCH_NOT_TAKEN = 0, BATCH_OF_RECORDS, BATCH_ABORTED, BATCH_OF_CONTROL } batch_kind;
 
 /* The codec does not matter for a batch without records, or one that loses all. */
@@ -72,9 +72,9 @@ static inline batch_kind kind_of(const batch_frame *batch, int64_t latest_offset
     return BATCH_OF_RECORDS;
 }
 
-/* Slots on the way of a look-up. */
+/* The result of a look-up: a slot. */
 typedef struct {
-    uint64_t index; /* where the key is, or belongs */
+    uint64_t index; /* the place of the key, or the place to insert it */
     bool is_found;
 } map_place;
 
@@ -129,7 +129,7 @@ typedef struct {
     size_t end_position;
     int64_t next_offset;
     size_t size;               /* bytes in the target */
-    size_t run_begin, run_end; /* the batches that stay as they are, if the target is empty */
+    size_t run_begin, run_end; /* the unchanged batches, if the target is empty */
     size_t kept_count;         /* batches that stay */
     int64_t records_in;
     int64_t records_kept;
@@ -145,7 +145,7 @@ typedef struct {
 void kernel_measure_clean(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
                           clean_room *room);
 
-/* The memory that a call writes to, as measured. */
+/* The memory that a call writes to, of the measured size. */
 typedef struct {
     judged_record *judged;
     uint8_t *target;

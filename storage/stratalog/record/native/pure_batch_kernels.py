@@ -1,7 +1,7 @@
 """The kernels for rows of batches in plain Python.
 
 Twins of the compiled functions that look at headers and indexes. The functions that look at records take no
-batch: their callers then do all the work the long way. ``batch_kernels`` says what the functions promise.
+batch: their callers then work batch by batch. ``batch_kernels`` documents the functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIME_ENTRY = struct.Struct(">qi")
 
 
 def whole_batches(data: Buffer) -> tuple[int, int]:
-    """See ``batch_kernels.whole_batches``."""
+    """The plain-Python form of ``batch_kernels.whole_batches``."""
     position = records_count = 0
     while (header := _whole_batch(data, position)) is not None:
         position += header.size_in_bytes
@@ -37,7 +37,7 @@ def whole_batches(data: Buffer) -> tuple[int, int]:
 def sound_batches(
     data: Buffer, end_offset: int, first_offset: int = 0, leader_epoch: int = -1
 ) -> tuple[int, int]:
-    """See ``batch_kernels.sound_batches``."""
+    """The plain-Python form of ``batch_kernels.sound_batches``."""
     position, next_offset = 0, -1
     while (header := _whole_batch(data, position)) is not None:
         if header.base_offset < first_offset or header.next_offset > end_offset:
@@ -52,7 +52,7 @@ def sound_batches(
 
 
 def skip_batches(data: Buffer, offset: int, next_offset: int, leader_epoch: int) -> tuple[int, int, int]:
-    """See ``batch_kernels.skip_batches``."""
+    """The plain-Python form of ``batch_kernels.skip_batches``."""
     position = 0
     while (header := _header(data, position)) is not None and header.next_offset <= offset:
         if header.base_offset < next_offset or header.leader_epoch < leader_epoch:
@@ -65,7 +65,7 @@ def skip_batches(data: Buffer, offset: int, next_offset: int, leader_epoch: int)
 def walk_batches(
     data: Buffer, position: int, data_position: int, next_offset: int, leader_epoch: int
 ) -> list[BatchRow]:
-    """See ``batch_kernels.walk_batches``."""
+    """The plain-Python form of ``batch_kernels.walk_batches``."""
     assert position <= len(data), "positions lie in the data"
     rows: list[BatchRow] = []
     while len(rows) < MAX_ROW_COUNT and (header := _whole_batch(data, position)) is not None:
@@ -96,7 +96,7 @@ def walk_batches(
 def index_rows(
     rows: Sequence[BatchRow], interval_bytes: int, segment_base_offset: int, progress: IndexProgress
 ) -> IndexRows:
-    """See ``batch_kernels.index_rows``."""
+    """The plain-Python form of ``batch_kernels.index_rows``."""
     bytes_since_entry, newest_ms, newest_offset, entered_ms = progress
     offset_entries, time_entries = bytearray(), bytearray()
     for position, size_bytes, last_offset, max_timestamp_ms, _ in rows:
@@ -117,7 +117,7 @@ def index_rows(
 
 
 def rank_entries(data: Buffer, entry_size: int, key_position: int, key_size: int, limit: int) -> int:
-    """See ``batch_kernels.rank_entries``."""
+    """The plain-Python form of ``batch_kernels.rank_entries``."""
     assert key_size in (4, 8)
     assert key_position + key_size <= entry_size, "a key of an entry"
     if limit < 0:
@@ -134,7 +134,7 @@ def rank_entries(data: Buffer, entry_size: int, key_position: int, key_size: int
 
 
 def scan_batches(_data: Buffer, position: int, _begin_limit: int, fingerprint: int) -> ScannedBatches:
-    """Take nothing."""
+    """Take no batch: the caller works batch by batch."""
     return ScannedBatches(end_position=position, fingerprint=fingerprint)
 
 
@@ -146,26 +146,26 @@ def filter_batches(
     _rule: BatchFilter,
     fingerprint: int,
 ) -> FilteredBatches:
-    """Take nothing."""
+    """Take no batch: the caller works batch by batch."""
     return FilteredBatches(
         data=b"", end_position=position, next_ordinal=first_ordinal, fingerprint=fingerprint
     )
 
 
 def hash_batches(data: Buffer, _hash_key16: Buffer, _first_ordinal: int, _entries: KeyEntries) -> None:
-    """Take nothing."""
+    """Hash nothing: no scan took a batch."""
     assert len(data) == 0, "no scan took these batches"
 
 
 def merge_key_streams(_streams: Sequence[tuple[Buffer, int, int, int]]) -> list[bytearray] | None:
-    """Take nothing."""
+    """Merge nothing: the caller merges window by window."""
     return None
 
 
 def clean_batches(
     _data: Buffer, position: int, _offset_map: OffsetMap, _rule: CleanRule, _transactions: OpenTransactions
 ) -> CleanedBatches:
-    """Take nothing."""
+    """Take no batch: the caller works batch by batch."""
     return CleanedBatches(b"", position, -1)
 
 

@@ -1,6 +1,7 @@
 """The record-level kernels of the log cleaner in plain Python: twins of the compiled ones.
 
-See ``offset_map``. Rows of batches have no twins: without compiled kernels no row is taken.
+``offset_map`` documents them. The kernels for rows of batches have no twins: without compiled kernels they
+take no batch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ABORTED = struct.Struct(">hqqqq")
 
 
 class KnownOffsets(Protocol):
-    """What the second pass of a clean asks of an offset map."""
+    """The part of an offset map that the second pass of a clean reads."""
 
     @property
     def latest_offset(self) -> int: ...
@@ -32,7 +33,8 @@ class KnownOffsets(Protocol):
 
 
 class OpenTransactions:
-    """Not thread-safe: of one pass over a log, in the order of offsets."""
+    """Open transactions with data. Not thread-safe: it belongs to one pass over a log, in the order of
+    offsets."""
 
     __slots__ = ("_is_kept",)
 
@@ -40,7 +42,7 @@ class OpenTransactions:
         self._is_kept: dict[int, bool] = {}
 
     def __len__(self) -> int:
-        """How many transactions have no marker so far."""
+        """The number of transactions without a marker so far."""
         return len(self._is_kept)
 
     def on_data(self, producer_id: int, *, is_kept: bool) -> None:
@@ -48,12 +50,12 @@ class OpenTransactions:
         self._is_kept[producer_id] = is_kept or self._is_kept.get(producer_id, False)
 
     def on_marker(self, producer_id: int) -> bool | None:
-        """End the producer's transaction: whether data of it stays; None if it had none."""
+        """End the producer's transaction. Returns whether data of it stays; None if it had none."""
         return self._is_kept.pop(producer_id, None)
 
 
 def aborted_spans_in(entries: Buffer, start_offset: int, end_offset: int) -> array[int]:
-    """See ``offset_map.aborted_spans_in``."""
+    """The plain-Python form of ``offset_map.aborted_spans_in``."""
     return ordered(
         (producer_id, first_offset, last_offset)
         for _, producer_id, first_offset, last_offset, _ in _ABORTED.iter_unpack(entries)
@@ -71,7 +73,7 @@ def clean_records(
     drop_tombstones: bool,
     timestamp_shift: int,
 ) -> CleanedRecords:
-    """See ``offset_map.clean_records``."""
+    """The plain-Python form of ``offset_map.clean_records``."""
     assert base_offset >= 0, "offsets are not negative"
     data, kept = bytes(payload), bytearray()
     timestamp_deltas: list[int] = []

@@ -1,8 +1,7 @@
-"""The record kernels in plain Python: the reference of the native ones and their stand-in.
+"""The record kernels in plain Python: the reference for the native ones and their replacement.
 
 Each function here has a twin of the same name in the compiled module ``_kernels``, with the same arguments,
-the same results byte for byte, and CorruptRecordError for the same bytes. See ``kernels`` for what they
-promise.
+the same results byte for byte, and CorruptRecordError for the same bytes. ``kernels`` documents them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MAX_INT32 = 2**31 - 1
 
 
 def scan_records(payload: Buffer, records_count: int, last_offset_delta: int) -> RecordsSummary:
-    """See ``kernels.scan_records``."""
+    """The plain-Python form of ``kernels.scan_records``."""
     data = bytes(payload)
     tombstone_count = 0
     null_key_count = 0
@@ -41,7 +40,7 @@ def scan_records(payload: Buffer, records_count: int, last_offset_delta: int) ->
     last_delta = offset_deltas[-1] if offset_deltas else -1
     if last_delta > last_offset_delta:
         raise CorruptRecordError("a record lies behind the last offset of its batch", offset_delta=last_delta)
-    # Deltas increase strictly from 0 on, so as many as there are numbers up to the last are all of them.
+    # Deltas increase strictly from 0 on, so they are dense if there are as many as numbers up to the last.
     is_dense = records_count == last_offset_delta + 1
     latest = max(timestamp_deltas, default=0)
     return RecordsSummary(
@@ -57,7 +56,7 @@ def scan_records(payload: Buffer, records_count: int, last_offset_delta: int) ->
 
 
 def encode_records(records: Sequence[RecordLike], base_timestamp: int) -> bytes:
-    """See ``kernels.encode_records``."""
+    """The plain-Python form of ``kernels.encode_records``."""
     if not _is_int64(base_timestamp):
         raise InvalidRequestError("a record's timestamp is out of range", timestamp=base_timestamp)
     payload = bytearray()
@@ -87,7 +86,7 @@ def encode_records(records: Sequence[RecordLike], base_timestamp: int) -> bytes:
 def decode_records(
     payload: Buffer, records_count: int, base_offset: int, base_timestamp: int, append_time_ms: int | None
 ) -> list[Record]:
-    """See ``kernels.decode_records``."""
+    """The plain-Python form of ``kernels.decode_records``."""
     data = bytes(payload)
     return [
         Record(
@@ -105,7 +104,7 @@ def decode_records(
 
 
 def span_records(payload: Buffer, position: int, max_count: int, max_bytes: int) -> tuple[int, int]:
-    """See ``kernels.span_records``."""
+    """The plain-Python form of ``kernels.span_records``."""
     view = memoryview(payload)
     start, count = position, 0
     while count == 0 or (count < max_count and position < len(view)):
@@ -132,7 +131,7 @@ def copy_records(
     drop_tombstones: bool,
     timestamp_shift: int,
 ) -> CopiedRecords:
-    """See ``kernels.copy_records``."""
+    """The plain-Python form of ``kernels.copy_records``."""
     data = bytes(payload)
     bits = memoryview(survivors)
     if first_ordinal < 0 or first_ordinal + records_count > len(bits) * 8:
@@ -182,7 +181,7 @@ def decode_columns(
     end_offset: int,
     columns: ColumnBuffers,
 ) -> int:
-    """See ``kernels.decode_columns``."""
+    """The plain-Python form of ``kernels.decode_columns``."""
     # Everything is decoded before the first row is appended, so that an error leaves the columns as they
     # were.
     decoded = decode_records(payload, records_count, base_offset, base_timestamp, append_time_ms)
@@ -214,7 +213,7 @@ def decode_columns(
 
 
 def encode_columns(columns: ColumnBuffers, first_row: int, row_count: int, base_timestamp: int) -> bytes:
-    """See ``kernels.encode_columns``."""
+    """The plain-Python form of ``kernels.encode_columns``."""
     rows, headers = len(columns.timestamp_ms), columns.header_count
     assert 0 <= first_row <= first_row + row_count <= rows, "rows are in the columns"
     keys = _parts(columns.key_offsets, columns.key_data, columns.key_validity, rows)
@@ -245,7 +244,7 @@ def encode_columns(columns: ColumnBuffers, first_row: int, row_count: int, base_
 def _parts(
     offsets: array[int], data: bytearray, validity: bytearray | None, count: int
 ) -> Callable[[int], bytes | None]:
-    """Reads a column of so many values, one at a time."""
+    """Return a function that reads a column of `count` values, one at a time. Raises InvalidRequestError."""
     if len(offsets) != count + 1 or (validity is not None and len(validity) != count):
         raise InvalidRequestError("the columns do not have the same number of rows")
 
@@ -290,9 +289,9 @@ def _append_column(
 
 
 def append_shifted(target: bytearray, data: bytes, frame: RecordFrame, timestamp_shift: int) -> None:
-    """Copy a record; all of it stays as it is but the timestamp delta and, with it, the size.
+    """Copy a record unchanged, except for its timestamp delta and, with it, its size.
 
-    Raises CorruptRecordError where either is out of range then.
+    Raises CorruptRecordError if either becomes too large.
     """
     if timestamp_shift == 0:
         target += data[frame.start : frame.end]

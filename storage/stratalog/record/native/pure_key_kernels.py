@@ -1,4 +1,4 @@
-"""The key-stream kernels in plain Python: hash, sort, merge. Twins of those in ``_kernels``."""
+"""The kernels for key streams in plain Python: hash, sort, merge. Twins of those in ``_kernels``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _State = tuple[int, int, int, int]
 
 
 def siphash128(key16: Buffer, data: Buffer) -> HashPair:
-    """See ``kernels.siphash128``: SipHash-2-4 after the paper of Aumasson and Bernstein."""
+    """The plain-Python form of ``kernels.siphash128``: SipHash-2-4 by Aumasson and Bernstein."""
     assert len(key16) == HASH_KEY_BYTES, "a hash key has 16 bytes"
     k0, k1 = struct.unpack("<QQ", key16)
     state = (
@@ -58,7 +58,7 @@ def siphash128(key16: Buffer, data: Buffer) -> HashPair:
 
 
 def murmur2(key: Buffer) -> int:
-    """See ``kernels.murmur2``."""
+    """The plain-Python form of ``kernels.murmur2``."""
     data = bytes(key)
     size_bytes = len(data)
     state = (_MURMUR_SEED ^ size_bytes) & _MURMUR_MASK
@@ -77,13 +77,13 @@ def murmur2(key: Buffer) -> int:
 def hash_keys(
     payload: Buffer, records_count: int, hash_key16: Buffer, first_ordinal: int, entries: KeyEntries
 ) -> None:
-    """See ``kernels.hash_keys``."""
+    """The plain-Python form of ``kernels.hash_keys``."""
     data = bytes(payload)
     key16 = bytes(hash_key16)
     assert len(key16) == HASH_KEY_BYTES, "a hash key has 16 bytes"
     if first_ordinal < 0 or first_ordinal + records_count - 1 > MAX_ORDINAL:
         raise CorruptRecordError("a slice has more records than can be numbered", first_ordinal=first_ordinal)
-    # Appended only when the whole payload has proved sound, so that an error leaves the entries as they were.
+    # Appended only when the whole payload is proved, so that an error leaves the entries unchanged.
     found = KeyEntries()
     for ordinal, frame in enumerate(record_frames(data, records_count), first_ordinal):
         if frame.key_size >= 0:
@@ -96,7 +96,7 @@ def hash_keys(
 
 
 def sort_key_entries(entries: KeyEntries) -> KeyEntries:
-    """See ``kernels.sort_key_entries``."""
+    """The plain-Python form of ``kernels.sort_key_entries``."""
     entries.check()
     newest: dict[HashPair, tuple[int, int]] = {}
     for high, low, ordinal, tombstone in zip(
@@ -113,7 +113,7 @@ def sort_key_entries(entries: KeyEntries) -> KeyEntries:
 def key_columns_fault(
     hash_high: Column, hash_low: Column, ordinal: Column, tombstone: Column, record_count: int
 ) -> str | None:
-    """See ``kernels.key_columns_fault``."""
+    """The plain-Python form of ``kernels.key_columns_fault``."""
     count = len(memoryview(tombstone).cast("B"))
     assert len(memoryview(hash_high).cast("B")) == len(memoryview(hash_low).cast("B")) == 8 * count
     assert len(memoryview(ordinal).cast("B")) == 4 * count
@@ -128,7 +128,7 @@ def key_columns_fault(
 def merge_windows(
     windows: Sequence[KeyWindow], limit: HashPair | None, survivors: Sequence[bytearray]
 ) -> list[int]:
-    """See ``kernels.merge_windows``."""
+    """The plain-Python form of ``kernels.merge_windows``."""
     assert len(windows) == len(survivors), "each window needs its survivor bits"
     consumed = [0] * len(windows)
     seen: set[HashPair] = set()

@@ -1,4 +1,4 @@
-"""The offset map in plain Python: twin of the compiled one, but for rows of batches. See ``offset_map``."""
+"""The offset map of ``offset_map`` in plain Python: twin of the compiled one, except for rows of batches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _DIGEST_BYTES = 16
 
 
 class OffsetMap:
-    """Not thread-safe: guarded by its user."""
+    """Keys with their highest offsets. Not thread-safe: guarded by its user."""
 
     # The native map has another hash, which is not visible and is many times slower in plain Python.
 
     __slots__ = ("_capacity", "_hash_key", "_is_full", "_latest_offset", "_max_entries", "_offsets")
 
     def __init__(self, hash_key16: Buffer, capacity: int, load_factor: float) -> None:
-        """`capacity` is a count of slots, of which no more than `load_factor` are used."""
+        """`capacity` is a number of slots; at most the part `load_factor` of them is used."""
         assert len(hash_key16) == HASH_KEY_BYTES, "a hash key has 16 bytes"
         assert capacity > 0, "a map has at least one slot"
         assert 0.0 < load_factor <= 1.0, "a part of the slots is used, or all"
@@ -36,44 +36,44 @@ class OffsetMap:
 
     @staticmethod
     def slots_for(memory_bytes: int) -> int:
-        """The capacity of the largest map that takes no more than that; 1 where there is room for none."""
+        """The capacity of the largest map that fits this memory; 1 if none fits."""
         return max(1, memory_bytes // SLOT_BYTES - 1)
 
     @property
     def memory_bytes(self) -> int:
-        """What the native map takes: its slots, and one that always stays empty."""
+        """The memory of the native map: its slots, and one that always stays empty."""
         return (self._capacity + 1) * SLOT_BYTES
 
     @property
     def max_entries(self) -> int:
-        """How many keys it takes: `load_factor` of its capacity, but one at least."""
+        """The highest number of keys: `load_factor` of the capacity, but at least one."""
         return self._max_entries
 
     @property
     def latest_offset(self) -> int:
-        """Everything up to this one, inclusive, was looked at; -1 where nothing was."""
+        """The map has seen everything up to this offset, inclusive; -1 if nothing."""
         return self._latest_offset
 
     @property
     def is_full(self) -> bool:
-        """A key was refused; nothing is put any more."""
+        """A key had no room; later puts do nothing."""
         return self._is_full
 
     @property
     def mean_probe_slots(self) -> float:
-        """How many slots a look-up of a key that is there passes, on average over all keys."""
+        """The mean number of slots that the look-up of a key in the map passes."""
         return 1.0 if self._offsets else 0.0
 
     def check(self) -> None:
-        """Prove what always holds."""
+        """Prove the invariants."""
         assert len(self._offsets) <= self._max_entries, "no more keys than it takes"
-        assert max(self._offsets.values(), default=-1) <= self._latest_offset, "what was put was looked at"
+        assert max(self._offsets.values(), default=-1) <= self._latest_offset, "offsets of the map are seen"
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def get(self, key: Buffer) -> int | None:
-        """The highest offset that was put for the key."""
+        """The highest offset that was put for the key; None if there is none."""
         return self._offsets.get(self._digest(key))
 
     def put_records(
@@ -84,7 +84,7 @@ class OffsetMap:
         first_offset: int,
         last_offset_delta: int,
     ) -> None:
-        """See ``offset_map``. Raises CorruptRecordError."""
+        """Put the keys of a payload, see ``offset_map``. Raises CorruptRecordError."""
         assert base_offset >= 0, "offsets are not negative"
         if self._is_full:
             return
@@ -108,12 +108,12 @@ class OffsetMap:
     def put_batches(
         self, data: Buffer, position: int, first_offset: int, stop_offset: int, aborted: Sequence[int] = ()
     ) -> tuple[int, int]:
-        """Take nothing: the caller puts each batch by itself, see ``offset_map``."""
+        """Take no batch: the caller puts each one by itself, see ``offset_map``."""
         return position, -1
 
     def skip_to(self, offset: int) -> None:
-        """Everything up to `offset`, inclusive, was looked at."""
-        assert not self._is_full, "what comes behind a key that was refused is not looked at"
+        """Mark everything up to `offset`, inclusive, as seen."""
+        assert not self._is_full, "no record after a refused key is seen"
         self._latest_offset = max(self._latest_offset, offset)
 
     def _digest(self, key: Buffer) -> bytes:

@@ -1,8 +1,8 @@
-/* Where the parts of a record lie: the walk that the record kernels share, twin of record_frame.py.
+/* Finds the parts of a record: the walk that the record kernels share, twin of record_frame.py.
  *
- * Every read is checked against the end of the record or of the payload before it is made, and every size against
- * what is left, so that any bytes at all may be walked. Pointers never pass `end`; sizes are compared, not added to
- * pointers, before they are known to fit. Nothing is allocated. */
+ * Each position is checked against the end of the record or of the payload before the read, and each size against the
+ * remaining bytes, so the walk is safe on any bytes. Pointers never pass `end`: a size is compared before it is added to
+ * a pointer. Nothing is allocated. */
 #ifndef STRATALOG_RECORD_FRAME_H
 #define STRATALOG_RECORD_FRAME_H
 
@@ -18,7 +18,7 @@ enum { MIN_RECORD_BYTES = 7, MIN_HEADER_BYTES = 2, MAX_VARINT_BYTES = 5, MAX_VAR
 
 typedef struct {
     const uint8_t *start;
-    const uint8_t *body; /* behind the size field */
+    const uint8_t *body; /* after the size field */
     const uint8_t *end;
     const uint8_t *offset_delta_field;
     const uint8_t *key;
@@ -66,7 +66,7 @@ static inline const uint8_t *read_unsigned(const uint8_t *position, const uint8_
     return NULL;
 }
 
-/* Each reader returns the position behind what it read, or NULL where the bytes are wrong. */
+/* Each reader returns the position after the bytes that it read, or NULL if they are malformed. */
 static inline const uint8_t *read_varint(const uint8_t *position, const uint8_t *end, int32_t *number)
 {
     uint64_t zigzag;
@@ -101,7 +101,7 @@ static inline const uint8_t *read_varlong(const uint8_t *position, const uint8_t
     return position;
 }
 
-/* Writes the shortest form; returns the position behind it. */
+/* Writes the shortest form; returns the position after it. */
 static inline uint8_t *write_varlong(uint8_t *target, int64_t number)
 {
     uint64_t rest = ((uint64_t)number << 1) ^ (uint64_t)(number >> 63);
@@ -119,7 +119,7 @@ static inline ptrdiff_t varlong_size(int64_t number)
     return rest == 0 ? 1 : (70 - __builtin_clzll(rest)) / 7;
 }
 
-/* Bytes behind their size; -1 is null, less is corruption. */
+/* Reads bytes that follow their size; -1 is null, a lower size is corruption. */
 static inline const uint8_t *read_sized(const uint8_t *position, const uint8_t *end, const uint8_t **part,
                                         int32_t *size)
 {
@@ -140,12 +140,12 @@ static inline bool walk_begin(record_walk *walk, const uint8_t *payload, size_t 
     return records_count >= 0 && (uint64_t)records_count <= size / MIN_RECORD_BYTES;
 }
 
-/* The next record, proved up to its value; false where it is not framed well. */
+/* Reads the next record and proves it up to its value; false if its frame is bad. */
 static inline bool walk_next(record_walk *walk, record_frame *frame)
 {
     int32_t size;
     const uint8_t *position = read_varint(walk->position, walk->end, &size);
-    /* One byte of attributes at least; they are skipped, nothing uses them. */
+    /* At least one byte of attributes, which no code uses. */
     if (UNLIKELY(position == NULL || size < 1 || size > walk->end - position))
         return false;
     frame->start = walk->position;
@@ -171,7 +171,7 @@ static inline bool walk_next(record_walk *walk, record_frame *frame)
     return true;
 }
 
-/* Writes a record with another timestamp delta; all the rest stays as it is but the size. NULL where it cannot be. */
+/* Writes a record with another timestamp delta and size; the rest is unchanged. NULL if it becomes too large. */
 static inline uint8_t *copy_shifted(const record_frame *frame, int64_t timestamp_delta, uint8_t *target)
 {
     ptrdiff_t tail_bytes = frame->end - frame->offset_delta_field;
@@ -185,13 +185,13 @@ static inline uint8_t *copy_shifted(const record_frame *frame, int64_t timestamp
     return target + tail_bytes;
 }
 
-/* All records were seen and every byte was used. */
+/* Returns whether all records were seen and every byte was used. */
 static inline bool walk_end(const record_walk *walk)
 {
     return walk->left_count == 0 && walk->position == walk->end;
 }
 
-/* How many headers a record has; `*position` is behind the count. Negative where the count cannot be. */
+/* The number of a record's headers, negative if it is invalid; sets `*position` after the count. */
 static inline int32_t headers_begin(const record_frame *frame, const uint8_t **position)
 {
     int32_t count;

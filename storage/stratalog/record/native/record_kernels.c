@@ -6,7 +6,7 @@
 static inline bool headers_are_sound(const record_frame *frame)
 {
     const uint8_t *position;
-    /* Most records have none. */
+    /* Most records have no headers. */
     if (LIKELY(frame->headers + 1 == frame->end))
         return *frame->headers == 0;
     int32_t count = headers_begin(frame, &position);
@@ -55,7 +55,7 @@ kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_c
     summary->first_offset_delta = first_offset_delta;
     summary->last_offset_delta = walk.last_offset_delta;
     summary->max_timestamp_offset_delta = max_timestamp_offset_delta;
-    /* Deltas increase strictly from 0 on, so as many as there are numbers up to the last are all of them. */
+    /* Deltas increase strictly from 0 on, so they are dense if there are as many as numbers up to the last. */
     summary->is_dense = last_offset_delta < INT64_MAX && records_count == last_offset_delta + 1;
     return KERNEL_OK;
 }
@@ -65,7 +65,7 @@ static inline bool is_survivor(const uint8_t *survivors, uint64_t ordinal)
     return survivors[ordinal >> 3] >> (ordinal & 7) & 1;
 }
 
-/* Counts a record that is kept; false where its timestamp cannot be shifted. */
+/* Counts a kept record; false if its shifted timestamp is out of range. */
 static inline bool count_kept(const record_frame *frame, const copy_rule *rule, copy_result *result,
                               int64_t *timestamp_delta)
 {
@@ -90,7 +90,7 @@ kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_c
     record_frame frame;
     uint64_t ordinal = first_ordinal;
     uint8_t *start = target;
-    /* Adjacent survivors that stay as they are copy as one run, [run, run_end). */
+    /* Adjacent unchanged survivors are copied as one run, [run, run_end). */
     const uint8_t *run = payload, *run_end = payload;
     *result = (copy_result){.first_delta = -1, .last_delta = -1};
     if (!walk_begin(&walk, payload, size, records_count))

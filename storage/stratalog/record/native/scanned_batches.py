@@ -1,4 +1,4 @@
-"""What a scan of a row of batches finds."""
+"""The result of a scan of a row of batches."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from typing import NamedTuple
 
 
 class ScannedBatches(NamedTuple):
-    """Facts of consecutive plain batches, which were proved."""
+    """Facts of consecutive plain batches that a scan has proved."""
 
     end_position: int
-    """Behind the last of them. If it is the position of the call, no batch was taken and the other fields
-    mean nothing."""
+    """The position after the last batch. If it is the position of the call, no batch was taken and the other
+    fields mean nothing."""
     fingerprint: int
     records_count: int = 0
     tombstone_count: int = 0
     null_key_count: int = 0
     first_base_offset: int = -1
-    """Of the first batch."""
+    """Base offset of the first batch."""
     leader_epoch: int = -1
-    """Of all batches."""
+    """The leader epoch of all batches."""
     last_base_offset: int = -1
-    """Of the last batch, like `last_crc` and `next_offset`."""
+    """Base offset of the last batch; `last_crc` and `next_offset` belong to it too."""
     last_crc: int = 0
     next_offset: int = -1
     """Exclusive end of the offsets that the batches cover."""
     first_offset: int = -1
-    """Of a record, like `last_offset`."""
+    """Offset of the first record, as `last_offset` is of the last."""
     last_offset: int = -1
     min_timestamp: int = -1
     max_timestamp: int = -1
     max_timestamp_offset: int = -1
-    """Of the first record with the highest timestamp."""
+    """Offset of the first record with the highest timestamp."""
     delete_horizon_ms: int | None = None
-    """The earliest, if any batch has one."""
+    """The earliest delete horizon, if any batch has one."""

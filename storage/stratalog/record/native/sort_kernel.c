@@ -1,6 +1,6 @@
-/* Sorting key entries: two rounds of scattering by the leading bits of the hash, then small sorts that stay in the
- * first-level cache. Hashes of a keyed function are spread evenly, which makes the buckets small; where they are not
- * (many records of one key, or entries that no hash made), a merge sort keeps the time at n log n. */
+/* Sorts key entries: two rounds of scattering by the leading bits of the hash, then small sorts that stay in the
+ * first-level cache. Hashes of a keyed function are spread evenly, so buckets are small. For other entries (many records
+ * of one key, or entries that no hash function made) a merge sort keeps the time at n log n. */
 #include "kernels.h"
 #include "record_frame.h"
 
@@ -43,7 +43,7 @@ static void merge_runs(const key_entry *source, key_entry *target, size_t middle
     }
 }
 
-/* Bottom up, so without recursion. `scratch` has as much room as `entries`; the result is in `entries`. */
+/* Sorts bottom up, without recursion. `scratch` has as much room as `entries`; the result is in `entries`. */
 static void merge_sort(key_entry *entries, key_entry *scratch, size_t count)
 {
     key_entry *source = entries, *target = scratch;
@@ -65,7 +65,7 @@ static void merge_sort(key_entry *entries, key_entry *scratch, size_t count)
         memcpy(entries, source, count * sizeof *entries);
 }
 
-/* How many leading bits make buckets of about BUCKET_ENTRIES. */
+/* The number of leading bits that makes buckets of about BUCKET_ENTRIES. */
 static int bucket_bits(size_t count)
 {
     int bits = 0;

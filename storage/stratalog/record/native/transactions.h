@@ -5,7 +5,7 @@
 
 #include "batch_frame.h"
 
-/* Data of the producer from the first offset to below the last one, which is the marker's, was aborted. */
+/* The producer's data in [first offset, last offset) was aborted; the last offset is the marker's. */
 typedef struct {
     int64_t producer_id;
     int64_t first_offset;
@@ -17,9 +17,9 @@ typedef struct {
     size_t count;
 } aborted_spans;
 
-/* Of `count` entries of transaction indexes those with data in [start_offset, end_offset), as `aborted_spans` has
- * them: how many. There has to be room for all. Where spans of a producer overlap, which they do not as long as
- * nothing is damaged, the later one ends where the last of them does. */
+/* Finds among `count` entries of transaction indexes those with data in [start_offset, end_offset), writes them in the
+ * form of `aborted_spans`, and returns their number. There must be room for all. Spans of one producer overlap only if
+ * something is damaged; the later one then ends at the highest end so far. */
 size_t kernel_aborted_spans(const uint8_t *entries, size_t count, int64_t start_offset, int64_t end_offset,
                             aborted_span *spans);
 
@@ -46,13 +46,13 @@ typedef struct {
     int64_t epoch;
 } producer_epoch;
 
-/* A producer's transaction of which data came by. */
+/* A producer's transaction with data so far. */
 typedef struct {
     int64_t producer_id;
     int64_t is_kept; /* a batch of it stays, even an empty one */
 } open_transaction;
 
-/* Few at a time, ascending by producer. */
+/* The open transactions: few at a time, ascending by producer. */
 typedef struct {
     open_transaction *entries;
     size_t count;
@@ -72,14 +72,14 @@ static inline size_t open_place(const open_transactions *open, int64_t producer_
     return low;
 }
 
-/* NULL if the producer has no open transaction with data. */
+/* The producer's open transaction; NULL if it has none with data. */
 static inline open_transaction *open_of(const open_transactions *open, int64_t producer_id)
 {
     const size_t place = open_place(open, producer_id);
     return place < open->count && open->entries[place].producer_id == producer_id ? &open->entries[place] : NULL;
 }
 
-/* There has to be room for another one. */
+/* Notes a batch of the producer's transaction. There must be room for another transaction. */
 static inline void note_data(open_transactions *open, int64_t producer_id, bool is_kept)
 {
     const size_t place = open_place(open, producer_id);

@@ -1,4 +1,4 @@
-/* Is it UTF-8? The same answer as Python's strict decoder: no surrogates, no overlong forms, nothing above U+10FFFF. */
+/* Checks UTF-8 like Python's strict decoder: no surrogates, no overlong forms, nothing above U+10FFFF. */
 #ifndef STRATALOG_UTF8_H
 #define STRATALOG_UTF8_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Bytes of the well-formed sequence at `text`, of which `size` bytes are left; 0 where there is none. */
+/* The size of the well-formed sequence at `text`, which has `size` bytes; 0 if it is malformed. */
 static inline size_t utf8_sequence_size(const uint8_t *text, size_t size)
 {
     uint8_t lead = text[0];

@@ -1,22 +1,22 @@
-"""What the indexes of a segment have in common: entries of one size, ascending, in a file read by pages.
+"""The common part of a segment's indexes: ascending entries of one size, in a file that is read by pages.
 
 ::
 
     file    | page | page | page |            entries 0 to stored_count
-    memory                       | tail |     the entries behind them
+    memory                       | tail |     the entries after them
 
-The index of a sealed segment is all in its file, and nothing of it is read before it is needed. One that
-grows holds its newest entries in memory, where most look-ups end; as soon as they fill a page it is written
-behind the others. Nothing is preallocated: the file grows by whole pages, so there is nothing to trim when
-the segment is sealed. What cannot be written stays in memory, and is tried again when there is another page
-of it, and when the segment is sealed. An index without a file is all tail.
+The index of a sealed segment is all in its file, and no page is read before a look-up needs it. A growing
+index holds its newest entries in memory. As soon as they fill a page, it is written to the end of the file.
+Nothing is preallocated: the file grows by whole pages, so sealing has nothing to trim. A page that cannot be
+written stays in memory; the write is tried again when another page is full and when the segment is sealed. An
+index without a file is all tail.
 
-A search begins with the tail, where most of them end. Of the pages it looks first at the one where the key
-would be if keys ascended evenly, or else at the last, then at a neighbour, then by bisection: it reads one
-page for each halving, and two more at most.
+A search begins with the tail, which answers most of them. Among the pages it first reads the one where the
+key would be if keys ascended evenly, or else the last. Then it reads a neighbour, then it bisects: one page
+for each halving, and two more at most.
 
 Each page that is read is compared with its checksum (`IndexFile`). A look-up does not prove that the entries
-ascend; it ends in any case, and its caller compares the entry with the batch that it leads to. `check` looks
+ascend. It ends in any case, and its caller compares the entry with the batch that it points at. `check` looks
 at every entry.
 """
 
@@ -36,40 +36,42 @@ Entry = TypeVar("Entry", bound=tuple[int, ...])
 
 
 class IndexKey(NamedTuple):
-    """A field of an entry by which entries ascend: where it begins, and how long it is."""
+    """A field by which entries ascend: its position in the entry and its size."""
 
     position: int
     size_bytes: int
 
 
 class _Extent(NamedTuple):
-    """Where the entries are at one moment. The tail grows in place; all else about it is replaced as a whole,
-    so a reader that takes it once finds every entry, in the one place or in the other."""
+    """The place of the entries at one moment. The tail grows in place, and every other change makes a new
+    _Extent. So a reader that takes the _Extent once finds every entry in the file or in the tail."""
 
     stored_count: int
     tail: bytearray
 
 
 class AbstractIndex(ABC, Generic[Entry]):
-    """Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups run beside an append.
+    """An index over a file or in memory. Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups
+    run beside an append.
 
-    They may, because entries are only ever added at the end, and a page is in the file before it leaves the
+    That is safe because entries are added only at the end, and a page is in the file before it leaves the
     tail.
     """
 
     __slots__ = ("_extent", "_file", "_write_at_bytes", "base_offset", "last")
 
     last: Entry | None
-    """The newest entry, known without a read."""
+    """The newest entry, known without a read; None in an empty index."""
 
     KIND: ClassVar[str]
-    """In the words of an error."""
+    """The name of the index in an error."""
     ENTRY_SIZE: ClassVar[int]
     page_bytes: ClassVar[int]
-    """Of a page in the file: as many whole entries as fit."""
+    """Size of a page in the file: as many whole entries as fit."""
 
     def __init__(self, base_offset: int, data: Buffer = b"") -> None:
-        """In memory. Raises CorruptRecordError where `data` cannot be the file of an index with this base."""
+        """An index in memory. Raises CorruptRecordError if `data` cannot be the file of an index with this
+        base."""
         self._require_whole(len(data))
         self._begin(base_offset, None, _Extent(0, bytearray(data)))
         self.check()
@@ -77,9 +79,9 @@ class AbstractIndex(ABC, Generic[Entry]):
 
     @classmethod
     def open(cls, base_offset: int, cache: IndexPageCache, path: str, seal: IndexSeal) -> Self:
-        """What is in the file, which is not going to change. Reads its last page.
+        """Open the file of an index that no longer changes. Reads its last page.
 
-        Raises CorruptRecordError where the file is not the one that was sealed, OSError (FileNotFoundError).
+        Raises CorruptRecordError if the file is not the sealed one, OSError (FileNotFoundError).
         """
         file = IndexFile(cache, path, cls.page_bytes, seal.page_crcs)
         file.require_size(seal.size_bytes)
@@ -92,7 +94,7 @@ class AbstractIndex(ABC, Generic[Entry]):
 
     @classmethod
     def crcs_bytes(cls, size_bytes: int) -> int:
-        """How long the checksums of the pages are in the seal of a file with that size."""
+        """The size of the page checksums in the seal of a file with that size."""
         return IndexSeal.crcs_bytes(size_bytes, cls.page_bytes)
 
     def _begin(self, base_offset: int, file: IndexFile | None, extent: _Extent) -> None:
@@ -117,11 +119,11 @@ class AbstractIndex(ABC, Generic[Entry]):
 
     @abstractmethod
     def _decode(self, data: Buffer) -> Entry:
-        """The one entry in these bytes."""
+        """Decode the single entry in these bytes."""
 
     @abstractmethod
     def check(self) -> None:
-        """Look at every entry. Raises CorruptRecordError where they do not ascend, OSError."""
+        """Look at every entry. Raises CorruptRecordError if they do not ascend, OSError."""
 
     def __len__(self) -> int:
         extent = self._extent
@@ -129,16 +131,17 @@ class AbstractIndex(ABC, Generic[Entry]):
 
     @property
     def size_bytes(self) -> int:
-        """Of the file, once all is written."""
+        """Size of the file once all entries are written."""
         return len(self) * self.ENTRY_SIZE
 
     @property
     def memory_bytes(self) -> int:
-        """Of the entries that are not in the file yet."""
+        """Size of the entries that are not in the file yet."""
         return len(self._extent.tail)
 
     def entry(self, ordinal: int) -> Entry:
-        """Raises CorruptRecordError, OSError, as everything does that may read the file."""
+        """The entry with this ordinal. Raises CorruptRecordError, OSError, like every method that may read
+        the file."""
         size = self.ENTRY_SIZE
         assert 0 <= ordinal < len(self)
         extent = self._extent
@@ -149,7 +152,7 @@ class AbstractIndex(ABC, Generic[Entry]):
         return self._decode(self._page(extent, number)[position : position + size])
 
     def _page(self, extent: _Extent, number: int, *, is_kept: bool = True) -> bytes:
-        """A page of those in the file. `is_kept`: see `IndexFile.page`."""
+        """Read one page of the file. `is_kept`: see `IndexFile.page`."""
         assert self._file is not None
         page_bytes = self.page_bytes
         position = number * page_bytes
@@ -157,8 +160,8 @@ class AbstractIndex(ABC, Generic[Entry]):
         return self._file.page(position, size_bytes, is_kept=is_kept)
 
     def _find(self, limit: int, key: IndexKey, last_key: int = 0) -> tuple[int, Buffer]:
-        """How many entries have a key of at most `limit`, and the last of them, empty where there is none.
-        `last_key`: of the last entry, if the keys begin near 0."""
+        """The number of entries whose key is at most `limit`, and the last of these entries, empty if there
+        is none. `last_key` is the key of the last entry, if the keys begin near 0."""
         size = self.ENTRY_SIZE
         extent = self._extent
         stored_count, tail = extent
@@ -171,8 +174,8 @@ class AbstractIndex(ABC, Generic[Entry]):
         assert self._file is not None
         page, page_bytes, end_position = self._file.page, self.page_bytes, stored_count * size
         low, high = 0, (end_position - 1) // page_bytes
-        # First where it would be if the keys ascended evenly, which they do more often than not; then beside
-        # that, then in the middle of what is left.
+        # First the page where the key would be if keys ascended evenly, which is often right; then its
+        # neighbour, then the middle of the rest.
         middle = high
         if last_key:
             middle = min(high, limit * len(self) // (last_key + 1) * size // page_bytes)
@@ -193,8 +196,8 @@ class AbstractIndex(ABC, Generic[Entry]):
         return found
 
     def _extend(self, data: bytes, last: Entry) -> None:
-        """Add whole entries, the last of which is `last`. What fills a page is written; a disk that refuses
-        it is no failure."""
+        """Add whole entries, the last of which is `last`. Writes full pages; a disk that refuses them is no
+        failure."""
         assert len(data) % self.ENTRY_SIZE == 0
         tail = self._extent.tail
         tail += data
@@ -215,24 +218,24 @@ class AbstractIndex(ABC, Generic[Entry]):
                 self._extent = _Extent(count, extent.tail[size_bytes:])
             self._write_at_bytes = page_bytes
         except OSError:
-            # The records are stored, and the entries still here: not a failure of the append. Who seals the
-            # segment is told if it lasts.
+            # The records are stored and the entries are in memory, so the append has not failed. If the disk
+            # keeps refusing, sealing the segment raises the error.
             self._write_at_bytes = len(extent.tail) + page_bytes
 
     @property
     def has_file(self) -> bool:
-        """It grows in a file, or is what is in one."""
+        """The index grows in a file, or was opened from one."""
         return self._file is not None
 
     def attach(self, cache: IndexPageCache, path: str) -> None:
-        """Grow in this file from now on, whose contents so far mean nothing."""
+        """Grow in this file from now on. Its present contents mean nothing."""
         assert self._file is None
         self._file = IndexFile(cache, path, self.page_bytes)
         self._write_pages()
 
     def save(self, closing: bytes = b"") -> IndexSeal:
-        """Let the file be whole, with the entry `closing` behind the others. Not synced. The index goes on as
-        it was: what follows replaces what only the file has. Raises OSError."""
+        """Write the rest of the entries, and then `closing`, to the file. Not synced. The index goes on as
+        before: later entries replace those that only the file has. Raises OSError."""
         assert self._file is not None
         position = self._extent.stored_count * self.ENTRY_SIZE
         rest = bytes(self._extent.tail) + closing
@@ -240,8 +243,8 @@ class AbstractIndex(ABC, Generic[Entry]):
         return self._file.seal(position + len(rest))
 
     def first(self, count: int) -> Self:
-        """The first `count` entries as an index that grows. The file is cut when the next page is written, or
-        by `cut_file`."""
+        """The first `count` entries as a growing index. The next write of a page cuts the file, or `cut_file`
+        does."""
         assert 0 <= count <= len(self)
         page_count, loose_count = divmod(count, self.page_bytes // self.ENTRY_SIZE)
         extent, index = self._extent, self.__class__.__new__(self.__class__)
@@ -262,7 +265,7 @@ class AbstractIndex(ABC, Generic[Entry]):
         return index
 
     def cut_file(self) -> None:
-        """Remove from the file what is not of this index, or not written for good. Raises OSError."""
+        """Remove from the file all bytes that are not whole pages of this index. Raises OSError."""
         assert self._file is not None
         self._file.cut(self._extent.stored_count * self.ENTRY_SIZE)
 
@@ -272,13 +275,13 @@ class AbstractIndex(ABC, Generic[Entry]):
         self._file.remove()
 
     def forget_pages(self) -> None:
-        """Nobody is going to look anything up."""
+        """Drop the pages from memory: no look-up follows."""
         if self._file is not None:
             self._file.forget_pages(self._extent.stored_count * self.ENTRY_SIZE)
 
     def chunks(self, first: int = 0) -> Iterator[bytes]:
-        """The entries from the ordinal `first` on, as they are or will be in the file, some at a time. Pages
-        that nobody has looked anything up in push none out of the memory."""
+        """Yield the entries from the ordinal `first` on in pieces, as bytes of the file. Pages that no
+        look-up has read are not kept in memory, so they push none out."""
         extent, size = self._extent, self.ENTRY_SIZE
         begin, position = divmod(min(first, extent.stored_count) * size, self.page_bytes)
         for number in range(begin, -(-extent.stored_count * size // self.page_bytes)):

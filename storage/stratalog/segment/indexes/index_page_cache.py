@@ -1,13 +1,13 @@
-"""Pages of index files, as many as fit a number of bytes.
+"""A bounded cache for pages of index files.
 
-An index file is never read as a whole: a search reads the few pages that it passes, through the ordinary
-positional reads of the file system, and they are kept here while there is room. This plays the part of
-Kafka's memory mapping. A mapping would be shorter to write, but where the disk refuses a page of it, the
-process is killed; here it is an OSError of the one look-up that met it.
+An index file is never read as a whole: a search reads the few pages that it passes with ordinary positional
+reads, and they stay here while there is room. This cache replaces Kafka's memory mapping. A mapping would be
+shorter to write, but a page that the disk cannot read would kill the process; here it is an OSError in the
+one look-up that needs it.
 
-What is kept never changes: only bytes of an index that will not be written again are read as a page. A file
-that is opened anew, because it was cut or replaced, gets another number, so that a reader which still has the
-old one can neither find nor leave behind anything that the new one takes for its own.
+A cached page never changes: only bytes that an index will not write again are read as a page. A file that is
+opened anew, because it was cut or replaced, gets another number. So a reader with the old number neither
+finds nor leaves a page that the new one would take for its own.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.segment.open_files import OpenFiles
 
 PAGE_BYTES = 4096
-"""A page is at most so large: as many whole entries as fit."""
+"""The maximum size of a page: as many whole entries as fit."""
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
-# What a page costs besides its bytes: objects and the key.
+# The cost of a page besides its bytes: objects and the key.
 _OVERHEAD_BYTES = 256
 
 PageKey = tuple[int, int]
-"""Number of the open file, and the position of the page in it."""
+"""The number of the open file, and the position of the page in it."""
 
 
 class IndexPageCache:
-    """Pages by file and position, least recently used out first. Thread-safe."""
+    """Pages by file and position; the least recently used leaves first. Thread-safe."""
 
     def __init__(self, files: OpenFiles, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.files = files
         self.rebuild_lock = threading.Lock()
-        """Held by whoever replaces index files: two that met the same damage must not write the same file."""
+        """Held while index files are replaced: two threads that meet the same damage must not write the same
+        file."""
         self._max_bytes = max_bytes
         self._numbers = itertools.count()
         self._guard = threading.Lock()
@@ -46,14 +47,14 @@ class IndexPageCache:
         self._size_bytes = 0
 
     def next_number(self) -> int:
-        """For a file that is opened now."""
+        """A number for a file that is opened now."""
         return next(self._numbers)
 
     def read(self, path: str, key: PageKey, size_bytes: int, crc: int, *, is_kept: bool = True) -> bytes:
-        """The page of the file, from memory or from disk. `crc`: CRC-32C of the page. `is_kept`: keep the
+        """The page of the file, from memory or from disk. `crc` is the page's CRC-32C. `is_kept`: keep the
         page in memory while there is room.
 
-        Raises CorruptRecordError where the file holds something else, OSError.
+        Raises CorruptRecordError if the file holds other bytes, OSError.
         """
         with self._guard:
             page = self._pages.get(key)
@@ -64,7 +65,7 @@ class IndexPageCache:
             page = file.read_at(key[1], size_bytes)
         if len(page) != size_bytes or crc32c(page) != crc:
             raise CorruptRecordError(
-                "a page of an index is not what was written; find out what changed the file",
+                "a page of an index file does not match its checksum; find out what changed the file",
                 path=path,
                 position=key[1],
             )
@@ -74,14 +75,14 @@ class IndexPageCache:
             if key not in self._pages:
                 self._pages[key] = page
                 self._size_bytes += len(page) + _OVERHEAD_BYTES
-            # The newest page stays even if there is no room for it: somebody is about to use it.
+            # The newest page stays even if there is no room for it: a look-up is about to use it.
             while self._size_bytes > self._max_bytes and len(self._pages) > 1:
                 self._discard(next(iter(self._pages)))
         return page
 
     def forget(self, keys: Iterable[PageKey]) -> None:
-        """Of a file that is not used any more. A reader that still does may bring some of them back; they go
-        when others need the room."""
+        """Drop the pages of a file that is not used any more. A late reader may bring some back; they go when
+        others need the room."""
         with self._guard:
             for key in keys:
                 self._discard(key)

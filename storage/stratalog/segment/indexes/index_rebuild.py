@@ -1,4 +1,4 @@
-"""Indexes from the batches of a log file: all of them again, or those behind the last that has an entry."""
+"""Makes indexes from the batches of a log file: all entries, or those after the last known entry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stratalog.segment.segment_seal import SegmentSeal
 
 
 class IndexedBatches(NamedTuple):
-    """The indexes of some batches, and the offset behind the last of these."""
+    """The indexes of some batches, and the offset after the last batch."""
 
     indexes: SegmentIndexes
     end_offset: int
@@ -34,11 +34,12 @@ class IndexedBatches(NamedTuple):
 def index_batches(
     file: AppendFile, extent: SegmentExtent, interval_bytes: int, *, may_end: bool = False
 ) -> IndexedBatches:
-    """Index all batches, in memory and without transactions. Where one is damaged the offsets are those of
-    the headers, and no time is to be looked up. `may_end`: where these contradict each other, it is those
-    before: nobody can tell where the others lie.
+    """Index all batches, in memory and without transactions. If a batch is damaged, the offsets come from the
+    headers, and `damaged_position` forbids look-ups by time. If the headers contradict each other and
+    `may_end` is true, only the batches before the contradiction are indexed, because the positions of the
+    others are unknown.
 
-    Raises CorruptRecordError where the headers contradict each other, OSError.
+    Raises CorruptRecordError if the headers contradict each other and `may_end` is false; OSError.
     """
     indexes, end_offset, end_position = SegmentIndexes.empty(extent.base_offset), extent.base_offset, 0
     try:
@@ -54,7 +55,7 @@ def index_batches(
 def _index_headers(
     file: AppendFile, extent: SegmentExtent, interval_bytes: int, *, may_end: bool
 ) -> IndexedBatches:
-    """The same without a look at any checksum. Raises CorruptRecordError, OSError."""
+    """Index the batches without comparing checksums. Raises CorruptRecordError, OSError."""
     indexes, end_offset = SegmentIndexes.empty(extent.base_offset), extent.base_offset
     try:
         for position, header in extent.walk(file):
@@ -82,9 +83,9 @@ def rebuild_indexes(
     replaces_files: bool,
     may_end: bool,
 ) -> SegmentIndexes:
-    """Make the indexes of a sealed segment from its data, and replace the files and the seal, but for where
-    the data is damaged. The transaction index cannot be made so, and stays: `aborted` is the seal of it.
-    `may_end`: see `index_batches`.
+    """Make the offset and time indexes of a sealed segment from its data, and replace their files and the
+    seal. If the data is damaged, or `replaces_files` is false, the files stay. The transaction index does not
+    follow from the segment, so it stays: `aborted` is its seal. `may_end`: see `index_batches`.
 
     Raises CorruptRecordError, OSError.
     """
@@ -110,10 +111,10 @@ def rebuild_indexes(
 
 
 def resume_indexes(known: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> IndexedBatches:
-    """The same, transactions included, out of indexes that know these batches and perhaps more: only what
-    lies behind the last entry is walked.
+    """The indexes of the extent's batches, transactions included, made from `known`, which covers these
+    batches and perhaps more. Walks only the batches from the last entry on.
 
-    Raises CorruptRecordError where the last entries are not of the batches that they lead to, OSError.
+    Raises CorruptRecordError if the last entry does not match its batch, OSError.
     """
     indexes, end_offset = known.until(extent.size_bytes), extent.base_offset
     last = indexes.offset_index.last
@@ -132,8 +133,8 @@ def resume_indexes(known: SegmentIndexes, file: AppendFile, extent: SegmentExten
 def indexes_until(
     known: SegmentIndexes, file: AppendFile, extent: SegmentExtent, interval_bytes: int
 ) -> IndexedBatches:
-    """The same, made again from the batches where what is known is wrong. Raises CorruptRecordError, too
-    where the highest timestamp is not known for damage, OSError."""
+    """Do the same as `resume_indexes`, but make the indexes again from the batches if `known` is wrong.
+    Raises CorruptRecordError, also if damage hides the highest timestamp; OSError."""
     try:
         resumed = resume_indexes(known, file, extent)
         if resumed.indexes.max_timestamp != known.max_timestamp:
@@ -148,16 +149,16 @@ def indexes_until(
 
 
 def resume_closed(opened: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> SegmentIndexes:
-    """The same out of the files of a log that was closed, which end with the highest timestamp of all.
+    """Do the same as `resume_indexes` with the files of a closed log, which end with its highest timestamp.
 
-    Raises CorruptRecordError where the batches do not end where the seal says, or as `resume_indexes` does;
+    Raises CorruptRecordError if the batches do not end where the seal says, or as `resume_indexes` does;
     OSError.
     """
     assert opened.seal is not None
     indexes, end_offset = resume_indexes(opened, file, extent)
     if end_offset != opened.seal.end_offset:
         raise CorruptRecordError(
-            "a closed log does not end where it was closed",
+            "a closed log does not end at the offset in its seal",
             path=file.path,
             end_offset=end_offset,
             expected_offset=opened.seal.end_offset,
@@ -167,7 +168,7 @@ def resume_closed(opened: SegmentIndexes, file: AppendFile, extent: SegmentExten
 
 
 def _prove_tail(indexes: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> None:
-    """Compare the checksums of what was walked behind the last entry. Raises CorruptRecordError, OSError."""
+    """Compare the checksums of the batches from the last entry on. Raises CorruptRecordError, OSError."""
     last = indexes.offset_index.last
     for _ in extent.rows(file, 0 if last is None else last.position):
         pass

@@ -5,8 +5,8 @@ Entries of eight bytes, big-endian, strictly ascending in both fields::
     relative_offset  int32   last offset of a batch, minus the segment's base offset
     position         int32   where that batch begins in the .log file
 
-An index is disposable: a look-up compares the entry with the batch that it leads to, and the index is made
-again from the log where they differ.
+An index is disposable: a look-up compares the entry with the batch that it points at, and if they differ the
+index is made again from the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OFFSET_KEY = IndexKey(0, 4)
 _POSITION_KEY = IndexKey(4, 4)
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
-# A read may be shorter by one part in so many than it was asked to be.
+# A read may be shorter than requested by one part in so many.
 _LOST_PART = 16
 
 
@@ -37,7 +37,8 @@ class OffsetPosition(NamedTuple):
 
 
 class OffsetIndex(AbstractIndex[OffsetPosition]):
-    """Guarded by UnifiedLog.lock, with look-ups beside an append, as every `AbstractIndex`."""
+    """Last offsets and positions of batches. Guarded by UnifiedLog.lock, with look-ups beside an append, as
+    every `AbstractIndex`."""
 
     __slots__ = ()
 
@@ -48,7 +49,7 @@ class OffsetIndex(AbstractIndex[OffsetPosition]):
         self.extend(_ENTRY.pack(offset - self.base_offset, position))
 
     def extend(self, entries: bytes) -> None:
-        """Append many entries, in order, as they are in the file."""
+        """Append entries, in order and in the format of the file."""
         if not entries:
             return
         first, last = self._decode(entries[:ENTRY_SIZE]), self._decode(entries[-ENTRY_SIZE:])
@@ -66,14 +67,15 @@ class OffsetIndex(AbstractIndex[OffsetPosition]):
         return self._decode(entry) if entry else None
 
     def below_position(self, position: int) -> OffsetIndex:
-        """The entries of the batches that begin below `position`, as an index that grows."""
+        """The entries of the batches that begin below `position`, as a growing index."""
         return self.first(self._find(position - 1, _POSITION_KEY)[0])
 
     def whole_size(self, position: int, size_bytes: int) -> int:
-        """How much to read from `position`: so many bytes, or a little fewer that end with a batch.
+        """The number of bytes to read from `position`: `size_bytes`, or a little less if that ends with a
+        batch.
 
-        What ends inside a batch has to be cut, which copies all of it. What is read must be looked at all the
-        same, because the index may be wrong.
+        A read that ends inside a batch has to be cut, which copies all of it. The result is a hint, because
+        the index may be wrong: the caller still checks the bytes.
         """
         last = self.last
         if last is None:
@@ -86,7 +88,7 @@ class OffsetIndex(AbstractIndex[OffsetPosition]):
         return whole_bytes if size_bytes - whole_bytes <= size_bytes // _LOST_PART else size_bytes
 
     def check(self) -> None:
-        """Raises CorruptRecordError where the entries do not ascend, OSError."""
+        """Raise CorruptRecordError if the entries do not ascend. Raises OSError."""
         before = -1, -1
         for chunk in self.chunks():
             for entry in _ENTRY.iter_unpack(chunk):

@@ -1,13 +1,13 @@
 """The indexes of a segment, and the rule that fills the two that lead to its batches.
 
 Kafka's rule: a batch is entered in both indexes when more than `index.interval.bytes` were written since the
-batch that was entered last; the batch itself does not count yet. The offset entry is the batch's last offset
-with its position; the time entry is the highest timestamp so far, this batch included, with the last offset
-of the batch that has it. Append and rebuild both go through `add_rows`, so an index that was made again has
-the bytes of the one that was lost.
+last batch that was entered; the batch itself does not count yet. The offset entry is the batch's last offset
+with its position. The time entry is the highest timestamp so far, this batch included, with the last offset
+of the batch that has it. Append and rebuild both use `add_rows`, so a rebuilt index has the same bytes as the
+lost one.
 
-The third index, that of aborted transactions, gets an entry when the marker of one is appended. What belongs
-into it does not follow from the segment alone: a transaction may have begun before it.
+The third index gets an entry when the marker of an aborted transaction is appended. Its contents do not
+follow from the segment alone: a transaction may have begun before it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOff
 
 
 class SegmentIndexes:
-    """Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups in the indexes run beside an
-    append."""
+    """The three indexes of one segment. Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups in
+    the indexes run beside an append."""
 
     __slots__ = (
         "_open_transactions",
@@ -53,30 +53,31 @@ class SegmentIndexes:
     def __init__(
         self, offset_index: OffsetIndex, time_index: TimeIndex, transaction_index: TransactionIndex | None
     ) -> None:
-        """`transaction_index`: None where `leave_aborted` follows."""
+        """`transaction_index` is None if `leave_aborted` follows."""
         self.offset_index = offset_index
         self.time_index = time_index
         self._transaction_index = transaction_index
         self._open_transactions: Callable[[], TransactionIndex] | None = None
         self.bytes_since_entry = 0
-        # Where a batch is damaged that these were made of: its offsets are believed, times are not.
+        # The position of a damaged batch among those indexed here, if any. Its offsets are trusted, times are
+        # not.
         self.damaged_position: int | None = None
         self.max_timestamp = time_index.last or NO_TIMESTAMP_OFFSET
         self.seal: SegmentSeal | None = None
-        """Of the files, if these hold all that is known here."""
+        """The seal of the files, if they hold every entry of these indexes."""
 
     @staticmethod
     def empty(base_offset: int) -> SegmentIndexes:
-        """In memory, until they are attached to files."""
+        """Empty indexes in memory, until `attach`."""
         return SegmentIndexes(OffsetIndex(base_offset), TimeIndex(base_offset), TransactionIndex(base_offset))
 
     @staticmethod
     def open(cache: IndexPageCache, directory: str, base_offset: int, seal: SegmentSeal) -> SegmentIndexes:
-        """Of a segment that was sealed or closed. No more is read than the last page of the two files that
-        lead to batches.
+        """Open the indexes of a sealed or closed segment. Reads only the last page of the offset index and of
+        the time index.
 
-        Raises FileNotFoundError where one of these is missing, CorruptRecordError where one is not what was
-        sealed, OSError.
+        Raises FileNotFoundError if one of these two is missing, CorruptRecordError if one differs from its
+        seal, OSError.
         """
         offset_path = segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX)
         time_path = segment_path(directory, base_offset, TIME_INDEX_SUFFIX)
@@ -90,7 +91,7 @@ class SegmentIndexes:
         return indexes
 
     def leave_aborted(self, cache: IndexPageCache, directory: str, seal: IndexSeal) -> None:
-        """The transaction index is what the sealed file has; the file is opened when it is asked for."""
+        """Take the transaction index from its sealed file, which is opened on first use."""
         base_offset = self.offset_index.base_offset
         path = segment_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX)
 
@@ -102,7 +103,7 @@ class SegmentIndexes:
             except FileNotFoundError as missing:
                 raise FileNotFoundError(
                     ENOENT,
-                    "the transaction index is gone; restart the server, which rebuilds it from the batches",
+                    "the transaction index is missing; restart the server, which rebuilds the index",
                     path,
                 ) from missing
 
@@ -110,9 +111,9 @@ class SegmentIndexes:
 
     @property
     def transaction_index(self) -> TransactionIndex:
-        """Opened when it is asked for first; who reads anything else does not depend on it.
+        """The transaction index, opened on first use, so that users of the other indexes do not depend on it.
 
-        Raises CorruptRecordError, OSError (FileNotFoundError), neither once it was there.
+        The first use raises CorruptRecordError, OSError (FileNotFoundError); later ones do not.
         """
         index = self._transaction_index
         if index is None:
@@ -125,7 +126,7 @@ class SegmentIndexes:
         self._transaction_index = index
 
     def attach(self, cache: IndexPageCache, directory: str) -> None:
-        """Grow in the segment's files from now on. What they hold so far of an index that is in memory means
+        """Grow in the segment's files from now on. Present contents of the file of an index in memory mean
         nothing."""
         for index, suffix in (
             (self.offset_index, OFFSET_INDEX_SUFFIX),
@@ -136,9 +137,9 @@ class SegmentIndexes:
                 index.attach(cache, segment_path(directory, index.base_offset, suffix))
 
     def save(self, log_size_bytes: int, end_offset: int) -> SegmentSeal:
-        """Let the files be whole, with the highest timestamp of all as the last entry. Not synced. The
-        indexes go on as they were, so a failure is none of theirs. `log_size_bytes`, `end_offset`: of the
-        batches that they are about.
+        """Write all entries to the files, with the highest timestamp as the last time entry. Not synced.
+        `log_size_bytes` and `end_offset` describe the indexed batches. The indexes go on as before, so a
+        failure does not spoil them.
 
         Raises OSError.
         """
@@ -153,17 +154,17 @@ class SegmentIndexes:
         return seal
 
     def closing_files(self) -> tuple[bytes, bytes]:
-        """The offset index and the time index as the files of a sealed segment hold them. Nothing may be
-        added then."""
+        """The contents of the two files of a sealed segment: offset index and time index. Add nothing
+        afterwards."""
         self.time_index.maybe_append(self.max_timestamp)
         return self.offset_index.to_bytes(), self.time_index.to_bytes()
 
     def until(self, end_position: int) -> SegmentIndexes:
-        """What they were when the batches below `end_position` were all, as indexes that grow, but for the
-        batches behind the last that has an entry: `resume_with` each.
+        """The indexes as they were when the segment ended at `end_position`, growing. They lack the batches
+        after the last entry: call `resume_with` for that entry's batch and each one after it.
 
-        A time entry that lies behind them is the one that closed the file: when a batch was entered, the time
-        index got the highest timestamp so far.
+        A time entry after the last offset entry is the one that closed the file: whenever a batch was
+        entered, the time index got the highest timestamp so far.
         """
         offset_index = self.offset_index.below_position(end_position)
         last = offset_index.last
@@ -179,13 +180,13 @@ class SegmentIndexes:
     def add(
         self, *, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int, interval_bytes: int
     ) -> None:
-        """Take notice of a batch that lies at `position`, behind all others so far."""
+        """Index a batch at `position`, after all others so far."""
         self.add_rows(
             [BatchRow(position, size_bytes, last_offset, max_timestamp_ms, is_noted=False)], interval_bytes
         )
 
     def add_rows(self, rows: list[BatchRow], interval_bytes: int) -> None:
-        """Take notice of many batches, in order, behind all others so far."""
+        """Index batches, in order, after all others so far."""
         self.seal = None
         last = self.time_index.last
         progress = IndexProgress(
@@ -199,32 +200,32 @@ class SegmentIndexes:
         self.bytes_since_entry = progress.bytes_since_entry
 
     def resume_with(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Take notice of a batch that has an entry already, or none: of the last one that has, and those
-        behind."""
+        """Count the batch of the last entry, or one after it, without a new entry."""
         self.bytes_since_entry += size_bytes
         if max_timestamp_ms > self.max_timestamp.timestamp_ms:
             self.max_timestamp = TimestampOffset(max_timestamp_ms, last_offset)
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """Take notice of a transaction whose abort marker is the last batch so far."""
+        """Enter a transaction whose abort marker is the last batch so far."""
         self.seal = None
         self.transaction_index.append(aborted)
 
     def is_full(self, max_index_bytes: int) -> bool:
-        """One slot of the time index is kept for the entry that closes it."""
+        """Return whether another entry would exceed `max_index_bytes`. One slot of the time index is kept for
+        the entry that closes it."""
         return (
             self.offset_index.size_bytes + OFFSET_ENTRY_SIZE > max_index_bytes
             or self.time_index.size_bytes + 2 * TIME_ENTRY_SIZE > max_index_bytes
         )
 
     def cut_files(self) -> None:
-        """Remove from the files what is not of these indexes. Raises OSError."""
+        """Remove from the files all bytes that are not of these indexes. Raises OSError."""
         self.seal = None
         for index in self._all():
             index.cut_file()
 
     def forget_pages(self) -> None:
-        """Nobody is going to look anything up."""
+        """Drop the pages from memory: no look-up follows."""
         for index in self._opened():
             index.forget_pages()
 
@@ -235,14 +236,14 @@ class SegmentIndexes:
             yield self._transaction_index
 
     def check(self, *, end_offset: int, log_size_bytes: int) -> None:
-        """Look at every entry. Raises CorruptRecordError where an index is damaged or points beyond the log,
+        """Look at every entry. Raises CorruptRecordError if an index is damaged or points beyond the log,
         OSError."""
         for index in self._all():
             index.check()
         self.check_last(end_offset=end_offset, log_size_bytes=log_size_bytes)
 
     def check_last(self, *, end_offset: int, log_size_bytes: int) -> None:
-        """Look at the last entries of what is open. Raises CorruptRecordError where one points beyond the
+        """Look at the last entries of the open indexes. Raises CorruptRecordError if one points beyond the
         log."""
         last = self.offset_index.last
         if last is not None and (last.offset >= end_offset or last.position >= log_size_bytes):

@@ -5,8 +5,8 @@ Entries of twelve bytes, big-endian, timestamps strictly ascending, offsets asce
     timestamp        int64   the highest timestamp of all batches up to and including the one at the offset
     relative_offset  int32   last offset of the batch that has it, minus the segment's base offset
 
-When a segment is closed or rolled, a last entry gives the highest timestamp of all of it, which makes the age
-of an old segment known without a look at its data. As with the offset index: disposable, compared when used.
+When a segment is closed or rolled, a last entry gives its highest timestamp, so the age of an old segment is
+known without reading its data. The index is disposable: a look-up compares the entry with its batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _OFFSET_KEY = IndexKey(8, 4)
 
 
 class TimeIndex(AbstractIndex[TimestampOffset]):
-    """Guarded by UnifiedLog.lock, with look-ups beside an append, as every `AbstractIndex`."""
+    """Timestamps and offsets of batches. Guarded by UnifiedLog.lock, with look-ups beside an append, as every
+    `AbstractIndex`."""
 
     __slots__ = ()
 
@@ -36,18 +37,19 @@ class TimeIndex(AbstractIndex[TimestampOffset]):
     ENTRY_SIZE: ClassVar[int] = ENTRY_SIZE
 
     def is_news(self, entry: TimestampOffset) -> bool:
-        """Its timestamp is above those of all entries."""
+        """Return whether the entry's timestamp is above those of all entries."""
         return entry.timestamp_ms >= 0 and (self.last is None or entry.timestamp_ms > self.last.timestamp_ms)
 
     def maybe_append(self, entry: TimestampOffset) -> bool:
-        """Add the entry unless its timestamp is no news."""
+        """Add the entry if its timestamp is above those of all entries."""
         if not self.is_news(entry):
             return False
         self.extend(self._encode(entry))
         return True
 
     def extend(self, entries: bytes) -> None:
-        """Append many entries, in order, as they are in the file, whose timestamps are all news."""
+        """Append entries, in order and in the format of the file, whose timestamps are above those of all
+        entries."""
         if not entries:
             return
         first, last = self._decode(entries[:ENTRY_SIZE]), self._decode(entries[-ENTRY_SIZE:])
@@ -58,8 +60,8 @@ class TimeIndex(AbstractIndex[TimestampOffset]):
         self._extend(entries, last)
 
     def save_closed(self, newest: TimestampOffset) -> IndexSeal:
-        """Save with the highest timestamp of the whole segment as the last entry, which only the file gets
-        until nothing follows it. Raises OSError."""
+        """Save with the segment's highest timestamp as the last entry. Only the file gets that entry, because
+        more may be appended. Raises OSError."""
         return self.save(self._encode(newest) if self.is_news(newest) else b"")
 
     def before(self, timestamp_ms: int) -> TimestampOffset | None:
@@ -72,11 +74,11 @@ class TimeIndex(AbstractIndex[TimestampOffset]):
         return self._decode(entry) if entry else None
 
     def up_to_offset(self, offset: int) -> TimeIndex:
-        """The entries of the batches that end at or below `offset`, as an index that grows."""
+        """The entries of the batches that end at or below `offset`, as a growing index."""
         return self.first(self._find(offset - self.base_offset, _OFFSET_KEY)[0])
 
     def check(self) -> None:
-        """Raises CorruptRecordError where the entries do not ascend, OSError."""
+        """Raise CorruptRecordError if the entries do not ascend. Raises OSError."""
         before = -1, 0
         for chunk in self.chunks():
             for entry in _ENTRY.iter_unpack(chunk):

@@ -4,18 +4,18 @@ Entries of 34 bytes, big-endian, one for each transaction whose abort marker lie
 of the markers::
 
     version             int16  0
-    producer_id         int64  whose transaction
+    producer_id         int64  the transaction's producer
     first_offset        int64  its first record, which may lie in an earlier segment
     last_offset         int64  its marker; strictly ascending
-    last_stable_offset  int64  of the log, once the marker was there: nothing below was undecided
+    last_stable_offset  int64  of the log after the marker: everything below it was decided
 
-A reader of committed records is told which transactions to leave out of what it fetched. The marker of a
-transaction lies behind its records, so the search goes on into the segments that follow, until an entry's
-`last_stable_offset` shows that everything below the end of the fetch was decided by then.
+A fetch of committed records lists the transactions that the reader must leave out. The marker of a
+transaction follows its records, so the search goes on into the next segments until an entry's
+`last_stable_offset` shows that everything below the end of the fetch was decided.
 
-As with the other indexes: no checksum in the format, made again from the log after a crash. Unlike them it is
-seldom needed, so a segment without an abort has no file. An entry cannot be compared with a batch or two, so
-that it is right is known only from the segment's seal.
+As with the other indexes, the format has no checksum, and recovery makes the index again from the log. Few
+segments need it, so a segment without an abort has no file. An entry cannot be compared with one or two
+batches, so only the segment's seal proves it.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedInRange(NamedTuple):
-    """What one segment's index knows about a range of offsets."""
+    """The aborted transactions of a range of offsets that one segment's index knows."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
-    """No later segment has another one."""
+    """No later segment has an aborted transaction of the range."""
 
 
 class TransactionIndex(AbstractIndex[AbortedTransaction]):
-    """Guarded by UnifiedLog.lock, with look-ups beside an append, as every `AbstractIndex`."""
+    """Aborted transactions by marker. Guarded by UnifiedLog.lock, with look-ups beside an append, as every
+    `AbstractIndex`."""
 
     __slots__ = ()
 
@@ -66,7 +67,7 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
 
     @staticmethod
     def load(filesystem: FileSystem, directory: str, base_offset: int) -> TransactionIndex:
-        """From the file, in memory, or empty where there is none. Raises CorruptRecordError, OSError."""
+        """Read the file into memory; an empty index if it is missing. Raises CorruptRecordError, OSError."""
         try:
             data = filesystem.read_file(segment_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX))
         except FileNotFoundError:
@@ -87,22 +88,22 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
             self._extend(entries, self._decode(entries[-ENTRY_SIZE:]))
 
     def below(self, offset: int) -> TransactionIndex:
-        """The transactions whose marker lies below `offset`, as an index that grows."""
+        """The transactions whose marker lies below `offset`, as a growing index."""
         return self.first(self._find(offset - 1, _LAST_OFFSET_KEY)[0])
 
     def save_or_remove(self) -> IndexSeal:
-        """Write the file; none where there is no entry. Not synced. Raises OSError."""
+        """Write the file, or remove it if there is no entry. Not synced. Raises OSError."""
         if len(self):
             return self.save()
-        # It may be left of before a truncation, or of before a crash.
+        # A truncation or a crash may have left a file.
         self.remove_file()
         return IndexSeal()
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:
         """The aborted transactions that overlap [fetch_offset, upper_bound_offset).
 
-        Complete where an entry says that all below the bound was decided when its transaction was aborted;
-        else go on in the next segment. Raises CorruptRecordError, OSError.
+        The result is complete if an entry shows that everything below the bound was decided when its
+        transaction was aborted; otherwise go on in the next segment. Raises CorruptRecordError, OSError.
         """
         found: list[AbortedTransaction] = []
         first, _ = self._find(fetch_offset - 1, _LAST_OFFSET_KEY)
@@ -114,8 +115,8 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
         return AbortedInRange(tuple(found), is_complete=False)
 
     def between(self, start_offset: int, end_offset: int) -> Iterator[bytes]:
-        """The entries whose markers are in [start_offset, end_offset), as they are in the file, some at a
-        time. Raises CorruptRecordError, OSError."""
+        """Yield the entries whose markers are in [start_offset, end_offset) in pieces, as bytes of the file.
+        Raises CorruptRecordError, OSError."""
         first, _ = self._find(start_offset - 1, _LAST_OFFSET_KEY)
         end, _ = self._find(end_offset - 1, _LAST_OFFSET_KEY)
         left_bytes = (end - first) * ENTRY_SIZE
@@ -126,7 +127,8 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
             left_bytes -= len(chunk)
 
     def check(self) -> None:
-        """Raises CorruptRecordError where the entries are not of this segment, or do not ascend, OSError."""
+        """Raise CorruptRecordError if the entries are not of this segment or do not ascend. Raises
+        OSError."""
         last_offset_before = self.base_offset - 1
         for entry in self:
             if entry.last_offset <= last_offset_before:
@@ -139,7 +141,7 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
         return self._entries(0)
 
     def _entries(self, first: int) -> Iterator[AbortedTransaction]:
-        # All of them are looked at whenever a log is opened, which may be many.
+        # Fast, because opening a log reads all entries, which may be many.
         return map(_entry_of, chain.from_iterable(map(_ENTRY.iter_unpack, self.chunks(first))))
 
     def _decode(self, data: Buffer) -> AbortedTransaction:
@@ -147,12 +149,12 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
 
 
 def bytes_below(entries: bytes, offset: int) -> int:
-    """How many bytes are taken by the entries, which ascend, whose markers lie below `offset`."""
+    """The size of the entries, which ascend, whose markers lie below `offset`."""
     return rank_entries(entries, ENTRY_SIZE, *_LAST_OFFSET_KEY, offset - 1) * ENTRY_SIZE
 
 
 def without_markers(entries: bytes, last_offsets: Collection[int]) -> bytes:
-    """The entries but for those of these markers."""
+    """The entries without those that have these markers."""
     return b"".join(
         _ENTRY.pack(*fields) for fields in _ENTRY.iter_unpack(entries) if fields[3] not in last_offsets
     )

@@ -330,7 +330,7 @@ def test_a_batch_that_would_grow_without_bound_is_not_decompressed(monkeypatch: 
     items = dump_bytes(f"{FIRST}.log", bomb + encode_batch([Record(0, 5, None, b"v")], base_offset=1))
     assert base_offsets(items) == [0, 1]
     [place] = corrupt(items)
-    assert "larger than a batch may be" in place.reason
+    assert "max_bytes=`1000000`" in place.reason
 
 
 def test_a_batch_that_is_too_large_is_proved_but_its_records_are_left_out(
