@@ -26,26 +26,6 @@ def pairs(history: CompactedLog) -> list[tuple[int, bytes | None, bytes | None]]
     return [(one.offset, one.key, one.value) for one in history.read()]
 
 
-def test_a_tombstone_whose_time_has_come_never_bares_an_older_value() -> None:
-    """Not even where the map is full before the clean comes to the tombstone."""
-    history = CompactedLog(SMALL)
-    for key in "abcdefgh":
-        history.put(f"{key}=1", f"{key}=2")
-    for key in "abcdefgh":
-        history.put(key)
-    history.log.roll()
-    for _ in range(30):
-        history.clean(key_count=1)
-        assert history.read_table() == history.table() == {}
-        history.machine.clock.advance(RETENTION_MS + 1)
-        history.put("other=1")
-        history.log.roll()
-        history.put("other")
-        assert history.read_table() == {}
-    history.clean_all(key_count=1)
-    assert {one.key for one in history.read()} <= {b"other"}
-
-
 def test_an_empty_key_is_a_key_and_an_empty_value_is_a_value() -> None:
     history = CompactedLog(WIDE)
     history.put("=1", "a=")

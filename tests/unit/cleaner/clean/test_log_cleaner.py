@@ -90,40 +90,6 @@ def test_small_logs_take_small_windows() -> None:
     assert cleaned.left() == [(198, b"k0", b"198"), (199, b"k1", b"199")]
 
 
-def test_aborted_data_goes_and_its_marker_follows_two_cleans_later() -> None:
-    cleaned = Cleaned()
-    cleaned.put((b"a", b"0"))
-    cleaned.put_as(1, 0, (b"a", b"1"))
-    cleaned.end(1, committed=False)
-    cleaned.put_as(1, 1, (b"b", b"1"))
-    cleaned.end(1, committed=True)
-
-    def markers() -> list[tuple[int, bool]]:
-        return [
-            (header.base_offset, header.delete_horizon_ms is not None)
-            for header in cleaned.headers()
-            if header.is_control
-        ]
-
-    cleaned.clean()
-    assert [(offset, key) for offset, key, _ in cleaned.left() if key in (b"a", b"b")] == [
-        (0, b"a"),
-        (3, b"b"),
-    ]
-    assert markers() == [(2, False), (4, False)], "both had data when this clean came by"
-    assert len(cleaned.log.reader.aborted_transactions(0, 5)) == 1
-    cleaned.clean(all_dirty=True)
-    assert markers() == [(2, True), (4, False)]
-    cleaned.machine.clock.advance(999)
-    cleaned.clean(all_dirty=True)
-    assert markers() == [(2, True), (4, False)]
-    cleaned.machine.clock.advance(1)
-    cleaned.clean(all_dirty=True)
-    assert markers() == [(4, False)], "data of the other is there"
-    assert cleaned.log.reader.aborted_transactions(0, 5) == ()
-    assert not any(segment.has_aborted for segment in cleaned.log.local_log.segments)
-
-
 def test_control_records_of_other_types_are_nobodys_to_drop() -> None:
     cleaned = Cleaned()
     other = encode_batch(
