@@ -202,7 +202,11 @@ def test_a_partition_that_is_in_two_directories_is_refused(broker: Broker) -> No
 
 
 def test_what_one_directory_lacks_the_others_may_have(broker: Broker) -> None:
-    missing = {"missing_partitions": "0", "missing_count": 1, "last_path": f"/disk2/{SECOND}"}
+    missing: dict[str, object] = {
+        "missing_partitions": "0",
+        "missing_count": 1,
+        "last_path": f"/disk2/{SECOND}",
+    }
     broker.refuse({"topic": "trim", "path": "/disk2"} | missing, "/disk2")
     assert len(broker.read()) == 2
 
