@@ -314,13 +314,6 @@ def test_a_topic_from_before_ids_gets_one(world: ImportWorld) -> None:
     assert [found.log.offsets.log_end_offset for found in opened.values()] == [30, 30]
 
 
-def test_leader_epochs_are_found_in_the_batches_where_no_file_has_them(world: ImportWorld) -> None:
-    world.disk.unlink("/kafka/payments-0/leader-epoch-checkpoint")
-    report = world.run("payments")
-    assert report.topics[0].partitions[0].log.latest_epoch == 7
-    assert world.server().claimed.epoch > 8
-
-
 def test_the_brokers_uncertain_end_is_told(world: ImportWorld) -> None:
     world.write_offsets("replication", {"orders-0": 28, "orders-1": 30})
     [orders] = world.run("orders").topics
