@@ -96,7 +96,11 @@ class FollowerLogMachine(RuleBasedStateMachine):
             offset = batches[-1].last_offset + 1
         request = b"".join(batch.data for batch in batches)
         info = self.log.appender.append_as_follower(request)
-        assert info == AppendInfo(batches[0].base_offset, offset - 1, len(request))
+        log_start_offset = self.log.offsets.log_start_offset
+        expected = AppendInfo(
+            batches[0].base_offset, offset - 1, len(request), log_start_offset=log_start_offset
+        )
+        assert info == expected
         self.batches += batches
         self.end_offset = offset
 

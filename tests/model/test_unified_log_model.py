@@ -102,7 +102,8 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         end_offset = self.log.offsets.log_end_offset
         for note, last_offset in self.ledger.view.newest.values():
             info = self.log.appender.append_as_leader(note.request, 99)
-            assert info == (last_offset - note.record_count + 1, last_offset, 0, True)
+            assert info[:4] == (last_offset - note.record_count + 1, last_offset, 0, True)
+            assert info.log_start_offset == self.log.offsets.log_start_offset
         assert self.log.offsets.log_end_offset == end_offset
 
     @rule(producer=PRODUCERS)

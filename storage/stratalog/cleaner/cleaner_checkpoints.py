@@ -24,8 +24,7 @@ from collections.abc import Callable, Mapping
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.log.checkpoint import OffsetCheckpoint
-from stratalog.log.checkpoint_entries import CheckpointEntries
+from stratalog.log.checkpoint import CheckpointEntries, OffsetCheckpoint
 
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 CLEANER_HORIZON_FILE = "cleaner-horizon-checkpoint"

@@ -7,15 +7,15 @@
     orders 0 105823         topic, partition, offset
     orders 1 105640
 
-A write replaces the whole file atomically, so a crash leaves the old one or the new one. A file that is
-damaged counts as empty, and the log of the process says so: what it would have told is then found in the
-logs, with more work.
+A write replaces the whole file atomically, so a crash leaves the old one or the new one. A damaged file
+counts as empty, with a warning in the log of the process. Its offsets are then found in the logs, with more
+work.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.filesystem import FileSystem
@@ -39,7 +39,7 @@ class OffsetCheckpoint:
         self._path = path
 
     def read(self) -> dict[TopicPartition, int]:
-        """All entries; none where the file is missing or damaged. Raises OSError where it cannot be read."""
+        """All entries; none if the file is missing or damaged. Raises OSError if it cannot be read."""
         try:
             return parse_checkpoint(self._filesystem.read_file(self._path).decode())
         except FileNotFoundError:
@@ -53,6 +53,47 @@ class OffsetCheckpoint:
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Durable when it returns. Raises OSError."""
         replace_file(self._filesystem, self._path, format_checkpoint(offsets).encode())
+
+
+class CheckpointEntries:
+    """The wanted entries of a checkpoint file, and the partitions whose entries the file may not have yet.
+
+    Guarded by its user: one caller at a time. A failed write leaves the old contents of the file or the new
+    ones. So changed entries are remembered until a write succeeds, and `save_for` writes again only if the
+    entry of its own partition may be missing.
+    """
+
+    __slots__ = ("_unsaved", "_write", "offsets")
+
+    def __init__(
+        self,
+        offsets: dict[TopicPartition, int],
+        write: Callable[[Mapping[TopicPartition, int]], None],
+    ) -> None:
+        """`offsets`: the entries of the file. `write` replaces the file durably, or raises OSError."""
+        self.offsets = offsets
+        self._write = write
+        self._unsaved: set[TopicPartition] = set()
+
+    def set(self, partition: TopicPartition, offset: int | None) -> None:
+        """Change an entry, or remove it. The file follows with `save`."""
+        if self.offsets.get(partition) == offset:
+            return
+        self._unsaved.add(partition)
+        if offset is None:
+            del self.offsets[partition]
+        else:
+            self.offsets[partition] = offset
+
+    def save(self) -> None:
+        """Make all entries durable. Raises OSError."""
+        self._write(self.offsets)
+        self._unsaved.clear()
+
+    def save_for(self, partition: TopicPartition) -> None:
+        """Save if the file may not have the entry of this partition. Raises OSError."""
+        if partition in self._unsaved:
+            self.save()
 
 
 def format_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:

@@ -21,7 +21,7 @@ _DECIMAL_CHARACTERS = frozenset("0123456789+-.eE")
 class ConfigKey(Generic[Value]):
     """A key of Kafka's topic configuration, or one of ours. Immutable, hence thread-safe.
 
-    `allowed` says in words what `parse` takes; `parse` raises ValueError for everything else.
+    `allowed` describes the texts that `parse` takes; for all others `parse` raises ValueError.
     """
 
     __slots__ = ("_format", "_parse", "allowed", "name")

@@ -1,11 +1,11 @@
-"""Whether the disk of a log directory still works: one answer for all logs that are in it.
+"""The health of the disk of a log directory: one answer for all logs in it.
 
-A disk that fails in one file is not trusted with any other: the whole directory goes offline, once, with the
-first reason, and stays so until a restart. Its logs then refuse reads and changes alike, and nothing is
-written below it any more, checkpoints included: the next process finds what the failure left.
+If the disk fails for one file, the whole directory goes offline, once, with the first reason, and stays so
+until a restart. Its logs then refuse reads and changes, and the process writes nothing below it any more,
+checkpoints included: the next process finds the state that the failure left.
 
-Not every error is of the disk. A file that is missing or of which the rights are wrong concerns one log; a
-full disk refuses what needs space, and everything else goes on.
+Not every error is a failure of the disk. A missing file or a wrong permission concerns one log. A full disk
+refuses operations that need space, and all others go on.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DISK_FAILURES = frozenset(
 
 
 class DirectoryHealth:
-    """Thread-safe: `reason` is set once, and may be looked at without a lock."""
+    """Thread-safe: `reason` is set once and may be read without a lock."""
 
     def __init__(self, path: str, on_failed: Callable[[DirectoryHealth], None] | None = None) -> None:
-        """`on_failed` is told once, by whichever thread met the failure, under whatever locks it holds."""
+        """`on_failed` is called once, by the thread that met the failure, under the locks that it holds."""
         self.path = path
         self.reason: str | None = None
         """Why the directory is offline; None while it is not."""
@@ -44,7 +44,7 @@ class DirectoryHealth:
         self._guard = threading.Lock()
 
     def observe(self, error: OSError) -> None:
-        """An operation below the directory gave this error: go offline, if it is of the disk."""
+        """Go offline if this error of an operation below the directory is a failure of the disk."""
         if error.errno in DISK_FAILURES:
             self.fail(str(error))
 
@@ -64,7 +64,7 @@ class DirectoryHealth:
             self._on_failed(self)
 
     def refusal(self) -> DataDirectoryError | None:
-        """Why nothing below the directory can be used, or None."""
+        """The error of every operation below an offline directory; None while it is online."""
         if self.reason is None:
             return None
         return DataDirectoryError(
@@ -74,5 +74,5 @@ class DirectoryHealth:
         )
 
     def os_error(self, path: str) -> OSError:
-        """The same, as whoever works with files expects it."""
+        """The same as an OSError, for callers that work with files."""
         return OSError(errno.EIO, f"the log directory {self.path} is offline", path)

@@ -1,4 +1,4 @@
-"""What a caller is told where a disk refuses something: what happened, and what to do."""
+"""The errors of a disk operation that failed: the reason, and what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def disk_error(failure: OSError, path: str) -> DataDirectoryError:
 
 @contextmanager
 def disk_errors(path: str) -> Generator[None]:
-    """What a disk refuses in this block, which is about that path, is raised as a DataDirectoryError."""
+    """Raise a DataDirectoryError with `path` if the block fails with an OSError."""
     try:
         yield
     except OSError as failure:

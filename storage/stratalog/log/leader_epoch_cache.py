@@ -1,7 +1,7 @@
-"""Which owner wrote which offsets: for each leader epoch, where it began.
+"""The leader epochs of a log: the first offset of each.
 
-Two copies of a log that differ, differ from the end of some epoch on. Each asks the other where an epoch that
-it knows has ended, and so finds the last offset that both have. The file is Kafka's, text::
+If two copies of a log differ, they differ from the end of some epoch on. Each asks the other for the end of
+an epoch that it knows, and so finds the last offset that both have. The file is Kafka's, text::
 
     0             version
     2             how many lines follow
@@ -9,8 +9,8 @@ it knows has ended, and so finds the last offset that both have. The file is Kaf
     7 105640
 
 Both columns ascend strictly; an epoch without a batch has no entry. The epoch of a batch must be in the file
-before the batch is in the log: `assign`, then `flush`, then the append. An entry whose batch a crash took is
-harmless, because opening a log truncates the cache to the log's end.
+before the batch is in the log: `assign`, then `flush`, then the append. If a crash takes the batch, its entry
+does no harm, because opening a log truncates the cache to the log's end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LeaderEpochCache:
     """Changes are guarded by UnifiedLog.lock; questions are thread-safe beside them."""
 
     def __init__(self, filesystem: FileSystem, directory: str, entries: Sequence[EpochEntry] = ()) -> None:
-        """Raises CorruptRecordError where the entries do not ascend."""
+        """Raises CorruptRecordError if the entries do not ascend."""
         self._filesystem = filesystem
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self._entries = tuple(entries)
@@ -60,9 +60,9 @@ class LeaderEpochCache:
 
     @staticmethod
     def load(filesystem: FileSystem, directory: str) -> LeaderEpochCache:
-        """As the file has it; empty where there is none.
+        """Read the file; a missing one is empty.
 
-        Raises CorruptRecordError where it is damaged (the log's batches have what is in it), OSError.
+        Raises CorruptRecordError if it is damaged (the epochs can be read from the log's batches), OSError.
         """
         try:
             entries = parse_epochs(filesystem.read_file(f"{directory}/{LEADER_EPOCH_FILE}"))
@@ -83,11 +83,11 @@ class LeaderEpochCache:
         return entries[-1].epoch if entries else None
 
     def assign(self, epoch: int, offset: int) -> None:
-        """The batch at `offset` has this epoch. In memory until `flush`.
+        """Note that the batch at `offset` has this epoch. In memory until `flush`.
 
-        Raises CorruptRecordError where the epoch is none, or below that of a batch before it.
+        Raises CorruptRecordError for a negative epoch, and for one below that of an earlier batch.
         """
-        # An epoch that begins here or above has no batch: there was none behind this one until now.
+        # An epoch that begins here or above has no batch, because this batch is the last one.
         kept = self._entries[: bisect_right(self._entries, offset - 1, key=_start_offset)]
         latest_epoch = kept[-1].epoch if kept else -1
         if not 0 <= epoch <= _MAX_EPOCH or epoch < latest_epoch:
@@ -100,9 +100,9 @@ class LeaderEpochCache:
         self._entries = kept if epoch == latest_epoch else (*kept, EpochEntry(epoch, offset))
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd | None:
-        """Where the log leaves `epoch`, or else the highest epoch below it that the log has.
+        """The end of `epoch`, or else of the highest epoch below it that the log has.
 
-        Of an epoch below all of them: where the first one begins. None where the log knows no epoch as high.
+        For an epoch below all of them: the start of the first one. None if the log knows no epoch as high.
         """
         entries = self._entries
         count = bisect_right(entries, epoch, key=_epoch)
@@ -113,19 +113,19 @@ class LeaderEpochCache:
         return None
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch of the batch at `offset`; None below the first that is known."""
+        """The epoch of the batch at `offset`; None below the first known one."""
         entries = self._entries
         count = bisect_right(entries, offset, key=_start_offset)
         return entries[count - 1].epoch if count else None
 
     def span_at(self, offset: int) -> EpochSpan:
-        """The epoch of the batch at `offset`, if it is known, and where the next one begins."""
+        """The epoch of the batch at `offset`, -1 if it is not known, and the start of the next one."""
         entries = self._entries
         if entries and entries[-1].start_offset <= offset:
             return EpochSpan(entries[-1].epoch, MAX_OFFSET)
         count = bisect_right(entries, offset, key=_start_offset)
         if not count:
-            # Where the first entry begins the log may have been cut, in the midst of a batch.
+            # The log may have been cut at the first entry, in the midst of a batch.
             return EpochSpan(-1, MAX_OFFSET)
         return EpochSpan(entries[count - 1].epoch, entries[count].start_offset)
 
@@ -134,17 +134,17 @@ class LeaderEpochCache:
         return _from_start(_to_end(self._entries, end_offset), start_offset)
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log now ends at `end_offset`. In memory until `flush`."""
+        """Forget the epochs from `end_offset` on. In memory until `flush`."""
         self._entries = _to_end(self._entries, end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now begins at `start_offset`, in the epoch that it had there. In memory until `flush`."""
+        """Let the log begin at `start_offset`, in the epoch that it has there. In memory until `flush`."""
         self._entries = _from_start(self._entries, start_offset)
 
     def replace(self, entries: Sequence[EpochEntry]) -> None:
-        """These are the epochs. In memory until `flush`.
+        """Replace all epochs. In memory until `flush`.
 
-        Raises CorruptRecordError, with nothing changed, where they do not ascend.
+        Raises CorruptRecordError, with nothing changed, if they do not ascend.
         """
         _require_ascending(entries)
         self._entries = tuple(entries)
@@ -154,19 +154,20 @@ class LeaderEpochCache:
         self._entries = ()
 
     def flush(self) -> None:
-        """Write what has changed; durable when it returns. Raises OSError, and the next call tries again."""
+        """Write the file if the epochs have changed; durable when it returns. Raises OSError, and the next
+        call tries again."""
         entries = self._entries
         if entries != self._flushed:
             replace_file(self._filesystem, self._path, format_epochs(entries))
             self._flushed = entries
 
     def relocate(self, directory: str) -> None:
-        """The file is there now, with what is known."""
+        """Use the file in that directory, which has these epochs."""
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self._flushed = self._entries
 
     def check(self) -> None:
-        """Prove that epochs and offsets ascend."""
+        """Assert that epochs and offsets ascend."""
         _require_ascending(self._entries)
 
 
@@ -177,7 +178,7 @@ def format_epochs(entries: Sequence[EpochEntry]) -> bytes:
 
 
 def parse_epochs(data: bytes) -> tuple[EpochEntry, ...]:
-    """The entries of the file. Raises CorruptRecordError where anything about it is wrong."""
+    """The entries of the file. Raises CorruptRecordError if anything about it is wrong."""
     match = _TEXT.fullmatch(data.decode("ascii", errors="replace"))
     lines = match[3].splitlines() if match else []
     if match is None or match[1] != str(_VERSION) or match[2] != str(len(lines)):
@@ -188,7 +189,7 @@ def parse_epochs(data: bytes) -> tuple[EpochEntry, ...]:
     entries: list[EpochEntry] = []
     for line in lines:
         epoch, _, start_offset = line.partition(" ")
-        # Longer numbers are out of range, and take long to read.
+        # Longer numbers are out of range, and slow to parse.
         if len(epoch) > len(str(_MAX_EPOCH)) or len(start_offset) > len(str(MAX_OFFSET)):
             raise CorruptRecordError("a leader epoch is out of range", line=line[:40])
         entries.append(EpochEntry(int(epoch), int(start_offset)))

@@ -1,12 +1,11 @@
-"""The log of one partition on this disk: how its segments are written, rolled, synced, dropped and read.
+"""The files of one partition on this disk: writes, rolls, syncs, drops and reads its segments.
 
-It knows nothing but files: no watermark, no other tier, no rule that says when to roll, to sync, or what may
-go. `segments` is replaced as a whole by whatever changes the list.
+It knows files only: no watermark, no other tier, and no rule for rolls, syncs or retention. Each change of
+the list replaces `segments` as a whole.
 
 Crash: a start trusts a segment that lies below the recovery point, is followed by another one and has a sound
-seal; it walks the others. The recovery point may be at the end of a segment before the segment is sealed.
-Where a segment has aborted transactions, their index and the seal are durable before the next segment has a
-file.
+seal; it walks the others. The recovery point may be at the end of a segment before the segment is sealed. If
+a segment has aborted transactions, their index and the seal are durable before the next segment has a file.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MAX_HINTS = 64
 
 
 class UnsyncedWork(NamedTuple):
-    """What has to be synced before the log is durable up to its end. Each sealed segment comes with its
+    """The files to sync before the log is durable up to its end. Each sealed segment comes with its
     indexes."""
 
     sealed: tuple[LogSegment, ...]
@@ -43,7 +42,8 @@ class UnsyncedWork(NamedTuple):
 
 
 class TruncatedLog(NamedTuple):
-    """What a log will be without its end: `segments`, the last of them active. `dropped`: gone as a whole."""
+    """The log after a truncation: its `segments`, the last one active. `dropped`: segments that go as a
+    whole."""
 
     segments: LogSegments
     dropped: tuple[LogSegment, ...]
@@ -62,8 +62,8 @@ class LocalLog:
         unsynced: Sequence[str],
         may_be_reserved: bool,
     ) -> None:
-        """`unsynced`: directories in which names were made that are not durable yet. `may_be_reserved`: the
-        active segment may have disk space behind its data."""
+        """`unsynced`: directories with new names that are not durable yet. `may_be_reserved`: the active
+        segment may have reserved disk space behind its data."""
         assert segments
         self.resources = resources
         self.directory = directory
@@ -71,13 +71,13 @@ class LocalLog:
         """The configuration of the log, replaced as a whole by `UnifiedLog.reconfigure`."""
         self.segments = LogSegments(segments)
         self.is_changed = False
-        """Something was done to the files since the log was loaded."""
+        """The files have changed since the log was loaded."""
         self.cut_count = 0
-        """How often it was truncated: the segments alone do not tell that to whoever follows them."""
+        """The number of truncations. A copy compares it, because the segments alone do not show them."""
         self._unsynced_sealed: list[LogSegment] = []
         self._unsynced_directories = list(unsynced)
         self._may_be_reserved = may_be_reserved
-        # Where a read ended: the next one of the same reader begins there. Lost hints cost a look-up.
+        # The ends of reads, where the next read of the same reader begins. A lost hint costs a look-up.
         self._hints: dict[int, tuple[LogSegment, int]] = {}
 
     def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
@@ -93,9 +93,9 @@ class LocalLog:
     ) -> None:
         """Seal the active segment and begin another one at the end, or at `base_offset` behind it.
 
-        An empty one stays, unless it must begin elsewhere: then it goes when `on_begun` has returned, which
-        finds the other one in its place. Raises OSError: nothing has changed then. Raises DataDirectoryError
-        where that could not be achieved: the log must not be written to any more; and what `on_begun` does.
+        An empty segment stays, unless the new one must begin elsewhere: then it is removed after `on_begun`,
+        which runs with the new segment in its place. Raises OSError with nothing changed, DataDirectoryError
+        if the log must not be written to any more, and what `on_begun` raises.
         """
         old = self.segments.active
         base_offset = self.segments.end_offset if base_offset is None else base_offset
@@ -104,8 +104,8 @@ class LocalLog:
             return
         self.is_changed = True
         if old.size_bytes > 0:
-            # Before the new file, so that a failure leaves nothing but index files, which mean nothing yet;
-            # and so that the new one finds the space that this one did not need.
+            # Before the new file: a failure then leaves only index files, which mean nothing yet, and the new
+            # file can use the space that this one did not need.
             old.save_indexes()
             self._sync_aborted(old)
             self._trim_active()
@@ -143,10 +143,10 @@ class LocalLog:
         return segment
 
     def _sync_aborted(self, segment: LogSegment) -> None:
-        """Make its saved index of aborted transactions durable, and the seal that proves it, names included.
+        """Make the segment's saved index of aborted transactions durable, and its seal, names included.
 
-        Raises DataDirectoryError: after a sync that failed nobody knows what is on the disk, and the next one
-        would not say so.
+        Raises DataDirectoryError: after a failed sync the bytes on the disk are unknown, and the next sync
+        may claim success.
         """
         if not segment.has_aborted:
             return
@@ -164,14 +164,13 @@ class LocalLog:
             ) from failure
 
     def _trim_active(self) -> None:
-        """Give back what the active segment did not need. Raises OSError."""
+        """Give back the reserved space of the active segment. Raises OSError."""
         if self._may_be_reserved:
             self.segments.active.trim()
             self._may_be_reserved = False
 
     def take_unsynced(self, recovery_point: int) -> UnsyncedWork:
-        """What to sync for durability up to the end; it counts as synced from now on, so a failure is
-        final, unless it is `put_back`."""
+        """The work of a sync up to the end. It counts as synced from now on, unless it is `put_back`."""
         active = self.segments.active
         work = UnsyncedWork(
             tuple(self._unsynced_sealed),
@@ -183,27 +182,27 @@ class LocalLog:
         return work
 
     def put_back(self, work: UnsyncedWork) -> None:
-        """It was not synced: it still has to be, as far as it is still in the log."""
+        """Note that `work` was not synced. Segments that have left the log meanwhile need no sync."""
         sealed = self.segments.sealed
         self._unsynced_sealed[:0] = [segment for segment in work.sealed if segment in sealed]
         self._unsynced_directories[:0] = work.directories
 
     def sync(self, work: UnsyncedWork) -> None:
-        """Needs no lock. Raises OSError."""
+        """Sync the files of `work`. Needs no lock. Raises OSError."""
         for segment in work.sealed:
             segment.sync(with_indexes=True)
         if work.active is not None:
             work.active.sync(with_indexes=False)
-        # Names last: whatever is durable of them then stands for durable contents.
+        # Names last: a durable name then stands for durable contents.
         for directory in work.directories:
             self.resources.filesystem.sync_directory(directory)
 
     def put_aside_oldest(self, count: int, on_left: Callable[[OSError], None]) -> int:
-        """Rename the files of the first `count` segments; of how many of them the disk let go. `drop_oldest`
-        follows with those: until then they are in the list, and cannot be read any more.
+        """Rename the files of the first `count` segments; return how many segments the disk let go. The
+        caller drops those with `drop_oldest`: until then they are in the list, and cannot be read any more.
 
-        `on_left` is told of index files that stay: without a log they mean nothing. Raises OSError with
-        nothing changed, unless the disk has failed.
+        `on_left` gets the failures for index files that stay; without a log file they mean nothing. Raises
+        OSError with nothing changed, unless the disk has failed.
         """
         assert 0 < count < len(self.segments), "a log always keeps its active segment"
         self.is_changed = True
@@ -221,11 +220,11 @@ class LocalLog:
 
     def drop_oldest(self, count: int) -> tuple[LogSegment, ...]:
         """Take the first `count` segments, which were put aside, out of the log; the caller unlinks them
-        later. Durable when it returns, or with the next sync, where no directory can be opened now. Raises
-        OSError."""
+        later. Durable when it returns, or with the next sync if the process has no descriptor left now.
+        Raises OSError."""
         dropped, self.segments = self.segments[:count], LogSegments(self.segments[count:])
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in dropped]
-        # What begins where these end must be found there, be it the directory of a log that was never synced.
+        # The segment behind these must have a durable name, also in a directory that was never synced.
         directories = tuple(dict.fromkeys((self.directory, *self._unsynced_directories)))
         try:
             for directory in directories:
@@ -237,7 +236,8 @@ class LocalLog:
         return dropped
 
     def exchange(self, new: Sequence[LogSegment], replaced: Sequence[LogSegment]) -> None:
-        """Have `new` where `replaced` were, one after the other; the files have changed their names."""
+        """Put `new` in the place of `replaced`, which are neighbours; the files have their new names
+        already."""
         self.is_changed = True
         self._hints = {}
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in replaced]
@@ -246,21 +246,21 @@ class LocalLog:
         self.segments = LogSegments((*self.segments[:first], *new, *behind))
 
     def before(self, offset: int) -> TruncatedLog:
-        """The log without the batches that end at or above `offset`, which is not below the first segment's
+        """The log without the batches that end at or above `offset`; it has at least the first segment's
         base.
 
-        Nothing is changed yet: `truncate` follows. Raises CorruptRecordError, OSError.
+        Changes nothing: `truncate` follows. Raises CorruptRecordError, OSError.
         """
         kept, dropped = self.segments.split_at(offset)
         return TruncatedLog(LogSegments((*kept[:-1], kept[-1].before(offset))), dropped)
 
     def truncate(self, truncated: TruncatedLog) -> None:
-        """Be that log; durable when it returns. What was dropped is renamed, the caller unlinks it later.
-        Raises OSError."""
+        """Become that log; durable when it returns. Dropped segments are renamed, the caller unlinks them
+        later. Raises OSError."""
         self.is_changed = True
         self.cut_count += 1
         self._hints = {}
-        # Readers that meet a file which becomes shorter look at the log again, and find this.
+        # A reader that meets a file that becomes shorter looks at the list again, and finds this one.
         self.segments = truncated.segments
         sealed = self.segments.sealed
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment in sealed]
@@ -269,20 +269,20 @@ class LocalLog:
             segment.mark_deleted()
         if truncated.dropped:
             self.resources.filesystem.sync_directory(self.directory)
-        # At once, and for good: what is appended next must not meet what was here.
+        # Durable at once: the next append must not meet old bytes.
         self.segments.active.trim(durable=True)
         self.segments.active.cut_indexes()
 
     def restart_at(self, offset: int, now_ms: int) -> tuple[LogSegment, ...]:
-        """Replace all segments by an empty one at `offset`; durable when it returns. Returns the old ones,
-        renamed."""
+        """Replace all segments by an empty one at `offset`; durable when it returns. Returns the renamed old
+        segments. Raises OSError."""
         self.is_changed = True
         self.cut_count += 1
         dropped = self.segments
         self._hints = {}
         self._unsynced_sealed.clear()
-        # Newest first, so that a crash in between leaves a beginning of the old log; and the new segment only
-        # when all of them are gone for good, because it may lie anywhere among their offsets.
+        # Newest first, so that a crash in between leaves a beginning of the old log. The new segment comes
+        # after all of them are gone for good, because it may lie among their offsets.
         for segment in reversed(dropped):
             segment.mark_deleted()
         self.resources.filesystem.sync_directory(self.directory)
@@ -300,10 +300,10 @@ class LocalLog:
         min_one: bool,
         epoch_at: Callable[[int], EpochSpan],
     ) -> FetchData:
-        """From the first batch that ends at or above `offset`, in one segment of those that the caller took.
-        `epoch_at`: see `ReadBounds`.
+        """Read from the first batch that ends at or above `offset`, in one of the given segments. `epoch_at`:
+        see `ReadBounds`.
 
-        Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
+        Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped meanwhile).
         """
         log_end_offset = segments[-1].end_offset
         assert offset < end_offset <= log_end_offset
@@ -321,7 +321,7 @@ class LocalLog:
                     continue
                 position = found
             if position >= segment.size_bytes:
-                # The hint is right, and behind it there is a hole up to the next segment.
+                # The hint is right: a hole follows up to the next segment.
                 continue
             limit_offset = min(segment.end_offset, log_end_offset)
             bounds = ReadBounds(first_offset, min(end_offset, limit_offset), limit_offset, epoch_at)
@@ -332,11 +332,11 @@ class LocalLog:
                 self._hints = {}
             self._hints[next_offset] = (segment, position + len(data))
             return FetchData(data, next_offset)
-        # Compaction left nothing from here on: the reader goes on behind the hole.
+        # Compaction has left no batch here: the reader goes on behind the hole.
         return FetchData(b"", end_offset)
 
     def relocate(self, directory: str, segments: Sequence[LogSegment]) -> None:
-        """The files are there now, durable, and these segments have them. Cannot fail."""
+        """Use the durable files in that directory, through these segments. Cannot fail."""
         for segment in self.segments:
             segment.let_go()
         self.is_changed = True
@@ -348,8 +348,7 @@ class LocalLog:
         self.segments = LogSegments(segments)
 
     def save_active_indexes(self) -> None:
-        """Write the active segment's indexes, so that the next process need not make them again. Raises
-        OSError."""
+        """Write the active segment's indexes for the next process. Raises OSError."""
         self._trim_active()
         active = self.segments.active
         active.save_indexes()
@@ -357,12 +356,12 @@ class LocalLog:
         self.resources.filesystem.sync_directory(self.directory)
 
     def close(self) -> None:
-        """Let go of the files. Nothing is written."""
+        """Close the files. Writes nothing."""
         for segment in self.segments:
             segment.close()
 
     def check(self) -> None:
-        """Prove the segments, and that nothing waits for a sync which is not here any more. Raises
+        """Check the segments, and assert that only segments of the log wait for a sync. Raises
         CorruptRecordError, OSError."""
         self.segments.check()
         assert all(segment in self.segments.sealed for segment in self._unsynced_sealed)

@@ -1,4 +1,4 @@
-"""Whether a log may be used: open and online, open but offline because its disk failed, or closed.
+"""The availability of a log: open and online, open but offline because its disk failed, or closed.
 
 ::
 
@@ -6,10 +6,9 @@
        \\                     |
         +------close---------+--> closed
 
-Offline is for failures after which nobody knows what is on the disk: changes are refused until a restart has
-recovered the log. Where it is the log alone, reads go on; where its disk has failed (`DirectoryHealth`), they
-are refused as well. There is no way back from either state; the next process makes a new log of the same
-directory.
+A log goes offline after a failure that leaves unknown bytes on the disk. It refuses changes until a restart
+has recovered it. Reads go on, unless the whole disk has failed (`DirectoryHealth`). Both states are final:
+the next process opens a new log over the same directory.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class LogAvailability:
         local_log: LocalLog,
         health: DirectoryHealth,
     ) -> None:
-        """`lock` is `UnifiedLog.lock`. `health`: of the log directory that the log is in."""
+        """`lock` is `UnifiedLog.lock`. `health`: the health of the log directory."""
         self._lock = lock
         self.topic_partition = topic_partition
         self._local = local_log
@@ -58,7 +57,7 @@ class LogAvailability:
         return self._offline_reason is not None or self.health.reason is not None
 
     def refusal(self) -> LogStoreError | None:
-        """Why the log takes no changes, or None."""
+        """The error of every change; None while the log takes changes."""
         if self.is_closed:
             return UnknownTopicOrPartitionError(
                 "the log is closed; look the partition up again",
@@ -76,13 +75,13 @@ class LogAvailability:
             raise refusal
 
     def require_disk(self) -> None:
-        """Raises DataDirectoryError where the disk has failed: nothing is read from it either."""
+        """Raise DataDirectoryError if the disk has failed: then reads are refused as well."""
         refusal = self.health.refusal()
         if refusal is not None:
             raise refusal
 
     def go_offline(self, failure: Exception) -> DataDirectoryError:
-        """Take no more changes; returns the error to raise. The first reason is kept."""
+        """Take no more changes; return the error to raise. The first reason is kept."""
         if self._offline_reason is None:
             self._offline_reason = str(failure)
             self._offline_advice = _advice(failure)
@@ -90,7 +89,7 @@ class LogAvailability:
 
     @contextmanager
     def offline_on_failure(self) -> Generator[None]:
-        """What the disk refuses inside leaves it in a state that nobody knows. Raises DataDirectoryError."""
+        """Take the log offline if the block fails with an `OSError`. Raises DataDirectoryError."""
         try:
             yield
         except OSError as failure:
@@ -98,8 +97,8 @@ class LogAvailability:
 
     @contextmanager
     def offline_on_failed_sync(self, put_back: Callable[[], None]) -> Generator[None]:
-        """As `offline_on_failure`; but where a file was not even opened, for want of a descriptor, what there
-        was to sync is `put_back`, and the log goes on. Raises DataDirectoryError."""
+        """Take the log offline if a sync in the block fails. If the process has no descriptor left, no sync
+        has begun: then `put_back` restores the work, and the log goes on. Raises DataDirectoryError."""
         try:
             yield
         except OSError as failure:
@@ -111,8 +110,8 @@ class LogAvailability:
 
     @contextmanager
     def unchanged_on_refusal(self, undo: Callable[[], None] = lambda: None) -> Generator[None]:
-        """As `offline_on_failure`; but unless the disk has failed everything is as it was once `undo` has
-        run, and the log goes on. Raises DataDirectoryError."""
+        """Run `undo` if the block fails with an `OSError`, and go on. A failure of the disk takes the log
+        offline instead. Raises DataDirectoryError."""
         try:
             yield
         except OSError as failure:
@@ -136,12 +135,11 @@ class LogAvailability:
         )
 
     def reading(self, read: Callable[[], Result]) -> Result:
-        """The result of a read that may meet a segment that is being dropped or cut: then it looks at the log
-        again.
+        """The result of `read`, which is repeated if it meets a segment that is being dropped or cut.
 
-        No lock is taken, but for where a file is missing, or not what it was: whoever is at the files has
-        renamed it, and may not have replaced the list yet. Raises what `read` raises, and
-        DataDirectoryError where the disk fails.
+        Takes the lock only if a file is missing or has changed: then another thread has renamed it, and may
+        not have replaced the list of segments yet. Raises what `read` raises, and DataDirectoryError if the
+        disk fails.
         """
         while True:
             if self.health.reason is not None:
@@ -150,7 +148,7 @@ class LogAvailability:
             try:
                 result = read()
             except CorruptRecordError:
-                # An index of a segment that is being replaced may have been the new one's already.
+                # The segment is being replaced, and the read may have met the index of the new one.
                 with self._lock:
                     if self._local.segments is not segments:
                         continue
@@ -160,7 +158,7 @@ class LogAvailability:
                     has_changed = self._local.segments is not segments
                 if not self.is_closed and has_changed:
                     continue
-                # A change that failed half-way has renamed files that are still in the list.
+                # A change has failed after it had renamed files that are still in the list.
                 self.require_online()
                 raise DataDirectoryError(
                     "a log file is missing; restore it, or move the partition's directory away and make an"
@@ -172,7 +170,7 @@ class LogAvailability:
                 if refusal is not None:
                     raise refusal from failure
                 raise disk_error(failure, self._local.directory) from failure
-            # A log that was closed meanwhile may have read another one's files, which have the same names.
+            # If the log was closed meanwhile, the files may belong to another log with the same names.
             if self.is_closed:
                 self.require_online()
             return result

@@ -1,20 +1,20 @@
 """A topic's configuration, under Kafka's names and with Kafka's defaults.
 
-A topic stores overrides (text, by name); the rest is default. What this version honours is in the table below
-and nowhere else. Any other name is refused, those that Kafka has and this version has not included: a setting
-that is accepted and does nothing is a promise that nobody keeps.
+A topic stores overrides (text, by name); the other keys have defaults. The table below has the keys that this
+version honours. Any other name is refused, also one that only Kafka knows: a setting that was accepted and
+did nothing would be a broken promise.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.base.types import Durability
-from stratalog.log.compression_type import CompressionType
 from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, choice_of, flag_key, number_key, ratio_key
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import TimestampType
@@ -30,10 +30,31 @@ DEFAULT_LZ4_LEVEL = 9
 """Kafka's name for LZ4's fast mode."""
 
 
+class CompressionType(enum.Enum):
+    """The values of `compression.type`, as Kafka spells them."""
+
+    PRODUCER = "producer"
+    UNCOMPRESSED = "uncompressed"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+    def codec_for(self, source: Codec) -> Codec:
+        """The codec in which the log stores a batch that came in `source`."""
+        match self:
+            case CompressionType.PRODUCER:
+                return source
+            case CompressionType.UNCOMPRESSED:
+                return Codec.NONE
+            case _:
+                return Codec[self.name]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """What a topic's logs are kept by. Immutable, hence thread-safe. Defaults are Kafka's where the key is
-    Kafka's."""
+    """The configuration of a topic's logs. Immutable, hence thread-safe. The keys that Kafka has too have its
+    defaults."""
 
     cleanup_policy: frozenset[str] = frozenset({DELETE_POLICY})
     """`delete` drops old segments by the retentions, `compact` keeps the last record of each key; both may be
@@ -125,8 +146,8 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """How old the active segment gets. Nothing of it is compacted, so under compaction it gets no older
-        than its records may be that are not."""
+        """The age limit of the active segment. Compaction leaves that segment alone, so
+        `max.compaction.lag.ms` bounds it too."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
@@ -155,11 +176,11 @@ class LogConfig:
 
     @staticmethod
     def in_force(overrides: Mapping[str, str], defaults: LogConfig) -> LogConfig:
-        """What the logs of a topic go by that was accepted, whatever the server's defaults were then.
+        """The configuration of an existing topic, whose keys were accepted under other defaults perhaps.
 
-        As `from_overrides`, but values contradict each other only where the topic sets both: defaults that
-        were altered since never make a topic unusable. Of those the stronger one is kept: a local retention
-        ends with the whole one, and nothing is compacted before its time.
+        As `from_overrides`, but values contradict each other only if the topic sets both, so a changed
+        default never makes a topic unusable. The stronger of two such values holds: a local retention ends
+        with the whole one, and compaction waits for the minimal lag.
         """
         config = _with_overrides(overrides, defaults)
         _refuse_contradictions(config, frozenset(overrides))
@@ -293,7 +314,7 @@ def topic_key(name: str, text: str = "") -> ConfigKey[Any]:
 
 
 def _refuse_contradictions(config: LogConfig, names: frozenset[str]) -> None:
-    """Raises InvalidConfigError where two of these keys, each right by itself, cannot both be kept."""
+    """Raise InvalidConfigError if two of these keys contradict each other."""
     for local_name, total_name in (
         ("local.retention.ms", "retention.ms"),
         ("local.retention.bytes", "retention.bytes"),

@@ -1,21 +1,21 @@
-"""The offsets of a log, and who moves them. Each only ever grows, except where a log begins anew::
+"""The offsets of a log, and the operations that move them. They only grow, except when a log begins anew::
 
     log_start_offset        first readable offset in any tier      deletion of records, retention
     local_log_start_offset  first offset on this disk              local retention
-    tiered_end_offset       end of what is in the object store     the uploader, after a commit
+    tiered_end_offset       end of the data in the object store    the uploader, after a commit
     recovery_point          everything below is fsynced            flush
-    high_watermark          end of what consumers may see          append (os), flush (disk), upload (object)
+    high_watermark          end of the visible records             append (os), flush (disk), upload (object)
     last_stable_offset      end for readers of committed records   high watermark, end of a transaction
-    log_end_offset          the next offset to be given            append
+    log_end_offset          the next offset that an append gets    append
 
     log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset
     log_start_offset <= local_log_start_offset <= log_end_offset
     first local segment's base offset <= recovery_point <= log_end_offset
     tiered_end_offset <= log_end_offset
 
-Three are kept here, the ends of the local segments are the segments' own, the others follow from these. The
-high watermark depends on the topic's `min.durability`: whoever changes that to a stronger level makes
-everything durable first, so that it does not go back.
+Three of them are stored here, the segments hold the ends of the local log, and the others follow. The high
+watermark depends on the topic's `min.durability`. Before that key gets a stronger level, `reconfigure` makes
+everything durable, so that the high watermark does not go back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LogOffsets:
         self.log_start_offset = log_start_offset
         """First readable offset in any tier."""
         self.tiered_end_offset = 0
-        """Exclusive end of what is committed in the object store, as far as this log was told."""
+        """Exclusive end of the data in the object store, as of the last `update_tiered_end_offset`."""
         self.recovery_point = recovery_point
         """Everything below is fsynced."""
         self._local = local_log
@@ -70,7 +70,7 @@ class LogOffsets:
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive end of what has reached the topic's `min.durability`."""
+        """Exclusive end of the records that have reached the topic's `min.durability`."""
         min_durability = self._local.config.min_durability
         if min_durability is Durability.OS:
             return self.log_end_offset
@@ -80,28 +80,28 @@ class LogOffsets:
 
     @property
     def last_stable_offset(self) -> int:
-        """Exclusive end for readers of committed records only: every transaction that begins below it is
-        decided."""
+        """Exclusive end for readers of committed records: every transaction that begins below it has
+        ended."""
         return min(self.high_watermark, max(self._state.stable_limit, self.log_start_offset))
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Where a read of that isolation ends."""
+        """The end of a read with that isolation."""
         if isolation is Isolation.LOG_END:
             return self.log_end_offset
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
 
     def epoch_at(self, offset: int) -> EpochSpan:
-        """The leader epoch that the batch at `offset` must have, and how far it goes."""
+        """The leader epoch that the batch at `offset` must have, and the end of that epoch."""
         return self._state.epochs.span_at(offset)
 
     def lower_to(self, end_offset: int) -> None:
-        """The log will end there, at most: nothing is promised above. Where it starts is for whoever cuts it,
-        and has done so."""
+        """Lower the promises to a log that ends at `end_offset` or below. The caller moves the log start
+        after the cut."""
         self.tiered_end_offset = min(self.tiered_end_offset, end_offset)
         self.recovery_point = min(self.recovery_point, end_offset)
 
     def out_of_range(self, offset: int) -> OffsetOutOfRangeError:
-        """The error of whoever asked for that offset."""
+        """The error of a request for that offset."""
         return OffsetOutOfRangeError(
             "the offset is outside of what this log holds; go on from an offset inside",
             offset=offset,
@@ -111,7 +111,7 @@ class LogOffsets:
         )
 
     def check(self) -> None:
-        """Prove the relations, while nothing moves."""
+        """Assert the relations of the offsets. The caller holds the lock."""
         assert 0 <= self.log_start_offset <= self.local_log_start_offset <= self.log_end_offset
         assert self.log_start_offset <= self.last_stable_offset <= self.high_watermark <= self.log_end_offset
         assert self._state.stable_limit <= self.log_end_offset

@@ -1,4 +1,4 @@
-"""What the classes share that work on one log together, each in its own field."""
+"""The parts and locks of one log, which its classes share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stratalog.log.log_state import LogState
 
 
 class LogParts(NamedTuple):
-    """Of one log; UnifiedLog puts them together."""
+    """Made by UnifiedLog, and passed to each class that works on the log."""
 
     flush_lock: threading.RLock
-    """Held while the disk syncs, and by whatever changes sealed segments. Taken before `lock`."""
+    """Held during a sync and during changes of sealed segments. Taken before `lock`."""
     lock: threading.RLock
-    """`UnifiedLog.lock`, which guards the others, but for what they say themselves."""
+    """`UnifiedLog.lock`. It guards the other parts, unless they say otherwise."""
     clock: Clock
     local_log: LocalLog
     state: LogState

@@ -1,18 +1,16 @@
 """The segments of a log at one moment, oldest first: Kafka's `LogSegments`, as an immutable snapshot.
 
-A log replaces its segments as a whole, so a reader takes them once and walks them without a lock, whatever is
-rolled or dropped beside it. The last segment is active, there is always one. Segments tile: each one's base
-offset is the end of the one before it, except where a later one was put behind a gap on purpose. An active
-one may be empty, and a sealed one of which a broker's cleaner has left nothing. Only the active one still
-grows, so `end_offset` and `size_bytes` move on in a snapshot that was taken before an append.
+A log replaces its segments as a whole. So a reader takes them once and walks them without a lock, while other
+threads roll and drop segments. The last segment is the active one; there is always one. Segments tile: the
+base offset of each is the end of the one before, except if a segment was put behind a gap on purpose. The
+active one may be empty, and so may a sealed one after a broker's cleaner. Only the active one still grows, so
+`end_offset` and `size_bytes` of a snapshot move with later appends.
 
-Few segments have aborted transactions. Which of the sealed ones do is noted when the list is made, because it
-never changes: it is known, without a look at any file, of each segment before it is part of a list, and only
-the active one gets its first one later. So that one is asked each time, and who looks for aborted
-transactions comes by no other segment that has none.
+Few segments have aborted transactions. The list notes the sealed ones that do when it is made, because that
+never changes. Only the active segment may get its first aborted transaction later, so each look-up asks it.
 
-Nor do the times of sealed segments change. The highest one of all up to each is noted when a look-up first
-comes by, in a list that is replaced as a whole: two that do so at once find the same.
+The times of sealed segments do not change either. The first look-up by time notes the highest time up to each
+segment, in a list that is replaced as a whole: two look-ups at once find the same.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _end_offset = attrgetter("end_offset")
 
 
 class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no room for slots with names
-    """Immutable, hence thread-safe; the segments in it are so as `LogSegment` says."""
+    """Immutable, hence thread-safe; for its segments see `LogSegment`."""
 
     def __init__(self, _: Iterable[LogSegment] = (), /) -> None:
         # They are here already: `tuple.__new__` takes them.
@@ -60,9 +58,8 @@ class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no roo
         return sum(segment.size_bytes for segment in self)
 
     def since(self, offset: int) -> Iterator[LogSegment]:
-        """From the last segment on whose base offset is at or below `offset`, which is one of the log's.
-
-        Those that nobody asks for cost nothing.
+        """The segments from the one with `offset` on. The log has that offset. Lazy: costs nothing for
+        segments that the caller does not take.
         """
         assert offset >= self[0].base_offset
         if offset >= self[-1].base_offset:
@@ -71,9 +68,10 @@ class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no roo
         return map(self.__getitem__, range(first, len(self)))
 
     def since_time(self, timestamp_ms: int) -> Iterator[LogSegment]:
-        """From the first sealed segment on that claims a time as late as that one, or else the active one.
+        """The segments from the first sealed one on that claims a time as late as that one, else the active
+        one.
 
-        Raises CorruptRecordError where one before it does not know its times, OSError.
+        Raises CorruptRecordError if the times of an earlier segment cannot be read, OSError.
         """
         highest_ms = self._highest_ms_so_far
         if not highest_ms or highest_ms[-1] < timestamp_ms:
@@ -81,7 +79,7 @@ class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no roo
         return map(self.__getitem__, range(bisect_left(highest_ms, timestamp_ms), len(self)))
 
     def _highest_ms_up_to(self, timestamp_ms: int) -> list[int]:
-        """Of the sealed segments up to the first with a time as late as that one: more are not asked."""
+        """The highest time up to each sealed segment, up to the first one with a time as late as that one."""
         highest_ms = self._highest_ms_so_far.copy()
         so_far_ms = highest_ms[-1] if highest_ms else NO_TIMESTAMP
         for segment in islice(self, len(highest_ms), len(self) - 1):
@@ -93,17 +91,16 @@ class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no roo
         return highest_ms
 
     def split_at(self, offset: int) -> tuple[tuple[LogSegment, ...], tuple[LogSegment, ...]]:
-        """Those up to the last one that begins at or below `offset`, which is one of the log's, and those
-        behind."""
+        """The segments up to the one with `offset`, and those behind it. The log has that offset."""
         assert offset >= self.start_offset
         count = bisect_right(self, offset, key=_base_offset)
         return self[:count], self[count:]
 
     def aborted_in(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions that have records in [start_offset, end_offset), in the order of their
-        markers, wherever these are. All that begin there are decided.
+        """The aborted transactions with records in [start_offset, end_offset), in the order of their markers,
+        which may lie behind. All transactions that begin in the range have ended.
 
-        Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped).
+        Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped).
         """
         found: list[AbortedTransaction] = []
         for segment in self._with_aborted_since(start_offset):
@@ -120,12 +117,12 @@ class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no roo
         return chain(map(sealed.__getitem__, range(first, len(sealed))), self[-1:])
 
     def with_base_offset(self, base_offset: int) -> LogSegment | None:
-        """The segment that begins there; None where there is none, or none any more."""
+        """The segment that begins there, or None."""
         ordinal = bisect_right(self, base_offset, key=_base_offset) - 1
         return self[ordinal] if ordinal >= 0 and self[ordinal].base_offset == base_offset else None
 
     def check(self) -> None:
-        """Prove each segment and their order. Raises CorruptRecordError, OSError."""
+        """Check each segment, and assert their order. Raises CorruptRecordError, OSError."""
         assert self.active.is_active
         assert not any(segment.is_active for segment in self.sealed)
         for segment, follower in pairwise(self):

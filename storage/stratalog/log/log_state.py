@@ -1,11 +1,11 @@
-"""What a log knows besides its bytes: its producers and their transactions, and its leader epochs.
+"""The state of a log besides its bytes: its producers with their transactions, and its leader epochs.
 
-All of it follows from the batches, and it is always that of the log up to its end. `stable_limit` is what
-readers get of it: they ask beside an append, when the batches are there already and the state has not
-followed yet, so it moves last, as one number, and only to a value at which everything below is decided.
+The state follows from the batches, and belongs to the log up to its end. Readers use `stable_limit` only.
+They may ask during an append, when the batches are there and the state has not followed yet. So that number
+moves last, and only to a value below which every transaction has ended.
 
-Crash: epochs are in their file before a batch has them, and of producers there are snapshots. What opens a
-log reads both and replays what lies behind.
+Crash: an epoch is in its file before a batch has it, and there are snapshots of the producers. A start reads
+both and replays the batches behind them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from stratalog.log.leader_epoch_cache import EpochEntry, LeaderEpochCache
 from stratalog.log.log_segments import LogSegments
-from stratalog.log.producers.completed_transaction import CompletedTransaction
 from stratalog.log.producers.producer_batch import ProducerBatch, producer_batches
-from stratalog.log.producers.producer_fold import ProducerFold
+from stratalog.log.producers.producer_fold import CompletedTransaction, ProducerFold
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
 from stratalog.record.builder import NO_LEADER_EPOCH
@@ -33,29 +32,29 @@ class LogState:
         self.producers = producers
         self.epochs = epochs
         self.stable_limit = 0
-        """Below it every transaction is decided, for good. `publish` moves it."""
+        """Every transaction below has ended, for good. `publish` moves it."""
 
     def follow(self, batch: ProducerBatch) -> CompletedTransaction | None:
-        """Take notice of the next batch, which has its offsets; the transaction that it ends, if any.
+        """Follow the next batch, which has its offsets; return the transaction that it ends, if any.
 
-        Raises CorruptRecordError where its leader epoch is below that of a batch before it.
+        Raises CorruptRecordError if its leader epoch is below that of an earlier batch.
         """
         self.follow_epoch(batch.header.leader_epoch, batch.header.base_offset)
         return self.producers.append(batch)
 
     def follow_epoch(self, leader_epoch: int, base_offset: int) -> None:
-        """Half of `follow`: the batch at that offset has this leader epoch. Raises CorruptRecordError."""
+        """Note the leader epoch of the batch at that offset, as `follow` does. Raises CorruptRecordError."""
         if leader_epoch != self.latest_epoch:
             self.epochs.assign(leader_epoch, base_offset)
 
     @property
     def latest_epoch(self) -> int:
-        """Of the last batch; -1 where none is known."""
+        """The leader epoch of the last batch; -1 if none is known."""
         latest_epoch = self.epochs.latest_epoch
         return NO_LEADER_EPOCH if latest_epoch is None else latest_epoch
 
     def publish(self, high_watermark: int) -> None:
-        """The log has this high watermark now, and all of its batches have been followed."""
+        """Move `stable_limit` for this high watermark. The state has followed all batches."""
         self.producers.on_high_watermark_updated(high_watermark)
         unstable_offset = self.producers.first_unstable_offset
         self.stable_limit = self.producers.map_end_offset if unstable_offset is None else unstable_offset
@@ -68,8 +67,8 @@ class LogState:
         *,
         high_watermark: int | None = None,
     ) -> None:
-        """Know the producers of these segments, which end there. Snapshots that are not of it are removed,
-        durably, unless changes to snapshots are held back.
+        """Load the producers of these segments, which end there. Removes snapshots of other logs, durably,
+        unless changes to snapshots are held back.
 
         `high_watermark`: see `ProducerStateManager.truncate_and_reload`. Raises CorruptRecordError, OSError.
         """
@@ -81,20 +80,19 @@ class LogState:
         self.producers.update_map_end_offset(end_offset)
 
     def learn_epochs(self, segments: Sequence[LogSegment]) -> None:
-        """Find the leader epochs that are newer than all known ones in the batches of these segments, which
-        are the log so far.
+        """Find leader epochs above the known ones in the batches of these segments, the whole log so far.
 
-        Raises CorruptRecordError where a batch has a lower one than the batch before it, OSError.
+        Raises CorruptRecordError if a batch has a lower epoch than the batch before it, OSError.
         """
         known = self.epochs.entries
         start_offset = known[-1].start_offset if known else -1
         newer_count = 0
         for segment in reversed(segments):
-            # One that is empty says nothing of those before it.
+            # An empty segment says nothing about earlier ones.
             if segment.size_bytes > 0 and self._first_epoch(segment) <= self.latest_epoch:
                 break
             newer_count += 1
-        # Epochs ascend, so the first that is newer begins in the segment before these at the earliest.
+        # Epochs ascend, so the first newer one begins in the segment before these at the earliest.
         for segment in segments[max(0, len(segments) - newer_count - 1) :]:
             for _, header in segment.batches():
                 if header.base_offset > start_offset:
@@ -106,8 +104,8 @@ class LogState:
     def producers_at(
         self, snapshot: ProducerSnapshot | None, segments: LogSegments, end_offset: int
     ) -> ProducerSnapshot:
-        """What was known of the producers when the log ended at `end_offset`. Without a snapshot to begin
-        with, nothing was known before the segments. Changes nothing and needs no lock.
+        """The state of the producers when the log ended at `end_offset`, from a snapshot and the batches
+        behind it, or from all batches. Changes nothing and needs no lock.
 
         Raises CorruptRecordError, OSError.
         """
@@ -124,10 +122,10 @@ class LogState:
         return fold.snapshot(end_offset)
 
     def restore(self, snapshot: ProducerSnapshot, epochs: Sequence[EpochEntry], now_ms: int) -> None:
-        """The log is empty and begins where the snapshot was taken; this is what was below. Durable when it
-        returns, the snapshot last.
+        """Take over the state below an empty log, which begins at the snapshot. Durable when it returns; the
+        snapshot is written last.
 
-        Raises CorruptRecordError where the epochs do not ascend, OSError.
+        Raises CorruptRecordError if the epochs do not ascend, OSError.
         """
         self.epochs.replace(epochs)
         self.epochs.flush()
@@ -146,7 +144,7 @@ class LogState:
                     yield batch
 
     def truncate_to(self, segments: LogSegments, now_ms: int, high_watermark: int) -> None:
-        """The log ends where these segments end. Durable when it returns. Raises CorruptRecordError,
+        """Cut the state to the end of these segments. Durable when it returns. Raises CorruptRecordError,
         OSError."""
         end_offset = segments.end_offset
         self.epochs.truncate_from_end(end_offset)
@@ -155,7 +153,7 @@ class LogState:
         self.publish(high_watermark)
 
     def restart_at(self, offset: int) -> None:
-        """The log is empty and begins there. Durable when it returns. Raises OSError."""
+        """Forget everything; the log is empty and begins there. Durable when it returns. Raises OSError."""
         self.producers.truncate_fully_and_start_at(offset)
         if self.epochs.entries:
             self.epochs.clear()
@@ -163,12 +161,12 @@ class LogState:
         self.publish(offset)
 
     def relocate(self, directory: str) -> None:
-        """The files are there now, durable and as they would be written. Cannot fail."""
+        """Use the files in that directory, which are durable and up to date. Cannot fail."""
         self.producers.snapshot_files.relocate(directory)
         self.epochs.relocate(directory)
 
     def check(self, segments: LogSegments) -> None:
-        """Prove that the state is that of the segments. Raises CorruptRecordError, OSError."""
+        """Assert that the state belongs to the segments. Raises CorruptRecordError, OSError."""
         self.producers.check()
         self.epochs.check()
         assert self.producers.map_end_offset == segments.end_offset
@@ -191,8 +189,8 @@ class LogState:
                     assert not _is_abort(batch), "an aborted transaction has no entry"
         known = dict(self.producers.open_transactions)
         assert opened.keys() <= known.keys()
-        # One that began before the first segment is seen from there on only; so is one of which compaction
-        # has dropped the beginning, before a truncation took its end.
+        # The beginning of a transaction may lie before the first segment, or compaction may have dropped it
+        # before a truncation took the end.
         for producer_id, first_offset in known.items():
             assert first_offset == opened.get(producer_id) or first_offset not in base_offsets
             assert first_offset <= opened.get(producer_id, first_offset)
@@ -203,7 +201,7 @@ class LogState:
 
 
 def _follow_transactions(opened: dict[int, int], batch: ProducerBatch) -> int | None:
-    """Note where transactions begin; where the one began that the batch ends."""
+    """Note the beginnings of transactions; return the beginning of the one that the batch ends."""
     header = batch.header
     if header.is_control:
         return opened.pop(header.producer_id, None) if batch.marker is not None else None
@@ -215,8 +213,8 @@ def _follow_transactions(opened: dict[int, int], batch: ProducerBatch) -> int | 
 def _check_entry(
     entry: AbortedTransaction, batch: ProducerBatch, first_offset: int | None, base_offsets: set[int]
 ) -> None:
-    """It says of the transaction that the batch ends no less than what was seen of it: `first_offset` is its
-    first one, if any was seen among the batches with those base offsets."""
+    """Assert that the entry covers the transaction that the batch ends. `first_offset`: the first offset that
+    was seen of it, if any, among the batches with those base offsets."""
     assert batch.marker is None or _is_abort(batch), "what was committed has an entry"
     assert entry.producer_id == batch.header.producer_id
     assert entry.last_stable_offset <= entry.last_offset + 1

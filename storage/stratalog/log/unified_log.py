@@ -17,14 +17,11 @@ are unknown: the log goes offline until a restart has recovered it.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.scheduler import Scheduler
 from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.base.types import TopicPartition
 from stratalog.log.append.log_appender import LogAppender
@@ -37,6 +34,7 @@ from stratalog.log.exchange.state_transfer import StateTransfer
 from stratalog.log.leader_epoch_cache import EpochEnd
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_environment import LogEnvironment
 from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_parts import LogParts
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
@@ -53,24 +51,22 @@ class UnifiedLog:
 
     def __init__(
         self,
-        clock: Clock,
-        scheduler: Scheduler,
-        random_source: random.Random,
+        environment: LogEnvironment,
         loaded: LoadedLog,
         checkpoint: Callable[[UnifiedLog, int], None],
         topic_partition: TopicPartition,
         topic_id: UUID,
         health: DirectoryHealth,
     ) -> None:
-        """`checkpoint` makes the log's recovery point durable, and the start offset that it gets; called
-        under `lock`. `health`: of the log directory that the log is in."""
+        """`checkpoint` makes the log's recovery point and the given start offset durable; called under
+        `lock`. `health`: the health of the log directory."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.recovery_report = loaded.report
         self.lock = threading.RLock()
         self._flush_lock = threading.RLock()
-        self._clock = clock
-        self._scheduler = scheduler
+        self._clock = environment.clock
+        self._scheduler = environment.scheduler
         self._checkpoint = checkpoint
         self.local_log = loaded.local_log
         self.state = loaded.state
@@ -83,7 +79,13 @@ class UnifiedLog:
         self.state.publish(self.offsets.high_watermark)
         self.availability = LogAvailability(self.lock, topic_partition, loaded.local_log, health)
         self._parts = LogParts(
-            self._flush_lock, self.lock, clock, self.local_log, self.state, self.offsets, self.availability
+            flush_lock=self._flush_lock,
+            lock=self.lock,
+            clock=environment.clock,
+            local_log=self.local_log,
+            state=self.state,
+            offsets=self.offsets,
+            availability=self.availability,
         )
         self.reader = LogReader(self._parts)
         self.flusher = LogFlusher(self._parts)
@@ -99,7 +101,7 @@ class UnifiedLog:
             unlink_later=self._unlink_later,
         )
         self.appender = LogAppender(
-            self._parts, self.flusher, random_source, begin_behind=self.truncation.begin_behind
+            self._parts, self.flusher, environment.random_source, begin_behind=self.truncation.begin_behind
         )
         self.segment_exchange = SegmentExchange(
             self._parts, self.flusher, checkpoint=self._checkpoint_now, unlink_later=self._unlink_later
@@ -107,17 +109,17 @@ class UnifiedLog:
         self.state_transfer = StateTransfer(self._parts)
 
     def end_offset_for(self, leader_epoch: int) -> EpochEnd | None:
-        """Where the log leaves that leader epoch; see `LeaderEpochCache.end_offset_for`. No lock is taken."""
+        """The end of a leader epoch in this log, see `LeaderEpochCache.end_offset_for`. Takes no lock."""
         return self.state.epochs.end_offset_for(leader_epoch, self.offsets.log_end_offset)
 
     def producers(self) -> tuple[ProducerStateEntry, ...]:
-        """What is known of the producers, by id."""
+        """The state of all producers, ordered by id."""
         with self.lock:
             entries = [*self.state.producers.producers.values()]
         return tuple(sorted_stepwise(entries, key=lambda entry: entry.producer_id))
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
-        """Producers that are idle for so long are forgotten from now on."""
+        """Set how long a producer may be idle before the log forgets it."""
         with self.lock:
             self.state.producers.expiration_ms = expiration_ms
 
@@ -127,16 +129,18 @@ class UnifiedLog:
             self.state.producers.remove_expired_producers(self._clock.now_ms())
 
     def roll(self, *, only_if_idle: bool = False) -> None:
-        """Begin a new segment, if the active one has data (that is too old). Raises DataDirectoryError."""
+        """Begin a new segment if the active one has data. `only_if_idle`: and if `RollRule.must_roll_idle`
+        says so. Raises DataDirectoryError."""
         with self.lock:
             self.availability.require_online()
             if not only_if_idle or self.appender.must_roll_idle():
                 self._roll()
 
     def update_tiered_end_offset(self, offset: int) -> None:
-        """Learn that everything below `offset` is committed in the object store; lower news are old news.
+        """Note that everything below `offset` is committed in the object store. A lower offset than before
+        changes nothing.
 
-        Raises DataDirectoryError where the log does not reach that far: it is not the log that was uploaded.
+        Raises DataDirectoryError if the log ends below `offset`: then it is not the log that was uploaded.
         """
         with self.lock:
             if offset > self.offsets.log_end_offset:
@@ -150,11 +154,11 @@ class UnifiedLog:
             self.state.publish(self.offsets.high_watermark)
 
     def increment_log_start_offset(self, offset: int) -> None:
-        """Records below `offset` are deleted; lower offsets than before change nothing.
+        """Delete the records below `offset`. A lower offset than before changes nothing.
 
-        Durable when it returns. Of a tiered log the store's metadata say where it starts, and whoever opens
-        the log tells it; only a start that a crash could leave behind the log's end is written down here,
-        too. Raises OffsetOutOfRangeError above the high watermark, DataDirectoryError.
+        Durable when it returns. The metadata of the store hold the start of a tiered log; this log writes it
+        down as well only if it is above the recovery point, because a crash could leave the log's end below
+        it. Raises OffsetOutOfRangeError above the high watermark, DataDirectoryError.
         """
         with self.lock:
             self.availability.require_online()
@@ -163,21 +167,22 @@ class UnifiedLog:
             if offset > self.offsets.log_start_offset:
                 is_tiered = self.local_log.config.remote_storage_enable
                 if not is_tiered or offset > self.offsets.recovery_point:
-                    # Before anybody sees it, who might write it down: a start that is refused has not been.
+                    # Before the new start is visible: a start that could not be made durable must not be
+                    # seen.
                     with self.availability.unchanged_on_refusal():
                         self._checkpoint(self, offset)
                 self.offsets.log_start_offset = offset
                 self.retention.follow_log_start()
 
     def copy_to(self, directory: str) -> LogCopy:
-        """In that directory, which is there and has nothing of a log in it. Raises DataDirectoryError."""
+        """Begin a copy of the log in an existing directory without log files. Raises DataDirectoryError."""
         return LogCopy(self._parts, directory)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Go on by another configuration. What is visible stays visible: where `min.durability` grows, what
-        is there is made durable first, unless the log is offline, which promises nothing any more.
+        """Use another configuration from now on. Visible records stay visible: if `min.durability` grows,
+        this flushes the log first, unless the log is offline.
 
-        Raises DataDirectoryError; the former configuration holds then.
+        Raises DataDirectoryError and keeps the former configuration then.
         """
         with self._flush_lock, self.lock:
             if config.min_durability > self.offsets.min_durability and not self.availability.is_offline:
@@ -186,9 +191,9 @@ class UnifiedLog:
             self.state.publish(self.offsets.high_watermark)
 
     def close(self, *, flush: bool = True) -> None:
-        """Flush, write the active segment's indexes and let go of the files. Every later call is refused.
+        """Flush, write the active segment's indexes and close the files. Later calls are refused.
 
-        Raises DataDirectoryError; the log is closed all the same, and has to be recovered.
+        Raises DataDirectoryError; the log is closed all the same, and the next start recovers it.
         """
         with self._flush_lock, self.lock:
             if self.availability.is_closed:
@@ -205,7 +210,7 @@ class UnifiedLog:
                 self.local_log.close()
 
     def check(self) -> None:
-        """Prove the relations of all offsets, every segment, and that the state follows from the batches.
+        """Assert the relations of the offsets, every segment, and that the state follows from the batches.
 
         Raises CorruptRecordError, OSError.
         """
@@ -215,7 +220,7 @@ class UnifiedLog:
             self.state.check(self.local_log.segments)
 
     def _roll(self, base_offset: int | None = None, on_begun: Callable[[], None] = lambda: None) -> None:
-        """At the log's end, or behind it; see `LocalLog.roll`."""
+        """Roll at the log's end, or behind it; see `LocalLog.roll`. Raises DataDirectoryError."""
         try:
             self.state.producers.take_snapshot(durable=False)
             self.local_log.roll(self._clock.now_ms(), base_offset, on_begun)

@@ -32,6 +32,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_environment import LogEnvironment
 from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.directory_set import DirectorySet
@@ -88,9 +89,7 @@ class LogManager:
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Whoever is to change a log in a way that a clean must not meet pauses it."""
         self._opener = LogOpener(
-            clock,
-            scheduler,
-            seeded_random(ids),
+            LogEnvironment(clock, scheduler, seeded_random(ids)),
             directories,
             self._away,
             self._resources,

@@ -13,20 +13,18 @@ A directory that is there and not listed is not used, unless it is empty.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.disk_error import disk_errors
 from stratalog.log.log_config import LogConfig
-from stratalog.log.recovery.log_loader import LogLoader
-from stratalog.log.recovery.log_recovery import LoadProgress
+from stratalog.log.log_environment import LogEnvironment
+from stratalog.log.recovery.log_loader import LoadSettings, LogLoader
+from stratalog.log.recovery.log_recovery import LoadProgress, LogCheckpoints
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import STRAY_REASON
@@ -61,9 +59,7 @@ class LogOpener:
 
     def __init__(
         self,
-        clock: Clock,
-        scheduler: Scheduler,
-        random_source: random.Random,
+        environment: LogEnvironment,
         directories: DirectorySet,
         away: PutAway,
         resources: SegmentResources,
@@ -73,9 +69,7 @@ class LogOpener:
     ) -> None:
         """`checkpoint`: see UnifiedLog."""
         self._filesystem = directories.filesystem
-        self._clock = clock
-        self._scheduler = scheduler
-        self._random = random_source
+        self._environment = environment
         self._directories = directories
         self._away = away
         self._resources = resources
@@ -310,30 +304,26 @@ class LogOpener:
                 self._create(directory, wanted)
             else:
                 self._prepare(directory, wanted)
+            log_start_offset = checkpoints.log_start_offset(partition)
             loader = LogLoader(
                 self._resources,
                 path,
                 wanted.config,
-                now_ms=self._clock.now_ms(),
-                recovery_point=checkpoints.recovery_point(partition),
-                cleaned_offset=self._cleaner.cleaned_offset(partition, directory.path),
-                producer_id_expiration_ms=self.producer_id_expiration_ms,
-                written_by_broker=self._written_by_broker,
+                LogCheckpoints(
+                    recovery_point=checkpoints.recovery_point(partition),
+                    log_start_offset=log_start_offset,
+                    cleaned_offset=self._cleaner.cleaned_offset(partition, directory.path),
+                    was_clean=directory.is_clean(partition),
+                ),
+                LoadSettings(self.producer_id_expiration_ms, self._written_by_broker),
+                now_ms=self._environment.clock.now_ms(),
                 on_progress=on_progress,
             )
-            log_start_offset = checkpoints.log_start_offset(partition)
-            loaded = loader.load(
-                is_new=is_empty,
-                was_clean=directory.is_clean(partition),
-                first_offset=max(wanted.start_offset, log_start_offset),
-                log_start_offset=log_start_offset,
-            )
+            loaded = loader.load(is_new=is_empty, first_offset=max(wanted.start_offset, log_start_offset))
             end_offset = loaded.local_log.segments.end_offset
             self._settle(directory, partition, end_offset)
         log = UnifiedLog(
-            self._clock,
-            self._scheduler,
-            self._random,
+            self._environment,
             loaded,
             self._checkpoint,
             partition,

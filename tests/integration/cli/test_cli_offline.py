@@ -37,7 +37,7 @@ def test_an_offline_partition_is_shown_with_its_path_and_reason(
         path.write_bytes(data)
         server.start()
         monkeypatch.setenv("STRATALOG_SERVER", server.address)
-        line = f"t-0 is offline, path {directory}: a batch has another leader epoch than the log"
+        line = f"t-0 is offline, path {directory}: a batch and the log's file of leader epochs"
         for command in (("topic", "describe", "t"), ("log", "describe", "t"), ("tier", "status")):
             assert line in run(*command)
         [described] = json.loads(run("log", "describe", "t", "--json"))
@@ -60,5 +60,5 @@ def test_an_offline_partition_is_shown_with_its_path_and_reason(
             refused = CliRunner().invoke(stratalog, command)
             assert isinstance(refused.exception, DataDirectoryError), command
             assert str(directory) in f"{refused.stderr}{refused.exception}"
-            assert "another leader epoch" in f"{refused.stderr}{refused.exception}"
+            assert "file of leader epochs" in f"{refused.stderr}{refused.exception}"
         assert "ERROR stratalog.server.partitions.partition_opener: t-0 stays offline" in server.said

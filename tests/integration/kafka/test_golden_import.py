@@ -334,7 +334,7 @@ async def test_without_its_transaction_indexes_no_aborted_record_is_read(
         (("--topic", "nope"), "correct the name"),
         (("--config", "retention.ms=x"), "retention.ms"),
         (("--config", "nope=1"), "nope"),
-        ((), "fsynced are damaged"),
+        ((), "fsynced bytes of the log are damaged"),
     ],
 )
 def test_a_refused_import_leaves_nothing(tmp_path: Path, options: tuple[str, ...], message: str) -> None:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import RecordTooLargeError
 from stratalog.log.append.log_validator import validate_append
-from stratalog.log.compression_type import CompressionType
-from stratalog.log.log_config import LogConfig
+from stratalog.log.log_config import CompressionType, LogConfig
 from stratalog.record.batch import batches, decode, records_payload, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -179,7 +178,7 @@ def test_the_limit_is_for_the_batch_as_it_comes_and_as_it_is_stored() -> None:
 BOMB = """
 import resource, sys, zlib, zstandard
 from stratalog.base.errors import LogStoreError
-from stratalog.log.log_config import LogConfig
+from stratalog.log.log_config import CompressionType, LogConfig
 from stratalog.log.append.log_validator import validate_append
 request = sys.stdin.buffer.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -145,13 +145,14 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, text: str) -> 
 
 @pytest.mark.parametrize("name", ["remote.log.copy.disable", "min.insync.replicas"])
 def test_kafkas_other_keys_are_refused_as_not_yet_honoured(name: str) -> None:
-    with pytest.raises(InvalidConfigError, match="does not honour") as failure:
+    with pytest.raises(InvalidConfigError) as failure:
         LogConfig.from_overrides({name: "1"})
+    assert "not honour" in failure.value.message
     assert "retention.ms" in str(failure.value.fields["allowed"])
 
 
 def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidConfigError, match="not a known key") as failure:
+    with pytest.raises(InvalidConfigError) as failure:
         LogConfig.from_overrides({"retention.seconds": "1"})
     assert str(failure.value.fields["allowed"]).split(", ") == list(LogConfig.names())
 
@@ -166,8 +167,9 @@ def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(overrides: dict[str, str]) -> None:
-    with pytest.raises(InvalidConfigError, match="contradicts"):
+    with pytest.raises(InvalidConfigError) as failure:
         LogConfig.from_overrides(overrides)
+    assert failure.value.fields["name"] in overrides
 
 
 def test_what_a_topic_does_not_set_is_the_servers_default() -> None:
@@ -180,10 +182,11 @@ def test_what_a_topic_does_not_set_is_the_servers_default() -> None:
 
 def test_a_topic_that_was_accepted_stays_usable_when_the_servers_defaults_are_altered() -> None:
     overrides, defaults = {"local.retention.ms": "2"}, LogConfig(retention_ms=1)
-    with pytest.raises(InvalidConfigError, match="contradicts"):
+    with pytest.raises(InvalidConfigError) as failure:
         LogConfig.from_overrides(overrides, defaults)
+    assert failure.value.fields["name"] == "local.retention.ms"
     assert LogConfig.in_force(overrides, defaults).effective_local_retention_ms == 2
-    with pytest.raises(InvalidConfigError, match="contradicts"):
+    with pytest.raises(InvalidConfigError):
         LogConfig.in_force({"local.retention.ms": "2", "retention.ms": "1"}, LogConfig())
 
 
@@ -252,5 +255,6 @@ def is_refused(call: Callable[..., object], *args: object) -> bool:
 @pytest.mark.parametrize(("name", "most"), [("retention.ms", 2**63 - 1), ("segment.bytes", 2**31 - 1)])
 def test_who_gives_too_much_is_told_how_much_there_may_be(name: str, most: int) -> None:
     LogConfig.from_overrides({name: str(most)})
-    with pytest.raises(InvalidConfigError, match=f"and at most {most}"):
+    with pytest.raises(InvalidConfigError) as failure:
         LogConfig.from_overrides({name: str(most + 1)})
+    assert str(failure.value.fields["allowed"]).endswith(f"and at most {most}")

@@ -110,7 +110,7 @@ def test_a_write_that_cannot_be_taken_back_takes_the_log_offline_until_it_is_rec
     assert refused.value.fields["path"] == log.local_log.segments.active.path
     assert log.availability.is_offline
     for change in (lambda: log.appender.append_as_leader(batch(), 1), log.flusher.flush, log.roll):
-        with pytest.raises(DataDirectoryError, match="offline"):
+        with pytest.raises(DataDirectoryError):
             change()
     assert len(read_local(log)) == 1
     found = LogMachine(disk.killed()).start()
@@ -123,8 +123,9 @@ def test_a_failed_sync_takes_the_log_offline() -> None:
     log = LogMachine(disk, LogConfig(min_durability=Durability.DISK)).start()
     log.appender.append_as_leader(batch(), 1)
     disk.fail_at(disk.operation_count + 1)
-    with pytest.raises(DataDirectoryError, match="offline"):
+    with pytest.raises(DataDirectoryError):
         log.flusher.flush()
+    assert log.availability.is_offline
     assert disk.trace[-1].startswith("sync ")
     assert log.offsets.high_watermark == log.offsets.recovery_point == 0
     with pytest.raises(DataDirectoryError):
@@ -303,7 +304,7 @@ def test_a_closed_log_refuses_everything() -> None:
         lambda: log.reader.read(0, 10),
         lambda: log.reader.offset_for_timestamp(0),
     ):
-        with pytest.raises(UnknownTopicOrPartitionError, match="closed"):
+        with pytest.raises(UnknownTopicOrPartitionError):
             call()
     log.close()
 
@@ -313,7 +314,7 @@ def test_a_changed_byte_on_disk_is_found_by_the_read() -> None:
     log = LogMachine(disk).start()
     log.appender.append_as_leader(batch(), 1)
     flip(disk, f"{PARTITION_DIR}/{0:020d}.log", 70)
-    with pytest.raises(CorruptRecordError, match="checksum"):
+    with pytest.raises(CorruptRecordError):
         log.reader.read(0, 1000)
 
 
@@ -342,8 +343,9 @@ def test_a_missing_file_is_a_matter_for_a_human() -> None:
     log = machine.start()
     log.appender.append_group([batch(value_bytes=300)] * 8, 1)
     disk.unlink(f"{PARTITION_DIR}/{0:020d}.log")
-    with pytest.raises(DataDirectoryError, match="missing"):
+    with pytest.raises(DataDirectoryError) as failure:
         log.reader.read(0, 1000)
+    assert failure.value.fields["path"] == f"{PARTITION_DIR}/{0:020d}.log"
 
 
 def test_readers_of_a_log_that_could_not_begin_anew_hear_why() -> None:

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import NamedTuple
 
 from stratalog.server.append.append_decoding import DecodedAppend
 from stratalog.server.append.partition_writer import PartitionWriter
-from stratalog.server.append.pending_append import Appended, AppendSession, PendingAppend
+from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.rpc.request_memory import RequestMemory
 
 MAX_IN_FLIGHT_COUNT = 256
@@ -26,47 +25,43 @@ MAX_IN_FLIGHT_BYTES = 32 << 20
 """The request that reaches this is the last one in flight."""
 
 
-class Submission(NamedTuple):
-    """A request that was checked and may be written."""
-
-    writer: PartitionWriter
-    append: PendingAppend
-    size_bytes: int
+Prepare = Callable[[DecodedAppend, AppendSession], tuple[PartitionWriter, PendingAppend]]
+"""Checks a request, takes its memory, and returns the append with its writer. Raises LogStoreError."""
 
 
 class AppendPipeline:
-    """Belongs to the event loop. `prepare` turns a request into a submission, or raises LogStoreError."""
+    """Belongs to the event loop."""
 
     def __init__(
         self,
         requests: AsyncIterator[DecodedAppend],
-        prepare: Callable[[DecodedAppend, AppendSession], Submission],
+        prepare: Prepare,
         memory: RequestMemory,
     ) -> None:
-        """`prepare` takes the bytes of a request from `memory`."""
+        """`prepare` takes the memory of a request from `memory`."""
         self._memory = memory
         self._requests = requests
         self._prepare = prepare
         self._session = AppendSession()
-        self._in_flight: asyncio.Queue[Submission | None] = asyncio.Queue()
+        self._in_flight: asyncio.Queue[PendingAppend | None] = asyncio.Queue()
         """In order; None at the end."""
         self._in_flight_count = 0
         self._in_flight_bytes = 0
         self._answered = asyncio.Event()
         self._failure: Exception | None = None
 
-    async def results(self) -> AsyncGenerator[Appended, None]:
-        """Yield the results in the order of the requests; raises the first failure, after which no request is
-        applied.
+    async def answered(self) -> AsyncGenerator[PendingAppend, None]:
+        """Yield the appends in the order of the requests, each one when its future has a result. Raises the
+        first failure, after which no request is applied.
         """
         reader = asyncio.create_task(self._read())
         try:
-            while (submission := await self._in_flight.get()) is not None:
-                appended = await submission.append.future
+            while (append := await self._in_flight.get()) is not None:
+                await append.future
                 self._in_flight_count -= 1
-                self._in_flight_bytes -= submission.size_bytes
+                self._in_flight_bytes -= append.size_bytes
                 self._answered.set()
-                yield appended
+                yield append
             if self._failure is not None:
                 raise self._failure
         finally:
@@ -77,30 +72,30 @@ class AppendPipeline:
         current: PartitionWriter | None = None
         try:
             async for request in self._requests:
-                submission = self._prepare(request, self._session)
-                if current is not None and current is not submission.writer:
-                    await self._turn(submission)
-                current = submission.writer
+                writer, append = self._prepare(request, self._session)
+                if current is not None and current is not writer:
+                    await self._turn(append)
+                current = writer
                 self._in_flight_count += 1
-                self._in_flight_bytes += submission.size_bytes
-                self._in_flight.put_nowait(submission)
-                submission.writer.submit(submission.append)
+                self._in_flight_bytes += append.size_bytes
+                self._in_flight.put_nowait(append)
+                writer.submit(append)
                 while not self._has_room():
                     await self._next_answer()
-        except Exception as error:  # noqa: BLE001 - raised by `results`, in its place in the order
+        except Exception as error:  # noqa: BLE001 - raised by `answered`, in its place in the order
             # The requests before this one are answered first; then the stream ends with this.
             self._failure = error
         finally:
             self._in_flight.put_nowait(None)
 
-    async def _turn(self, submission: Submission) -> None:
-        """Wait for the requests in flight, before `submission` goes to another partition."""
+    async def _turn(self, append: PendingAppend) -> None:
+        """Wait for the requests in flight, before `append` goes to another partition."""
         try:
             while self._in_flight_count > 0:
                 await self._next_answer()
         except asyncio.CancelledError:
             # No writer will answer it.
-            submission.append.give_back_memory()
+            append.give_back_memory()
             raise
 
     async def _next_answer(self) -> None:
@@ -117,7 +112,7 @@ class AppendPipeline:
     def _abandon(self) -> None:
         """Forget the requests in flight. They may be applied, unless the session is broken."""
         while not self._in_flight.empty():
-            submission = self._in_flight.get_nowait()
-            if submission is not None and not submission.append.future.cancel():
+            append = self._in_flight.get_nowait()
+            if append is not None and not append.future.cancel():
                 # Retrieve the result, or asyncio warns about an exception that was never retrieved.
-                submission.append.future.exception()
+                append.future.exception()

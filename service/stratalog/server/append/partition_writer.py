@@ -22,16 +22,17 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError, UnsupportedOperationError
+from stratalog.base.errors import DataDirectoryError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
+from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
-from stratalog.server.append.pending_append import Appended, PendingAppend, SessionBrokenError
+from stratalog.server.append.pending_append import PendingAppend, SessionBrokenError
 
 logger = logging.getLogger(__name__)
 
-_Outcome = tuple[PendingAppend, Appended | Exception]
+_Outcome = tuple[PendingAppend, AppendInfo | Exception]
 
 
 class PartitionWriter:
@@ -86,7 +87,7 @@ class PartitionWriter:
         self._executor.submit(self._run)
 
     def _write(self, pending: list[PendingAppend]) -> None:
-        to_flush: list[tuple[PendingAppend, Appended]] = []
+        to_flush: list[tuple[PendingAppend, AppendInfo]] = []
         for group in _groups(pending):
             finished: list[_Outcome] = []
             for append, outcome in self._append(group):
@@ -94,7 +95,7 @@ class PartitionWriter:
                     if append.session is not None:
                         append.session.is_broken = True
                     finished.append((append, outcome))
-                elif outcome.durability is Durability.OS:
+                elif append.durability is Durability.OS:
                     finished.append((append, outcome))
                 else:
                     to_flush.append((append, outcome))
@@ -131,18 +132,12 @@ class PartitionWriter:
         # Read after the append: if the topic's durability has become stronger meanwhile, it needs the flush
         # too, or the records would stay invisible.
         min_durability = self._log.offsets.min_durability
-        log_start_offset = self._log.offsets.log_start_offset
         for append, result in zip(writable, results, strict=True):
-            if isinstance(result, LogStoreError):
-                outcomes.append((append, result))
-            else:
-                level = max(append.durability, min_durability)
-                base_offset, last_offset, _, is_duplicate = result
-                appended = Appended(base_offset, last_offset, log_start_offset, level, is_duplicate)
-                outcomes.append((append, appended))
+            append.durability = max(append.durability, min_durability)
+            outcomes.append((append, result))
         return outcomes
 
-    def _flush(self, waiting: list[tuple[PendingAppend, Appended]]) -> None:
+    def _flush(self, waiting: list[tuple[PendingAppend, AppendInfo]]) -> None:
         """Flush once for all of them. A failed flush is their failure: without fsync there is no
         acknowledgement at `disk`.
         """
@@ -159,7 +154,7 @@ class PartitionWriter:
                     append.session.is_broken = True
             self._deliver([(append, refusal) for append, _ in waiting])
             return
-        assert all(appended.last_offset < recovery_point for _, appended in waiting)
+        assert all(info.last_offset < recovery_point for _, info in waiting)
         self._deliver(list(waiting))
 
     def _deliver(self, outcomes: Sequence[_Outcome]) -> None:

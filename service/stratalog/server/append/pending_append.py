@@ -5,22 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
+from stratalog.log.append.append_info import AppendInfo
 from stratalog.server.rpc.request_memory import MemoryLease
-
-
-class Appended(NamedTuple):
-    """The result of an acknowledged append."""
-
-    base_offset: int
-    last_offset: int
-    log_start_offset: int
-    durability: Durability
-    is_duplicate: bool = False
-    """The records were stored before, with these offsets."""
 
 
 class AppendSession:
@@ -44,12 +33,16 @@ class PendingAppend:
     """Encoded batches, or what encodes them: called on the writer's thread, may raise LogStoreError."""
 
     durability: Durability
-    """The durability that the append needs before `future` is resolved: OS or DISK."""
+    """The durability that the append needs before `future` is resolved: OS or DISK. The writer raises it to
+    the level of the topic."""
 
-    future: asyncio.Future[Appended]
+    future: asyncio.Future[AppendInfo]
 
     memory: MemoryLease
     """The memory of the batches."""
+
+    size_bytes: int
+    """The size of the request on the wire."""
 
     session: AppendSession | None = None
 

@@ -10,6 +10,7 @@ A reader of committed records ends at the last stable offset, and gets aborted t
 
 from __future__ import annotations
 
+import enum
 from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
@@ -31,6 +32,17 @@ class Watermarks(NamedTuple):
     def end_offset(self, isolation: Isolation) -> int:
         """The end of a fetch with that isolation."""
         return self.last_stable_offset if isolation is Isolation.TXN_COMMITTED else self.high_watermark
+
+
+class NextRead(enum.Enum):
+    """The source of a cursor's next read."""
+
+    NONE = "none"
+    """Nothing to read: no data, no room, or an error."""
+    LOCAL = "local"
+    """The local log."""
+    TIERED = "tiered"
+    """The object store."""
 
 
 class ReadablePartition(Protocol):
@@ -111,19 +123,18 @@ class FetchCursor:
         """Whether there is something to send: data, a step over a hole, or an error."""
         return self.position != self.start or self.error is not None
 
-    def locate(self) -> bool | None:
-        """The tier of the next read: True for local, False for tiered, None for no read (no data, no room, or
-        an error).
+    def locate(self) -> NextRead:
+        """The source of the next read.
 
         An offset outside the partition becomes this cursor's error.
         """
         if self.partition is None or self.error is not None or self.is_full:
-            return None
+            return NextRead.NONE
         try:
             self.partition.ensure_served()
         except LogStoreError as error:
             self.error = error
-            return None
+            return NextRead.NONE
         marks = self.partition.watermarks()
         if not marks.log_start_offset <= self.position <= self.partition.log_end_offset:
             self.error = OffsetOutOfRangeError(
@@ -132,10 +143,10 @@ class FetchCursor:
                 log_start_offset=marks.log_start_offset,
                 log_end_offset=self.partition.log_end_offset,
             )
-            return None
+            return NextRead.NONE
         if self.position >= marks.end_offset(self.isolation):
-            return None
-        return self.position >= marks.local_log_start_offset
+            return NextRead.NONE
+        return NextRead.LOCAL if self.position >= marks.local_log_start_offset else NextRead.TIERED
 
     def read(self, budget_bytes: int, *, is_first: bool) -> int:
         """Read once, on a thread that may block; returns the bytes read. `is_first` reads one batch even if
@@ -158,21 +169,21 @@ class FetchCursor:
 
     def _read(self, budget_bytes: int, is_first: bool) -> int:
         assert self.partition is not None
-        is_local = self.locate()
-        if is_local is None:
+        source = self.locate()
+        if source is NextRead.NONE:
             return 0
         max_bytes = min(budget_bytes, self.max_bytes - self.size_bytes)
         if max_bytes <= 0 and not is_first:
             self.is_full = True
             return 0
-        if is_local:
+        if source is NextRead.LOCAL:
             try:
                 data = self.partition.read_local(
                     self.position, max_bytes, self.isolation, min_one_message=is_first
                 )
             except OffsetOutOfRangeError:
                 # The local log start may have moved past the position; otherwise the failure is real.
-                if self.locate() is not False:
+                if self.locate() is not NextRead.TIERED:
                     raise
                 data = self.partition.read_tiered(self.position, max_bytes, self.isolation)
         else:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.base.errors import LogStoreError
-from stratalog.server.fetch.fetch_cursor import FetchCursor
+from stratalog.server.fetch.fetch_cursor import FetchCursor, NextRead
 from stratalog.server.fetch.partition_signal import waiting_for
 from stratalog.server.rpc.closing import Closing
 from stratalog.server.rpc.request_memory import LEAST_FETCH_BYTES, RequestMemory
@@ -168,14 +168,14 @@ class FetchSession:
 
     async def _fill(self) -> None:
         """Read what is there, within the budget. Failures of partitions end up in their cursors."""
-        tiers: dict[bool, list[FetchCursor]] = {}
+        tiers: dict[NextRead, list[FetchCursor]] = {}
         for cursor in self.cursors:
-            is_local = cursor.locate()
-            if is_local is not None:
-                tiers.setdefault(is_local, []).append(cursor)
+            source = cursor.locate()
+            if source is not NextRead.NONE:
+                tiers.setdefault(source, []).append(cursor)
         # In the order of their first cursors: a busy tier must not use up every answer's budget.
-        for is_local, cursors in tiers.items():
-            if is_local:
+        for source, cursors in tiers.items():
+            if source is NextRead.LOCAL:
                 await self._pools.read(partial(self._read_local, cursors))
             else:
                 await self._read_tiered(cursors)
@@ -189,7 +189,7 @@ class FetchSession:
                 self._read(cursor, self._max_bytes - size_bytes, is_first=is_first, is_owed=is_first)
                 # On a segment's end there may be more to read; where the rest is tiered the cold pool must
                 # read it.
-                if cursor.position == before or not cursor.locate():
+                if cursor.position == before or cursor.locate() is not NextRead.LOCAL:
                     break
 
     async def _read_tiered(self, cursors: Sequence[FetchCursor]) -> None:

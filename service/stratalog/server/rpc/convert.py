@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
+from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.read.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.append.pending_append import Appended
 from stratalog.server.rpc.status import error_info
 from stratalog.v1 import log_pb2
 
@@ -70,14 +70,14 @@ def _record(record: log_pb2.Record, now_ms: int) -> Record:
     )
 
 
-def append_response(appended: Appended) -> log_pb2.AppendResponse:
+def append_response(info: AppendInfo, durability: Durability) -> log_pb2.AppendResponse:
     """The acknowledgement of an append."""
     return log_pb2.AppendResponse(
-        base_offset=appended.base_offset,
-        last_offset=appended.last_offset,
-        log_start_offset=appended.log_start_offset,
-        durability=_DURABILITIES[appended.durability],
-        duplicate=appended.is_duplicate,
+        base_offset=info.base_offset,
+        last_offset=info.last_offset,
+        log_start_offset=info.log_start_offset,
+        durability=_DURABILITIES[durability],
+        duplicate=info.is_duplicate,
     )
 
 

@@ -20,7 +20,8 @@ from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
 from stratalog.log.read.isolation import Isolation
 from stratalog.server.append.append_decoding import DecodedAppend, decode_append_request
-from stratalog.server.append.append_pipeline import AppendPipeline, Submission
+from stratalog.server.append.append_pipeline import AppendPipeline
+from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.fetch_cursor import FetchCursor, negative_offset
@@ -80,17 +81,18 @@ class LogServicer:
 
     @guarded
     async def Append(self, request: DecodedAppend, context: Context) -> log_pb2.AppendResponse:
-        submission = self._prepare(request, None)
-        submission.writer.submit(submission.append)
-        return convert.append_response(await submission.append.future)
+        writer, append = self._prepare(request, None)
+        writer.submit(append)
+        return convert.append_response(await append.future, append.durability)
 
     @guarded
     async def AppendStream(self, request_iterator: AsyncIterator[DecodedAppend], context: Context) -> None:
         try:
             pipeline = AppendPipeline(request_iterator, self._prepare, self._append_memory)
-            async with aclosing(pipeline.results()) as results:
-                async for appended in results:
-                    await send(context, convert.append_response(appended))
+            async with aclosing(pipeline.answered()) as answered:
+                async for append in answered:
+                    response = convert.append_response(append.future.result(), append.durability)
+                    await send(context, response)
         except LogStoreError as error:
             if _wants_error_answers(context):
                 await send(context, convert.append_failure(error))
@@ -130,8 +132,10 @@ class LogServicer:
         answers = await (self._pools.cold(answer) if is_cold else self._pools.read(answer))
         return log_pb2.ListOffsetsResponse(answers=answers)
 
-    def _prepare(self, decoded: DecodedAppend, session: AppendSession | None) -> Submission:
-        """Check the request without touching the log, then take its memory, which the submission gives back.
+    def _prepare(
+        self, decoded: DecodedAppend, session: AppendSession | None
+    ) -> tuple[PartitionWriter, PendingAppend]:
+        """Check the request without touching the log, then take its memory, which the append gives back.
         Raises LogStoreError and takes no memory then.
         """
         request = decoded.request
@@ -147,8 +151,8 @@ class LogServicer:
         future = asyncio.get_running_loop().create_future()
         payload = self._payload(decoded)
         memory = self._append_memory.lease(decoded.size_bytes)
-        append = PendingAppend(payload, durability, future, memory, session)
-        return Submission(partition.writer, append, decoded.size_bytes)
+        append = PendingAppend(payload, durability, future, memory, decoded.size_bytes, session)
+        return partition.writer, append
 
     def _payload(self, decoded: DecodedAppend) -> Buffer | partial[bytes]:
         """The batches, or a function that encodes them on the writer's thread."""

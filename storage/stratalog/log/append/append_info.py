@@ -1,4 +1,4 @@
-"""What an append did."""
+"""The result of an append."""
 
 from __future__ import annotations
 
@@ -12,4 +12,6 @@ class AppendInfo(NamedTuple):
     last_offset: int
     size_bytes: int
     is_duplicate: bool = False
-    """It had been stored already, with these offsets, so nothing was stored now."""
+    """The request was stored before, with these offsets, so nothing was stored now."""
+    log_start_offset: int = 0
+    """The first offset of the log at the time of the append."""

@@ -1,7 +1,6 @@
-"""What the batches of a producer's append must be, beyond sound: one error for each thing that they are not.
+"""Rules for the batches that clients send, besides soundness: one error for each rule.
 
-These rules are for what clients send. What the log writes by itself (markers, compacted batches, imports)
-breaks most of them and is right.
+The log's own batches (markers, compacted batches, imports) break most of these rules rightly.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from stratalog.record.header import (
 from stratalog.record.record_search import first_record
 from stratalog.record.records_summary import RecordsSummary
 
-# Attributes that no client sets, and what it is told that sets them.
+# Attributes that no client may set, and the message of the error.
 _BITS_OF_THE_LOG = (
     (CONTROL_BIT, "control batches are written by the log itself; send records only"),
     (TIMESTAMP_TYPE_BIT, "only the log sets append times; send batches with create time"),
@@ -35,9 +34,8 @@ _BITS_OF_THE_LOG = (
 
 
 def require_one_producer_batch(headers: Sequence[BatchHeader]) -> None:
-    """A batch with a producer id comes alone, because it is a duplicate or not, and is answered, by itself.
-
-    Raises InvalidRequestError.
+    """Raise InvalidRequestError if a batch with a producer id comes with others: it may be a duplicate, and
+    then it has its own answer.
     """
     if len(headers) > 1 and any(header.has_producer_id for header in headers):
         raise InvalidRequestError(
@@ -47,7 +45,7 @@ def require_one_producer_batch(headers: Sequence[BatchHeader]) -> None:
 
 
 def require_header_of_producer(header: BatchHeader, config: LogConfig, batch_index: int) -> None:
-    """Look at a batch's header for what a producer may not send. `batch_index`: its place in the request.
+    """Check the fields of a batch's header. `batch_index`: the place of the batch in the request.
 
     Raises RecordTooLargeError, InvalidRequestError.
     """
@@ -85,8 +83,8 @@ def _require_producer_fields(header: BatchHeader, batch_index: int) -> None:
 def require_size(
     header: BatchHeader, config: LogConfig, batch_index: int, *, sent_in: Codec | None = None
 ) -> None:
-    """Raise RecordTooLargeError for a batch over the topic's limit. `sent_in`: unless None, the batch is as
-    it will be stored and this is the codec that it came in."""
+    """Raise RecordTooLargeError for a batch over the topic's limit. `sent_in`: the codec in which the client
+    sent the batch, if the log has compressed it anew."""
     if header.size_in_bytes <= config.max_message_bytes:
         return
     if sent_in is None:
@@ -108,10 +106,10 @@ def require_size(
 
 
 def require_every_offset(header: BatchHeader, summary: RecordsSummary, batch_index: int) -> None:
-    """Raise CorruptRecordError for a batch with holes, which only compaction makes."""
+    """Raise CorruptRecordError for a batch with holes: only compaction makes them."""
     if not summary.is_dense:
         raise CorruptRecordError(
-            "a producer's batch has a record for every offset from its first to its last; make it anew",
+            "a producer's batch lacks a record for some of its offsets; build the batch anew",
             batch_index=batch_index,
             records_count=header.records_count,
             last_offset_delta=header.last_offset_delta,
@@ -119,7 +117,7 @@ def require_every_offset(header: BatchHeader, summary: RecordsSummary, batch_ind
 
 
 def require_keys(payload: Buffer, header: BatchHeader, summary: RecordsSummary, batch_index: int) -> None:
-    """Raise InvalidRequestError, naming the first, where a record of the batch has no key."""
+    """Raise InvalidRequestError with the index of the first record without a key."""
     if summary.null_key_count == 0:
         return
     record = first_record(

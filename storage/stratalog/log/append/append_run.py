@@ -1,41 +1,31 @@
-"""Writing many requests with few writes.
+"""Writes many requests with few writes.
 
-Requests are collected until the active segment has to be rolled or there are no more, and then written at
-once. What is written together succeeds or fails together, because the file is cut back to where it was: no
-request is stored by half, and none that was refused is stored at all.
+The run collects requests until the active segment has to be rolled or no request is left, and then writes
+them at once. They succeed or fail together, because a failed write is cut off the file again: no request is
+stored by half, and no refused request is stored at all.
 
-What producers may append is asked when a request is taken, against the state that those before it leave
-behind; it becomes the log's state with the write. A request that was stored before is answered with its old
-offsets; where these are not written yet either, it shares the fate of the first.
+Each request is checked against the producer state that the requests before it leave behind; this becomes the
+state of the log with the write. A request that was stored before is answered with its old offsets. If the
+first copy still waits for its write, both get the same outcome.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.append.append_info import AppendInfo
-from stratalog.log.append.append_request import AppendRequest
-from stratalog.log.append.log_validator import ValidatedAppend
 from stratalog.log.append.roll_rule import RollRule
+from stratalog.log.append.validated_append import ValidatedAppend
 from stratalog.log.disk_error import disk_error
 from stratalog.log.local_log import LocalLog
-from stratalog.log.log_config import LogConfig
+from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_state import LogState
 from stratalog.log.producers.producer_append import AppendOrigin, ProducerAppend
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.segment.appended_batch import AppendedBatch
-
-
-class _Pending(NamedTuple):
-    """A request that waits for the next write: its place among the outcomes, and what to tell when it is
-    written."""
-
-    ordinal: int
-    info: AppendInfo
 
 
 class AppendRun:
@@ -45,41 +35,43 @@ class AppendRun:
         self,
         local_log: LocalLog,
         state: LogState,
+        offsets: LogOffsets,
         roll_rule: RollRule,
-        config: LogConfig,
         now_ms: int,
         leader_epoch: int | None,
         refusal: LogStoreError | None,
     ) -> None:
-        """`leader_epoch`: stamped together with new offsets; None keeps both as they are. `refusal`: of
-        everything."""
+        """`leader_epoch`: stamped into the batches together with new offsets; None keeps both as they are.
+        `refusal`: the error of all requests, if the log takes no changes."""
         self.fatal: DataDirectoryError | None = None
         self._local = local_log
         self._state = state
         self._producers = ProducerAppend(state.producers)
         self._roll_rule = roll_rule
-        self._config = config
+        self._config = local_log.config
+        self._log_start_offset = offsets.log_start_offset
         self._now_ms = now_ms
         self._leader_epoch = leader_epoch
         self._is_append_time = (
-            leader_epoch is not None and config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+            leader_epoch is not None and self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         )
         self._refusal = refusal
         self._outcomes: list[AppendInfo | LogStoreError] = []
-        self._pending: list[_Pending] = []
+        # Places of the outcomes that hold once the next write succeeds.
+        self._pending: list[int] = []
         self._parts: list[Buffer] = []
         self._batches: list[AppendedBatch] = []
         self._pending_bytes = 0
 
-    def add(self, request: AppendRequest | LogStoreError) -> None:
-        """The next request, or the error that it gets."""
+    def add(self, request: ValidatedAppend | LogStoreError) -> None:
+        """Add the next request, or the error that it already has."""
         if isinstance(request, LogStoreError):
             self._outcomes.append(request)
             return
         if self._refusal is None and self._is_duplicate(request):
             return
         try:
-            last_offset = self._make_room(request.validated) if self._refusal is None else -1
+            last_offset = self._make_room(request) if self._refusal is None else -1
         except OSError as failure:
             self._outcomes.append(self._disk_error(failure))
             return
@@ -95,27 +87,26 @@ class AppendRun:
             self._outcomes.append(failure)
 
     def finish(self) -> list[AppendInfo | LogStoreError]:
-        """Write what waits; one outcome for each request, in order."""
+        """Write the waiting requests; return one outcome for each request, in order."""
         self._write()
         return self._outcomes
 
-    def _is_duplicate(self, request: AppendRequest) -> bool:
-        """Answer a client's request that came before."""
+    def _is_duplicate(self, request: ValidatedAppend) -> bool:
+        """Whether a client sent the request before; adds its outcome then."""
         if request.origin is not AppendOrigin.CLIENT or not request.producer_batches:
             return False
         duplicate = self._producers.duplicate_of(request.producer_batches)
         if duplicate is None:
             return False
-        info = AppendInfo(duplicate.base_offset, duplicate.last_offset, 0, is_duplicate=True)
         if duplicate.last_offset >= self._local.segments.end_offset:
-            self._pending.append(_Pending(len(self._outcomes), info))
-        self._outcomes.append(info)
+            self._pending.append(len(self._outcomes))
+        self._outcomes.append(duplicate._replace(log_start_offset=self._log_start_offset))
         return True
 
     def _make_room(self, request: ValidatedAppend) -> int:
-        """Write and roll where the request does not go into the active segment behind what waits.
+        """Write and roll if the active segment has no room for the request behind the waiting ones.
 
-        Returns the last offset that the request gets.
+        Returns the last offset of the request.
         """
         last_offset = self._last_offset(request)
         if not self._must_roll(request, last_offset):
@@ -143,26 +134,26 @@ class AppendRun:
         next_offset = self._batches[-1].last_offset + 1 if self._batches else self._local.segments.end_offset
         return next_offset + request.offset_count - 1
 
-    def _take(self, request: AppendRequest, last_offset: int) -> None:
-        """Let the request wait for the next write. Raises the errors of what its producer may not do."""
-        validated = request.validated
+    def _take(self, request: ValidatedAppend, last_offset: int) -> None:
+        """Let the request wait for the next write. Raises as `ProducerAppend.stage` does."""
         if self._leader_epoch is None:
-            base_offset = validated.headers[0].base_offset
-            self._follow(request.producer_batches, request.origin, base_offset, validated.headers)
-            parts, batches = validated.verbatim()
+            base_offset = request.headers[0].base_offset
+            self._follow(request.producer_batches, request.origin, base_offset, request.headers)
+            parts, batches = request.verbatim()
         else:
-            base_offset = last_offset - validated.offset_count + 1
+            base_offset = last_offset - request.offset_count + 1
             append_time_ms = self._now_ms if self._is_append_time else None
             placed = _placed(request.producer_batches, base_offset, append_time_ms)
             self._follow(placed, request.origin, base_offset)
-            parts, batches = validated.stamp(base_offset, self._leader_epoch, append_time_ms)
+            parts, batches = request.stamp(base_offset, self._leader_epoch, append_time_ms)
         assert batches[-1].last_offset == last_offset
-        info = AppendInfo(base_offset, last_offset, validated.size_bytes)
-        self._pending.append(_Pending(len(self._outcomes), info))
-        self._outcomes.append(info)
+        self._pending.append(len(self._outcomes))
+        self._outcomes.append(
+            AppendInfo(base_offset, last_offset, request.size_bytes, log_start_offset=self._log_start_offset)
+        )
         self._parts += parts
         self._batches += batches
-        self._pending_bytes += validated.size_bytes
+        self._pending_bytes += request.size_bytes
 
     def _follow(
         self,
@@ -185,23 +176,23 @@ class AppendRun:
             raise
 
     def _write(self) -> None:
-        """Write what waits. Where that fails, all of it gets the error."""
+        """Write the waiting requests. If the write fails, all of them get the error."""
         if not self._pending:
             return
         failure: LogStoreError | None = None
         try:
-            # First the epoch, then its batch: a batch whose epoch the file does not know would be nobody's.
+            # First the epoch, then its batch: the file must know the epoch of every batch.
             self._state.epochs.flush()
             self._local.append(self._parts, self._batches)
         except OSError as error:
             failure = self._disk_error(error)
         except DataDirectoryError as error:
-            # What is on the disk is not known any more: nothing else may be written.
+            # The bytes on the disk are unknown now: nothing else may be written.
             failure = self.fatal = self._refusal = error
         self._settle(is_written=failure is None)
         if failure is not None:
-            for waiting in self._pending:
-                self._outcomes[waiting.ordinal] = failure
+            for ordinal in self._pending:
+                self._outcomes[ordinal] = failure
         self._pending, self._parts, self._batches, self._pending_bytes = [], [], [], 0
 
     def _disk_error(self, failure: OSError) -> DataDirectoryError:
@@ -209,7 +200,7 @@ class AppendRun:
         return DataDirectoryError(f"nothing was stored: {error.message}", **error.fields)
 
     def _settle(self, *, is_written: bool) -> None:
-        """Let the state follow what was written, or forget what was to be."""
+        """Let the state follow the written batches, or discard the staged ones."""
         end_offset = self._local.segments.end_offset
         if not is_written:
             self._producers.discard()
@@ -224,7 +215,7 @@ class AppendRun:
 def _placed(
     batches: Sequence[ProducerBatch], base_offset: int, append_time_ms: int | None
 ) -> list[ProducerBatch]:
-    """The batches with the offsets that they get, from `base_offset` on."""
+    """The batches with their offsets, from `base_offset` on."""
     placed: list[ProducerBatch] = []
     for batch in batches:
         placed.append(batch.stamped(base_offset, append_time_ms))

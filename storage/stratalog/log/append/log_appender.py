@@ -1,8 +1,8 @@
-"""Takes what is appended to a log, from its producers, its transactions' coordinators, or another log.
+"""Appends batches to a log, from producers, from transaction coordinators, or from another log.
 
-Requests are validated without a lock and written under `UnifiedLog.lock`, one `AppendRun` at a time. The
-flush that `flush.messages` may ask for comes when that lock is free again, so that other appends go on beside
-it; who asked for it by appending waits, and is told where it failed.
+Requests are validated without a lock and written under `UnifiedLog.lock`, one `AppendRun` at a time. A flush
+that `flush.messages` asks for comes after that lock is free again, so that other appends go on beside it. The
+requests that caused the flush wait for it, and fail with it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.append.append_info import AppendInfo
-from stratalog.log.append.append_request import AppendRequest
 from stratalog.log.append.append_run import AppendRun
 from stratalog.log.append.log_flusher import LogFlusher
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.append.roll_rule import RollRule
+from stratalog.log.append.validated_append import ValidatedAppend
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_parts import LogParts
 from stratalog.log.producers.producer_append import AppendOrigin
+from stratalog.record.batch import batches
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 
@@ -55,18 +56,17 @@ class LogAppender:
     def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
 
-        Each request stands for itself: where it is not valid, or its producer may not send it now, its place
-        in the result holds the error (the classes that `validate_append` and `ProducerAppend.stage` raise)
-        and nothing of it is stored. One that was stored before is answered with its offsets of then. In the
-        page cache when this returns, durable after `LogFlusher.flush`; or at once, where `flush.messages`
-        says so. A disk that fails gives DataDirectoryError for the requests that were written, or synced,
-        together: of the latter nobody knows whether they are stored. The buffers must not change until this
-        returns.
+        Each request has its own outcome. A request that is not valid, or that its producer may not send now,
+        is not stored; its outcome is the error (the classes that `validate_append` and `ProducerAppend.stage`
+        raise). A request that was stored before is answered with its first offsets. The data are in the page
+        cache when this returns, and durable after `LogFlusher.flush`, or at once if `flush.messages` says so.
+        If the disk fails, all requests of the write or of the sync get DataDirectoryError; after a failed
+        sync they may be stored. The buffers must not change until this returns.
         """
         config = self._local.config
         validated = [self._validated(request, config) for request in requests]
         with self._lock:
-            outcomes = self._write(validated, leader_epoch, config)
+            outcomes = self._write(validated, leader_epoch)
         return self._flushed(outcomes)
 
     def append_end_transaction_marker(
@@ -84,54 +84,53 @@ class LogAppender:
         """
         control_type = ControlType.COMMIT if committed else ControlType.ABORT
         marker = EndTransactionMarker(control_type, coordinator_epoch)
-        request = AppendRequest.end_of_transaction(producer_id, producer_epoch, marker, self._clock.now_ms())
+        data = marker.to_batch(producer_id, producer_epoch, self._clock.now_ms())
+        request = ValidatedAppend.of(data, tuple(batches(data)), AppendOrigin.COORDINATOR)
         with self._lock:
-            outcomes = self._write([request], leader_epoch, self._local.config)
+            outcomes = self._write([request], leader_epoch)
         return only(self._flushed(outcomes))
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
         """Append batches that already have their offsets and epochs, at or above the log's end. Durable after
         `LogFlusher.flush`.
 
-        All of them or none, unless holes between them are so wide that they do not go into one segment: then
-        `log_end_offset` says how far it came. Raises CorruptRecordError, DataDirectoryError.
+        Stores all of them or none, unless holes between them are too wide for one segment: then a failure
+        may leave the first ones, up to `log_end_offset`. Raises CorruptRecordError, DataDirectoryError.
         """
         written: list[AppendInfo] = []
-        # The flush lock is taken first: a wide hole is written down, which takes a flush.
+        # The flush lock comes first, because writing down a wide hole takes a flush.
         with self._flush_lock:
             with self._lock:
-                config = self._local.config
                 validated = validate_replica(batches, self._offsets.log_end_offset)
-                # One by one: what follows a part that was refused would lie behind a hole that is none.
+                # One by one: behind a refused part the next one would leave a hole that is no real one.
                 for part in validated.by_segment():
                     if part.headers[-1].last_offset - self._offsets.log_end_offset > MAX_RELATIVE_OFFSET:
                         self._begin_behind(part.headers[0].base_offset)
-                    request = AppendRequest.of(part, AppendOrigin.REPLICATION)
-                    written.append(only(self._write([request], None, config)))
-            info = AppendInfo(written[0].base_offset, written[-1].last_offset, validated.size_bytes)
+                    written.append(only(self._write([part], None)))
+            info = written[-1]._replace(base_offset=written[0].base_offset, size_bytes=validated.size_bytes)
             return only(self._flushed([info]))
 
     def must_roll_idle(self) -> bool:
-        """See `RollRule.must_roll_idle`. Under the lock."""
+        """Whether an idle log must be rolled now, see `RollRule.must_roll_idle`. The caller holds the
+        lock."""
         return self._roll_rule.must_roll_idle(
             self._local.segments.active, self._local.config, self._clock.now_ms()
         )
 
-    def _validated(self, request: Buffer, config: LogConfig) -> AppendRequest | LogStoreError:
+    def _validated(self, request: Buffer, config: LogConfig) -> ValidatedAppend | LogStoreError:
         try:
-            validated = validate_append(request, config, self._clock.now_ms())
-            return AppendRequest.of(validated, AppendOrigin.CLIENT)
+            return validate_append(request, config, self._clock.now_ms())
         except LogStoreError as failure:
             return failure
 
     def _write(
-        self, requests: Sequence[AppendRequest | LogStoreError], leader_epoch: int | None, config: LogConfig
+        self, requests: Sequence[ValidatedAppend | LogStoreError], leader_epoch: int | None
     ) -> list[AppendInfo | LogStoreError]:
         run = AppendRun(
             self._local,
             self._state,
+            self._offsets,
             self._roll_rule,
-            config,
             self._clock.now_ms(),
             leader_epoch,
             self._availability.refusal(),
@@ -145,7 +144,7 @@ class LogAppender:
         return outcomes
 
     def _flushed(self, outcomes: list[AppendInfo | LogStoreError]) -> list[AppendInfo | LogStoreError]:
-        """What to tell those whose requests were written, after the flush that `flush.messages` asks for."""
+        """Flush if `flush.messages` asks for it, and return the outcomes: errors after a failed flush."""
         try:
             self._flusher.flush_if_many()
         except LogStoreError as failure:

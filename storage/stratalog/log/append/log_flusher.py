@@ -1,12 +1,12 @@
-"""Makes a log durable: when somebody asks, and when its configuration does.
+"""Makes a log durable, on request and as its configuration says.
 
-`flush.messages` bounds how many records may wait for a sync: whoever appends the last of so many syncs before
-the append is acknowledged. `flush.ms` bounds for how long: a periodic task asks every log. By default neither
-does anything, as in Kafka: the operating system writes when it likes, and the requests that need more say so.
+`flush.messages` bounds the number of records that wait for a sync: the append that reaches it syncs before it
+is acknowledged. `flush.ms` bounds the time: a periodic task asks every log. By default neither has an effect,
+as in Kafka: the operating system writes at its own times, and requests that need more ask for a flush.
 
-The recovery point moves here, behind a sync that succeeded, to where the log ended when that began. A sync
-that fails takes the log offline: nobody knows what is on the disk then, and a second one may claim success.
-One for which no file could be opened has not begun: the next flush does what was to be done.
+After a successful sync the recovery point moves to the end that the log had when the sync began. A failed
+sync takes the log offline: the bytes on the disk are unknown then, and a second sync may claim success. If no
+file could be opened for the sync, it has not begun, and the next flush does its work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LogFlusher:
         self._offsets = parts.offsets
         self._availability = parts.availability
         self._flushed_s = parts.clock.monotonic_s()
-        """When the last flush began: what was appended since may not be durable."""
+        """The time at which the last flush began. Later appends may not be durable."""
 
     def flush(self) -> int:
         """Make durable, names included, what was appended before the call; return the recovery point then.
@@ -62,7 +62,7 @@ class LogFlusher:
         flush_messages = self._local.config.flush_messages
         if self._unflushed_count() >= flush_messages:
             with self._lock:
-                # Another one's flush may have been waited for, and may have been enough.
+                # Another thread's flush, for which this one waited, may have been enough.
                 if self._unflushed_count() >= flush_messages:
                     self.flush()
 
@@ -76,5 +76,5 @@ class LogFlusher:
                 self.flush()
 
     def _unflushed_count(self) -> int:
-        """As Kafka counts: offsets between the recovery point and the end."""
+        """The number of offsets between the recovery point and the end, as Kafka counts."""
         return self._offsets.log_end_offset - self._offsets.recovery_point

@@ -1,26 +1,15 @@
-"""What an append must be before the log takes it, and how it gets its offsets.
+"""Validates what is appended, before the log takes it.
 
-Validation looks at bytes only and needs no lock, so many appends are validated at once. Where the topic keeps
-its batches in a codec of its own (`compression.type`), the batches that came in another are compressed anew
-here as well, and so are lz4 frames that Kafka's readers refuse; their records stay as they are, byte for
-byte. A highest timestamp that is not that of the records is put right, as in Kafka. Afterwards, under the
-log's lock, `ValidatedAppend.stamp` gives the batches their offsets, without a copy of them: of each batch a
-new prefix is made, the rest is handed on as it lies in the caller's memory.
-
-    base_offset int64 | batch_length int32 | leader_epoch int32 | the rest, unchanged: CRC-32C and what it
-    covers
-
-Under `message.timestamp.type=LogAppendTime` the timestamp type and the highest timestamp change as well;
-these are under the checksum, so then the whole header is new.
+Validation looks at bytes only and needs no lock, so many appends are validated at once. If the topic has its
+own codec (`compression.type`), batches in another codec are compressed anew here, and so are lz4 frames that
+Kafka's readers refuse; their records stay as they are, byte for byte. A highest timestamp that differs from
+that of the records is corrected, as in Kafka.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-from crc32c import crc32c
 
 from stratalog.base.errors import (
     CorruptRecordError,
@@ -37,139 +26,36 @@ from stratalog.log.append.append_rules import (
     require_size,
 )
 from stratalog.log.append.timestamp_bounds import TimestampBounds
+from stratalog.log.append.validated_append import ValidatedAppend, with_crc
 from stratalog.log.log_config import LogConfig
+from stratalog.log.producers.producer_append import AppendOrigin
 from stratalog.record.batch import batches, records_payload, require_crc, verify_frames
 from stratalog.record.builder import rebuild_batch
 from stratalog.record.codecs.compression import MAX_SENT_BYTES, Codec
 from stratalog.record.codecs.lz4_frame import is_lz4_of_kafka
 from stratalog.record.header import (
-    ATTRIBUTES_POSITION,
     CODEC_MASK,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
-    TIMESTAMP_TYPE_BIT,
     BatchHeader,
     parse_header,
 )
 from stratalog.record.records_summary import RecordsSummary
-from stratalog.segment.appended_batch import AppendedBatch
-from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 
 # Of Kafka's formats before this one: offset, size of what follows, checksum, magic.
 _OLD_MESSAGE = struct.Struct(">qiIB")
 # Checksum, magic, attributes, and the sizes of key and value.
 _OLD_MIN_BYTES = 4 + 1 + 1 + 4 + 4
-_PREFIX = struct.Struct(">qii")
-assert _PREFIX.size == MAGIC_POSITION
-
-
-class ValidatedAppend(NamedTuple):
-    """A request whose batches are what they say. `positions` are those of the batches in `buffer`."""
-
-    buffer: Buffer
-    size_bytes: int
-    positions: tuple[int, ...]
-    headers: tuple[BatchHeader, ...]
-    offset_count: int
-    """How many offsets it takes."""
-    max_timestamp_ms: int
-
-    @staticmethod
-    def of(buffer: Buffer, located: Sequence[tuple[int, BatchHeader]]) -> ValidatedAppend:
-        """Sums up what the log asks for once per request."""
-        positions, headers = zip(*located, strict=True)
-        return ValidatedAppend(
-            buffer,
-            len(buffer),
-            positions,
-            headers,
-            sum(header.last_offset_delta + 1 for header in headers),
-            max(header.max_timestamp for header in headers),
-        )
-
-    def by_segment(self) -> list[ValidatedAppend]:
-        """The request in as few parts as a log can hold whose segments' indexes reach only so far. More than
-        one where there are holes between the batches, so only of batches that have their offsets already."""
-        parts: list[list[tuple[int, BatchHeader]]] = []
-        for position, header in zip(self.positions, self.headers, strict=True):
-            if not parts or header.last_offset - parts[-1][0][1].base_offset > MAX_RELATIVE_OFFSET:
-                parts.append([])
-            parts[-1].append((position, header))
-        if len(parts) == 1:
-            return [self]
-        return [self._part(located) for located in parts]
-
-    def _part(self, located: Sequence[tuple[int, BatchHeader]]) -> ValidatedAppend:
-        """Some of the batches, that lie one behind the other."""
-        begin = located[0][0]
-        end = located[-1][0] + located[-1][1].size_in_bytes
-        return ValidatedAppend.of(
-            memoryview(self.buffer)[begin:end], [(position - begin, header) for position, header in located]
-        )
-
-    def verbatim(self) -> tuple[list[Buffer], list[AppendedBatch]]:
-        """As `stamp`, for batches that have their offsets already."""
-        appended = [
-            AppendedBatch(header.size_in_bytes, header.last_offset, header.max_timestamp)
-            for header in self.headers
-        ]
-        return [self.buffer], appended
-
-    def stamp(
-        self, base_offset: int, leader_epoch: int, append_time_ms: int | None
-    ) -> tuple[list[Buffer], list[AppendedBatch]]:
-        """The bytes to write, with offsets from `base_offset` on, and the notes that the segment takes.
-
-        `append_time_ms`: the time that replaces the producer's; None keeps the latter.
-        """
-        view = memoryview(self.buffer)
-        parts: list[Buffer] = []
-        appended: list[AppendedBatch] = []
-        for position, header in zip(self.positions, self.headers, strict=True):
-            batch = view[position : position + header.size_in_bytes]
-            if append_time_ms is None:
-                max_timestamp_ms = header.max_timestamp
-                parts.append(_PREFIX.pack(base_offset, header.batch_length, leader_epoch))
-                parts.append(batch[MAGIC_POSITION:])
-            else:
-                max_timestamp_ms = append_time_ms
-                parts.append(
-                    _header_at(header, base_offset, leader_epoch, append_time_ms, batch[HEADER_SIZE:])
-                )
-                parts.append(batch[HEADER_SIZE:])
-            last_offset = base_offset + header.last_offset_delta
-            appended.append(AppendedBatch(header.size_in_bytes, last_offset, max_timestamp_ms))
-            base_offset = last_offset + 1
-        return parts, appended
-
-
-def _header_at(
-    header: BatchHeader, base_offset: int, leader_epoch: int, append_time_ms: int, records: memoryview
-) -> bytes:
-    """The header of a batch whose records all have the time of the append."""
-    changed = header._replace(
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        attributes=header.attributes | TIMESTAMP_TYPE_BIT,
-        max_timestamp=append_time_ms,
-    )
-    return _summed(changed, records)
-
-
-def _summed(header: BatchHeader, records: memoryview) -> bytes:
-    """The header of those records, with a checksum that fits."""
-    crc = crc32c(records, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
-    return header._replace(crc=crc).pack()
 
 
 def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> ValidatedAppend:
-    """Prove a producer's request, and bring its batches into the codec that the topic keeps them in.
+    """Check a producer's request, and bring its batches into the codec of the topic.
 
-    `now_ms`: the time that records may not be too far from. Whether the log has seen a producer's batch
-    before is not asked here. Raises CorruptRecordError, RecordTooLargeError, InvalidTimestampError,
-    UnsupportedOperationError, InvalidRequestError.
+    `now_ms`: the time to which the timestamps of records are compared. Duplicates are not detected here.
+    Raises CorruptRecordError, RecordTooLargeError, InvalidTimestampError, UnsupportedOperationError,
+    InvalidRequestError.
     """
     located = _located(buffer)
     view = memoryview(buffer)
@@ -191,17 +77,20 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
         if _needs_other_form(section, header.codec, config):
             rebuilt[position] = _recompressed(payload, header, config, index)
         elif header is not sent:
-            rebuilt[position] = _summed(header, section) + section
-        # Not beside that of the next batch.
+            rebuilt[position] = with_crc(header, section).pack() + section
+        # Frees the memory before the next batch needs some.
         del payload
-        # Asked of each: batches of a few kilobytes may become any number of mebibytes.
+        # After each batch: a few kilobytes may become any number of mebibytes.
         stored_bytes += len(rebuilt[position]) if position in rebuilt else sent.size_in_bytes
         _require_segment(stored_bytes, config)
-    return ValidatedAppend.of(buffer, located) if not rebuilt else _with_batches(buffer, located, rebuilt)
+    if rebuilt:
+        buffer = _with_batches(buffer, located, rebuilt)
+        located = tuple(batches(buffer))
+    return ValidatedAppend.of(buffer, located, AppendOrigin.CLIENT)
 
 
 def _require_segment(size_bytes: int, config: LogConfig) -> None:
-    """A request becomes visible as a whole, so it must fit one segment."""
+    """Raise RecordTooLargeError for a request over one segment: a request becomes visible as a whole."""
     if size_bytes > config.segment_bytes:
         raise RecordTooLargeError(
             "the request is larger than segment.bytes; send less at once",
@@ -211,7 +100,7 @@ def _require_segment(size_bytes: int, config: LogConfig) -> None:
 
 
 def _located(buffer: Buffer) -> tuple[tuple[int, BatchHeader], ...]:
-    """The batches of a request, of which there is one at least."""
+    """The batches of a request, at least one, with their positions."""
     try:
         located = tuple(batches(buffer))
     except CorruptRecordError as failure:
@@ -230,7 +119,8 @@ def _located(buffer: Buffer) -> tuple[tuple[int, BatchHeader], ...]:
 
 
 def _is_old_message(buffer: Buffer, position: int) -> bool:
-    """What lies at `position` looks like a message of version 0 or 1, whose magic is where a batch has it."""
+    """Whether the bytes at `position` look like a message of version 0 or 1, with its magic in the same
+    place."""
     if len(buffer) - position < _OLD_MESSAGE.size:
         return False
     size_bytes: int
@@ -242,33 +132,32 @@ def _is_old_message(buffer: Buffer, position: int) -> bool:
 def _proven_records(
     buffer: Buffer, position: int, header: BatchHeader, batch_index: int
 ) -> tuple[Buffer, RecordsSummary]:
-    """The batch's records section, decompressed and well-framed. What is wrong with it is told with the
-    batch's place in the request."""
+    """The batch's records section, decompressed and well-framed. An error has the batch's place in the
+    request."""
     try:
         payload = records_payload(buffer, position, header, max_bytes=MAX_SENT_BYTES)
         return payload, verify_frames(payload, header)
     except CorruptRecordError as failure:
-        # Nobody has to look for who changed the bytes where there are too many of them.
+        # Too many bytes are no sign of damage.
         error = RecordTooLargeError if "max_bytes" in failure.fields else CorruptRecordError
         place = {"batch_index": batch_index, "position": position}
         raise error(failure.message, **place, **failure.fields) from failure
 
 
 def _redated(header: BatchHeader, summary: RecordsSummary) -> BatchHeader:
-    """The header with the highest timestamp of its records; the same object where it has that."""
+    """The header with the highest timestamp of its records; the same object if it has that already."""
     latest_ms = header.base_timestamp + summary.max_timestamp_delta
     return header if header.max_timestamp == latest_ms else header._replace(max_timestamp=latest_ms)
 
 
 def _needs_other_form(section: memoryview, codec: Codec, config: LogConfig) -> bool:
-    """The topic keeps another codec, or Kafka's readers would refuse what ours took."""
+    """Whether the topic has another codec, or Kafka's readers would refuse a frame that ours accept."""
     is_foreign = codec is Codec.LZ4 and not is_lz4_of_kafka(section)
     return is_foreign or config.compression_type.codec_for(codec) is not codec
 
 
 def _recompressed(payload: Buffer, header: BatchHeader, config: LogConfig, batch_index: int) -> bytes:
-    """The batch in the topic's codec, in our form. Its records stay as they are, byte for byte, and with them
-    everything that they or the header say."""
+    """The batch in the topic's codec. Its records and the other fields of its header stay as they are."""
     codec = config.compression_type.codec_for(header.codec)
     batch = rebuild_batch(
         header._replace(attributes=header.attributes & ~CODEC_MASK | codec),
@@ -283,20 +172,18 @@ def _recompressed(payload: Buffer, header: BatchHeader, config: LogConfig, batch
 
 def _with_batches(
     buffer: Buffer, located: Sequence[tuple[int, BatchHeader]], rebuilt: Mapping[int, bytes]
-) -> ValidatedAppend:
+) -> bytes:
     """The request with other batches at some positions."""
     view = memoryview(buffer)
-    stored = b"".join(
+    return b"".join(
         rebuilt.get(position, view[position : position + header.size_in_bytes])
         for position, header in located
     )
-    return ValidatedAppend.of(stored, tuple(batches(stored)))
 
 
 def validate_replica(buffer: Buffer, next_offset: int) -> ValidatedAppend:
-    """Prove batches that already have their offsets: headers, checksums, ascending offsets from `next_offset`
-    on. As in Kafka, records are not looked at: another log has taken them, whatever the bounds were there,
-    and here they are to be what they are there.
+    """Check batches that have their offsets already: headers, checksums, ascending offsets from `next_offset`
+    on. As in Kafka, records are not decoded: another log has accepted them under its own bounds.
 
     Raises CorruptRecordError.
     """
@@ -312,4 +199,4 @@ def validate_replica(buffer: Buffer, next_offset: int) -> ValidatedAppend:
                 next_offset=next_offset,
             )
         next_offset = header.next_offset
-    return ValidatedAppend.of(buffer, located)
+    return ValidatedAppend.of(buffer, located, AppendOrigin.REPLICATION)

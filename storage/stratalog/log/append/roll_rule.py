@@ -1,20 +1,19 @@
-"""When a log begins a new segment: Kafka's rule.
+"""Kafka's rule for the beginning of a new segment.
 
-A segment takes no more where the next request would make it larger than `segment.bytes`, where its first
-batch is older than `segment.ms` (or, where the log is compacted, than `max.compaction.lag.ms`: nothing of the
-active segment is), where an index of it is full, or where an offset would be too far from its base to be
-written into an index. Age is counted in the time of the records: from the first batch's timestamp to the
-newest of the request that comes, so that a segment of old data is as long as one of today's; records without
-a time go by ours.
+A request begins a new segment if the active one would grow beyond `segment.bytes`, if its first batch is
+older than `segment.ms` (in a compacted log also `max.compaction.lag.ms`, because the active segment is not
+compacted), if one of its indexes is full, or if an offset would be too far from its base for an index. Age is
+counted in the time of the records: from the first batch's timestamp to the newest one of the request, so a
+segment of old data is as long as one of today's. For records without a time the clock of the process counts.
 
-In Kafka an idle log is not rolled, and the records in its active segment are never compacted. Here whoever
-compacts it has it rolled where `max.compaction.lag.ms` bounds that: as if a request came now. A segment that
-such a roll has begun is not rolled by another one before it is as old by our own time: where old data
-trickles in, each of them is old at once.
+In Kafka an idle log is not rolled, and the records in its active segment are never compacted. Here the
+cleaner rolls it if `max.compaction.lag.ms` bounds that, as if a request came now. A segment that such a roll
+has begun is not rolled by another one before it is as old by the clock: if old data trickles in, each new
+segment would be too old at once.
 
-Partitions that begin together would roll together, every `segment.ms` again, and their segments would reach
-the object store all at once. `segment.jitter.ms` takes a random part of itself off the age limit, drawn once
-for each segment. What is drawn is a fraction: it goes on to mean something when the keys are altered.
+Partitions that begin together would roll together, again every `segment.ms`, and their segments would reach
+the object store all at once. `segment.jitter.ms` takes a random part of itself off the age limit. The rule
+draws a fraction once for each segment, so it stays valid when the keys are altered.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from stratalog.segment.log_segment import LogSegment
 
 
 class RollRule:
-    """Of one log. Guarded by UnifiedLog.lock."""
+    """The rule for one log. Guarded by UnifiedLog.lock."""
 
     def __init__(self, random_source: random.Random) -> None:
         self._random = random_source
@@ -47,7 +46,7 @@ class RollRule:
         max_timestamp_ms: int,
         now_ms: int,
     ) -> bool:
-        """The log must be rolled before its active segment takes so many bytes more, up to that offset and
+        """Whether the log must be rolled before it takes so many more bytes, up to that offset and
         timestamp."""
         if not active.fits(last_offset):
             return True
@@ -61,7 +60,7 @@ class RollRule:
         )
 
     def must_roll_idle(self, active: LogSegment, config: LogConfig, now_ms: int) -> bool:
-        """The log must be rolled now, though nothing comes; the caller does so."""
+        """Whether the log must be rolled now without a request; the caller does so then."""
         if active.size_bytes == 0 or not config.is_compacted or config.max_compaction_lag_ms == LONG_MAX:
             return False
         limit_ms = config.max_segment_ms - self._jitter_ms(active, config)
@@ -74,7 +73,7 @@ class RollRule:
         return True
 
     def _jitter_ms(self, active: LogSegment, config: LogConfig) -> int:
-        """In [0, segment.jitter.ms), and below the age limit in any case."""
+        """A part of the age limit in [0, segment.jitter.ms), the same for the whole life of the segment."""
         if config.segment_jitter_ms == 0:
             return 0
         if self._base_offset != active.base_offset:
@@ -83,7 +82,7 @@ class RollRule:
 
 
 def _waited_ms(active: LogSegment, max_timestamp_ms: int, now_ms: int) -> int:
-    """How long the segment has been filled: in the time of its records where they have one, else in ours."""
+    """The age of the segment: in the time of its records if they have one, else by the clock."""
     if NO_TIMESTAMP not in (active.first_timestamp_ms, max_timestamp_ms):
         return max_timestamp_ms - active.first_timestamp_ms
     return now_ms - active.created_ms

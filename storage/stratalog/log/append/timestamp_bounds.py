@@ -1,8 +1,8 @@
-"""Which times a producer may give its records: `message.timestamp.before.max.ms` and `.after.max.ms`.
+"""The bounds of the times of a producer's records: `message.timestamp.before.max.ms` and `.after.max.ms`.
 
-A time far ahead of now keeps its segment from being retired and draws every look-up by time to itself; one
-far behind can make a segment go the moment that it is rolled. A record without a time (-1) is exempt. Under
-`LogAppendTime` nothing is asked of the producer's times, since none of them counts.
+A time far in the future keeps its segment from retention and attracts every look-up by time. A time far in
+the past can make retention drop a segment as soon as it is rolled. A record without a time (-1) is exempt.
+Under `LogAppendTime` the producer's times do not count, so they have no bounds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from stratalog.record.records_summary import RecordsSummary
 
 
 class TimestampBounds(NamedTuple):
-    """The first and the last millisecond that a record's time may be, both inclusive."""
+    """The earliest and the latest time of a record, both inclusive."""
 
     earliest_ms: int
     latest_ms: int
 
     @staticmethod
     def at(now_ms: int, config: LogConfig) -> TimestampBounds | None:
-        """The bounds for an append at `now_ms`; None where the topic takes the times of appends."""
+        """The bounds for an append at `now_ms`; None if the topic takes the times of appends."""
         if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
             return None
-        # Negative times are no times, however far back a topic lets its records reach.
+        # Negative times are no times.
         earliest_ms = max(0, now_ms - config.message_timestamp_before_max_ms)
         return TimestampBounds(earliest_ms, now_ms + config.message_timestamp_after_max_ms)
 
@@ -38,8 +38,8 @@ class TimestampBounds(NamedTuple):
     ) -> None:
         """Raise InvalidTimestampError for the first record whose time lies outside.
 
-        `payload` and `summary`: the batch's records and what `verify_records` said of them, which leaves no
-        offset out. `batch_index`: the batch's place in its request, for the error.
+        `payload` and `summary`: the batch's records and their summary; the batch has no holes. `batch_index`:
+        the batch's place in its request, for the error.
         """
         base_timestamp = header.base_timestamp
 

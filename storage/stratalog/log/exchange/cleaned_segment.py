@@ -1,4 +1,4 @@
-"""A segment that a clean has made, before it is part of a log: files named `.cleaned`, and what they hold."""
+"""A segment that a clean has made, before it is part of a log: files named `.cleaned`, and their contents."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ from stratalog.segment.segment_seal import SegmentSeal
 
 _CHUNK_BYTES = 256 * 1024
 OnRead = Callable[[int], None]
-"""Told before so many bytes are read: who throttles waits here, who is to end the clean raises."""
+"""Called before so many bytes are read. May wait, to throttle, or raise, to end the clean."""
 
 
 class CleanedSegment(NamedTuple):
-    """What whoever made it knows. Its files are synced; their names are not."""
+    """The segment as its writer made it. Its files are synced; their names are not."""
 
     base_offset: int
     last_offset: int
-    """Of its last batch: a segment that nobody could find again by its offsets is never made."""
+    """Last offset of its last batch. There is always one, because recovery finds segments by their
+    offsets."""
     checksum: int
-    """CRC-32C of all bytes of the data file, as they were handed to it."""
+    """CRC-32C of all bytes that were written to the data file."""
     seal: SegmentSeal
 
     @property
     def size_bytes(self) -> int:
-        """Of the data file."""
+        """Size of the data file."""
         return self.seal.log_size_bytes
 
     def prove(self, filesystem: FileSystem, directory: str, on_read: OnRead) -> None:
-        """Read the data back, and see that it has its indexes. Raises CorruptRecordError where it is not what
-        was written, OSError (FileNotFoundError where a file has no name), and what `on_read` does."""
+        """Read the data back, and check that the index files exist. Raises CorruptRecordError if the data
+        differ from the written bytes, OSError (FileNotFoundError for a missing file), and what `on_read`
+        raises."""
         for suffix in INDEX_SUFFIXES:
             if suffix != TRANSACTION_INDEX_SUFFIX or self.seal.has_aborted:
                 filesystem.file_size(segment_path(directory, self.base_offset, suffix) + CLEANED_SUFFIX)
@@ -60,7 +62,7 @@ class CleanedSegment(NamedTuple):
             file.close()
         if (position, checksum) != (self.size_bytes, self.checksum):
             raise CorruptRecordError(
-                "a cleaned segment does not hold what was written to it; find out what the disk did",
+                "a cleaned segment differs from the bytes that were written to it; check the disk",
                 path=path,
                 size_bytes=position,
                 expected_bytes=self.size_bytes,

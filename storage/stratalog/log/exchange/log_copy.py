@@ -1,20 +1,20 @@
 """A copy of a log in another directory, made while the log takes appends, and the exchange of the two.
 
-The copy follows the log as it is: segments in order, then the active one as it grows; what retention drops of
-the log goes from the copy, too. `advance` takes bounded steps and needs no lock. `prepare` makes durable what
-is there, so that the last bit, which `relocate` copies under the log's locks, is small::
+The copy follows the log: segments in order, then the active one as it grows. Segments that retention drops
+from the log go from the copy, too. `advance` takes bounded steps and needs no lock. `prepare` makes the copy
+durable, so that the rest, which `relocate` copies under the log's locks, is small::
 
     advance, advance ...   bytes        batches proved, sealed segments with their indexes, synced
     prepare                the rest     producer snapshots, leader epochs, the tail so far, names
-    relocate               under locks  what came since; `commit` gives the directory its name; the exchange
+    relocate               under locks  the rest; `commit` gives the directory its name; the exchange
 
-Of the log nothing changes but where its files are: offsets, producers, epochs and whoever holds the log know
-nothing of it. A reader that misses a file meanwhile waits for the lock and finds other segments. What waits
-for a sync is durable in the new place before the exchange, so a flush that follows finds it done.
+Only the place of the log's files changes: offsets, producers and epochs stay, and so does the UnifiedLog. A
+reader that misses a file meanwhile waits for the lock and finds other segments. Data that wait for a sync are
+durable in the new place before the exchange, so a later flush has nothing to do for them.
 
-A log that was truncated, or whose segments were replaced, is another one: the copy cannot follow.
+If the log is truncated, or its segments are replaced, the copy cannot follow.
 
-Crash: until `commit` the copy means nothing, and behind it everything it stands for is durable.
+Crash: until `commit` the copy means nothing; after it the whole copy is durable.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ Result = TypeVar("Result")
 
 
 class LogPlace(NamedTuple):
-    """Where a log is: its directory, and the health of the log directory that this is in."""
+    """The directory of a log, and the health of its log directory."""
 
     directory: str
     health: DirectoryHealth
 
 
 Commit = Callable[[], LogPlace]
-"""Gives the copy's directory its name, durably; where the log is then. Called under the log's locks.
+"""Gives the copy's directory its name, durably, and returns the new place. Called under the log's locks.
 
-An error of the tree leaves the log where it was. An OSError says that nobody knows which of the two the next
-process will find, so the log goes offline.
+A LogStoreError leaves the log in its old place. After an OSError it is unknown which of the two places the
+next process will find, so the log goes offline.
 """
 
 
@@ -71,7 +71,7 @@ class LogCopy:
         parts: LogParts,
         directory: str,
     ) -> None:
-        """Use `UnifiedLog.copy_to`. `directory` is there, and empty but for files that the caller has put."""
+        """Use `UnifiedLog.copy_to`. `directory` exists, and has no files but those of the caller."""
         self.directory = directory
         self.durable_end_offset = 0
         """Below it the copy is durable, as of the last `prepare`."""
@@ -87,7 +87,7 @@ class LogCopy:
         self._filesystem: FileSystem = self._local.resources.filesystem
         self._segments: list[SegmentCopy] = []
         self._dropped: list[SegmentCopy] = []
-        # The log's segments when these were compared with them: a log replaces its list as a whole.
+        # The log's list of segments at the last comparison: a log replaces its list as a whole.
         self._followed: LogSegments | None = None
         self._snapshots = self._writing(lambda: ProducerSnapshotFiles(self._filesystem, directory))
         self._epochs = LeaderEpochCache(self._filesystem, directory)
@@ -99,14 +99,14 @@ class LogCopy:
 
     @property
     def remaining_bytes(self) -> int:
-        """What the log has and the copy has not, as of now."""
+        """Bytes of the log that are not yet copied."""
         return max(0, self._local.segments.size_bytes - self.copied_bytes)
 
     def copy_other_files(self, left_out: Collection[str]) -> None:
-        """Whatever is in the directory besides the log: whose it is, and what a human may want to look at.
+        """Copy the other files of the directory, such as `partition.metadata`.
 
-        Durable but for the names when it returns. Raises UnsupportedOperationError where there is a directory
-        in it, DataDirectoryError.
+        Their contents are durable when it returns. Raises UnsupportedOperationError for a directory among
+        them, DataDirectoryError.
         """
         names = self._availability.reading(lambda: self._filesystem.list_directory(self._source_directory))
         for name in names:
@@ -115,8 +115,7 @@ class LogCopy:
             source, target = f"{self._source_directory}/{name}", f"{self.directory}/{name}"
             if self._availability.reading(partial(self._filesystem.is_directory, source)):
                 raise UnsupportedOperationError(
-                    "the partition's directory has a directory in it; move that away before the partition is"
-                    " moved",
+                    "the partition's directory contains a directory; move that away, then move the partition",
                     path=source,
                 )
             self._writing(partial(self._copy_file, source, target))
@@ -128,10 +127,10 @@ class LogCopy:
         self._resources.files.forget(target)
 
     def advance(self, max_bytes: int) -> int:
-        """Copy about so many bytes at most, but at least a batch; returns how many, 0 where the copy has all
-        that was there.
+        """Copy about so many bytes at most, but at least a batch. Return the number of bytes, 0 if the copy
+        is complete for now.
 
-        Raises UnsupportedOperationError where the log was truncated since, CorruptRecordError where it is
+        Raises UnsupportedOperationError if the log was truncated meanwhile, CorruptRecordError if it is
         damaged, DataDirectoryError with the path of the directory that failed.
         """
         self._availability.require_online()
@@ -139,7 +138,7 @@ class LogCopy:
             copy = self._next_copy()
             if copy is None:
                 return 0
-            # Asked before the size: what is sealed does not grow.
+            # Asked before the size: a sealed segment does not grow.
             is_sealed = not copy.source.is_active
             run = self._availability.reading(partial(self._next_run, copy, max_bytes))
             if run.rows:
@@ -151,7 +150,7 @@ class LogCopy:
                 self._seal(copy)
 
     def _next_copy(self) -> SegmentCopy | None:
-        """The copy that is not complete, perhaps a new one; None where there is nothing to copy."""
+        """The incomplete copy, perhaps a new one; None if there is nothing to copy."""
         segments = self._follow()
         if self._segments and not self._segments[-1].is_sealed:
             return self._segments[-1]
@@ -172,7 +171,8 @@ class LogCopy:
         return copy.next_run(max_bytes)
 
     def _follow(self) -> LogSegments:
-        """Let go of what the log has dropped. Raises UnsupportedOperationError where it is another one."""
+        """Drop the copies of segments that the log has dropped; return the log's segments. Raises
+        UnsupportedOperationError if the log was truncated or compacted."""
         segments = self._local.segments
         if segments is self._followed:
             return segments
@@ -182,7 +182,7 @@ class LogCopy:
             self._dropped.append(self._segments.pop(0))
         last = self._segments[-1] if self._segments else None
         if last is not None and last.source.size_bytes == 0 and last.source not in segments:
-            # Nothing was in it, and the log went on behind a gap.
+            # It was empty, and the log went on behind a gap.
             self._dropped.append(self._segments.pop())
         sources = tuple(copy.source for copy in self._segments)
         if self._local.directory != self._source_directory or sources != tuple(segments[: len(sources)]):
@@ -217,7 +217,7 @@ class LogCopy:
             self._has_new_names = True
 
     def prepare(self) -> None:
-        """Make durable what is copied, with the names, and what belongs to it. Raises DataDirectoryError,
+        """Make the copied data durable, with snapshots, epochs and names. Raises DataDirectoryError,
         UnsupportedOperationError."""
         self._availability.require_online()
         self._follow()
@@ -247,7 +247,7 @@ class LogCopy:
         self._snapshots.sync(self._snapshots.take_unsynced())
 
     def _read_snapshot(self, offset: int) -> ProducerSnapshot | None:
-        """None where it is being written, or damaged, or gone: what is missing is found in the batches."""
+        """A snapshot of the log; None if it is being written, damaged, or gone: batches can replace it."""
         try:
             data = self._filesystem.read_file(snapshot_path(self._source_directory, offset))
             return ProducerSnapshot.from_bytes(offset, data)
@@ -256,17 +256,17 @@ class LogCopy:
 
     @property
     def is_close(self) -> bool:
-        """What is missing may be copied under the log's locks."""
+        """The rest is small enough to be copied under the log's locks."""
         # Only the last copy may be one that still grows.
         missing_count = len(self._local.segments) - len(self._segments)
         missing_count += bool(self._segments) and not self._segments[-1].is_sealed
         return missing_count <= 2 and self.remaining_bytes <= _LAST_BYTES
 
     def relocate(self, commit: Commit) -> bool:
-        """Copy the rest, `commit`, and let the log go on in the new place; False, with nothing changed, where
-        the rest is too much by now. What was appended is durable when it returns True.
+        """Copy the rest, `commit`, and let the log go on in the new place. False, with nothing changed, if
+        the rest is too large by now. All appended records are durable when it returns True.
 
-        Takes the log's locks. Raises what `commit` does, and as `advance` does, with the log where it was.
+        Takes the log's locks. Raises as `commit` and `advance` do, with the log in its old place.
         """
         with self._flush_lock, self._lock:
             return self._relocate(commit)
@@ -292,9 +292,9 @@ class LogCopy:
         return True
 
     def _exchange(self, place: LogPlace) -> None:
-        """Nothing here can fail: the copy is the log by now."""
+        """Let the log use the copy. Cannot fail."""
         directory, self._availability.health = place
-        # Files of that name may be open since the log was there before.
+        # Files of that name may be open from an earlier stay of the log in that directory.
         self._resources.files.forget_below(self.directory)
         self._resources.files.forget_below(directory)
         self._state.relocate(directory)
@@ -308,14 +308,14 @@ class LogCopy:
             return write()
         except OSError as failure:
             raise DataDirectoryError(
-                "the directory to which the log is copied is full or its disk failed; free space, repair it"
-                " or choose another one",
+                "the target directory of a copy is full or its disk failed; free space, repair the disk, or"
+                " choose another directory",
                 path=self.directory,
                 reason=str(failure),
             ) from failure
 
 
 def _is_other(name: str) -> bool:
-    """Not of the log, and not left over from something that was under way."""
+    """Whether a file belongs neither to the log nor to an unfinished operation."""
     is_of_log = parse_segment_name(name) is not None or parse_snapshot_name(name) is not None
     return not is_of_log and name != LEADER_EPOCH_FILE and not name.endswith(_PASSING_SUFFIXES)

@@ -1,14 +1,14 @@
-"""Cleaned segments in the place of those that they were made of, while the log is appended to and read.
+"""Replaces segments of a log by cleaned ones, beside appends and reads.
 
-Before anything is renamed the new files have been read back, the log is durable up to its end, and the
-checkpoint says so: a hole in its offsets is never taken for lost data. What the disk refuses until then
-leaves the log as it was, and so does the first old file, if it cannot be renamed and is found under its name.
-From then on there is no way back but forward: a failure takes the log offline, and the next process finds the
-old segments or the new ones (see `segment_swap`).
+Before the first rename the new files have been read back, the log is durable up to its end, and the
+checkpoint says so: so a hole in its offsets is never taken for lost data. A failure until then leaves the log
+as it was. So does a failure to rename the first old file, if that is still found under its name. A later
+failure takes the log offline, and the next process finds the old segments or the new ones (see
+`segment_swap`).
 
-Readers have the old segments or the new ones. One that comes to an old file too late is told that it is
-missing, even if a new one has its name, and looks at the log again; one that has it open finishes. Appends
-wait for the renames, and for no sync.
+Readers have the old segments or the new ones. A reader that opens an old file too late gets
+FileNotFoundError, even if a new file has its name, and looks at the log again. A reader that has it open
+finishes. Appends wait for the renames, but for no sync.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from stratalog.segment.segment_resources import SegmentResources
 
 
 class SegmentExchange:
-    """Thread-safe: it takes UnifiedLog's locks, the flusher's first, which every change of sealed segments
-    takes."""
+    """Thread-safe: it takes UnifiedLog's locks, first the flush lock, as every change of sealed segments."""
 
     def __init__(
         self,
@@ -55,18 +54,18 @@ class SegmentExchange:
 
     @property
     def resources(self) -> SegmentResources:
-        """What the log's segments share with those of other logs."""
+        """The resources that segments of all logs share."""
         return self._local.resources
 
     def replace(
         self, cleaned: Sequence[CleanedSegment], replaced: Sequence[LogSegment], on_read: OnRead
     ) -> bool:
-        """Have the cleaned segments, whose files are there as `.cleaned`, where those were that they were
-        made of. Durable when it returns; the old files are unlinked after `file.delete.delay.ms`.
+        """Put cleaned segments, whose files are named `.cleaned`, in the place of `replaced`. Durable when it
+        returns; the old files are unlinked after `file.delete.delay.ms`.
 
-        False where one of these is not in the log any more. Raises CorruptRecordError where a new file is not
-        what was written, OSError, and what `on_read` does. In all these cases nothing has changed, and
-        nothing is left of the new files. Raises DataDirectoryError.
+        False if one of `replaced` is not in the log any more. Raises CorruptRecordError if a new file differs
+        from the written bytes, OSError, and what `on_read` raises. In all these cases nothing has changed,
+        and the new files are gone. Raises DataDirectoryError.
         """
         _require_same_range(cleaned, replaced)
         local = self._local
@@ -105,12 +104,12 @@ class SegmentExchange:
         return True
 
     def _drop_new(self, new_bases: Sequence[int]) -> None:
-        """Remove files that are still `.cleaned`; what cannot be removed the next process removes."""
+        """Remove the `.cleaned` files. The next process removes those that stay."""
         with suppress(OSError):
             take_back_swap(self._local.resources.filesystem, self._local.directory, new_bases)
 
     def _announce(self, new_bases: Sequence[int]) -> None:
-        """Raises OSError with the log as it was, and DataDirectoryError where that could not be achieved."""
+        """Announce the swap. Raises OSError with the log as it was, else DataDirectoryError."""
         filesystem, directory = self._local.resources.filesystem, self._local.directory
         try:
             announce_swap(filesystem, directory, new_bases)
@@ -119,7 +118,7 @@ class SegmentExchange:
             raise
 
     def _exchange_names(self, new_bases: Sequence[int], replaced: Sequence[LogSegment]) -> None:
-        """As `_announce`."""
+        """Exchange the names of the files. Raises as `_announce` does."""
         filesystem, directory = self._local.resources.filesystem, self._local.directory
         try:
             exchange_names(filesystem, directory, new_bases, replaced)
@@ -131,11 +130,10 @@ class SegmentExchange:
             raise
 
     def _is_found(self, old: LogSegment) -> bool:
-        """The data is certainly there under its name. A rename that was done may be told to have failed (by a
-        disk that another machine serves, say), and then the new files are the only ones left of these
-        records."""
+        """Whether the old file is certainly there under its name. A rename may be done and yet report a
+        failure (on a network disk, say); then the new files are the only ones with these records."""
         try:
-            # Opened: a name alone may be known from before.
+            # Opened, because a name alone may come from a cache.
             file = self._local.resources.filesystem.open_read(old.path)
             try:
                 return file.size() >= old.size_bytes
@@ -145,11 +143,11 @@ class SegmentExchange:
             return False
 
     def _take_back(self, new_bases: Sequence[int], failure: OSError) -> None:
-        """Remove the new files, none of which has replaced anything. Raises DataDirectoryError."""
+        """Remove the new files, none of which has replaced an old one. Raises DataDirectoryError."""
         try:
             take_back_swap(self._local.resources.filesystem, self._local.directory, new_bases)
         except OSError:
-            # The next process would go on with it, whatever became of the log meanwhile.
+            # The next process would go on with the swap, although the log has changed meanwhile.
             with self._log_lock:
                 raise self._availability.go_offline(failure) from failure
 
@@ -172,7 +170,7 @@ def _require_same_range(cleaned: Sequence[CleanedSegment], replaced: Sequence[Lo
     assert cleaned
     assert replaced
     assert cleaned[0].base_offset == replaced[0].base_offset, "the log must not begin elsewhere"
-    # So whoever finds the new files alone knows which segments they replace: those in their offsets.
+    # So recovery knows which segments the new files replace: those in the range of their offsets.
     assert replaced[-1].base_offset <= cleaned[-1].last_offset < replaced[-1].end_offset
     for before, segment in pairwise(cleaned):
         assert before.last_offset < segment.base_offset
@@ -180,7 +178,7 @@ def _require_same_range(cleaned: Sequence[CleanedSegment], replaced: Sequence[Lo
 
 
 def _is_run_of(replaced: Sequence[LogSegment], segments: LogSegments) -> bool:
-    """They are sealed segments of the log, one after the other, none of them dropped meanwhile."""
+    """Whether these are neighbours among the sealed segments of the log."""
     sealed = segments.sealed
     first = next((at for at, segment in enumerate(sealed) if segment is replaced[0]), None)
     if first is None:

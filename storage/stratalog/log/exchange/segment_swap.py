@@ -1,4 +1,4 @@
-"""Putting new segments in the place of others, so that a crash leaves the one or the other, whole.
+"""Replaces segments by new ones, so that a crash leaves the old ones or the new ones, whole.
 
 ::
 
@@ -9,17 +9,18 @@
 The new files are synced as `.cleaned`, renamed to `.swap` newest first, then the old ones are renamed to
 `.deleted`, then the new ones get their names. A crash finds
 
-* a `.cleaned` file: the new ones are not complete, or not all renamed; those that are renamed lie above it,
-  so they go, too;
-* `.swap` files only: all of them are there, or the lower ones have their names already. What they replace
-  goes, and they get their names. But nothing goes for a file that is not whole: no write of ours leaves one,
-  so something else has been at it, and as long as there are old segments these are kept.
+* a `.cleaned` file: the new files are not complete, or not all renamed. Renamed ones lie above it, and are
+  removed with it;
+* `.swap` files only: all of them are there, or the lower ones have their names already. The segments that
+they
+  replace are removed, and they get their names. But if one of them is not whole, no old segment is removed:
+  no write of ours leaves such a file, so another program has changed it.
 
-Between these steps the directory is synced. Journaling file systems replay the changes of one directory's
-names in their order and could do without; POSIX promises no order, and an old segment that came back beside a
-new one that has its name already would be a log with two for the same offsets.
+Between these steps the directory is synced. Journaling file systems replay the renames of one directory in
+order and would not need it; POSIX promises no order, and an old segment that came back beside a new one would
+make a log with two segments for the same offsets.
 
-The rules are Kafka's, whose directories are opened by them as well.
+The rules are Kafka's, so they also open a broker's directories.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from stratalog.segment.segment_files import rename_segment, unlink_segment
 
 
 class _SwapRange(NamedTuple):
-    """The offsets that the swap files stand for, and whether each is what was written."""
+    """The range of offsets of the swap files, and whether each of them is whole."""
 
     start_offset: int
     end_offset: int
@@ -52,8 +53,8 @@ class _SwapRange(NamedTuple):
 def replace_segments(
     filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int], replaced: Sequence[LogSegment]
 ) -> None:
-    """Put the segments whose files are there as `.cleaned`, synced, in the place of others. Durable when it
-    returns, with the old files renamed.
+    """Replace segments by those whose synced files are named `.cleaned`. Durable when it returns, with the
+    old files renamed.
 
     Raises OSError; `settle_swaps` then goes on with it, or takes it back.
     """
@@ -63,10 +64,10 @@ def replace_segments(
 
 
 def announce_swap(filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int]) -> None:
-    """The first step: the files that are there as `.cleaned`, synced, are to replace others. Durable when it
-    returns. Raises OSError; `take_back_swap` may then undo it."""
-    # What a failure left of another copy below these would take them for incomplete, after a crash, when what
-    # they replace is gone already.
+    """Rename the synced `.cleaned` files to `.swap`: the first step. Durable when it returns. Raises OSError;
+    `take_back_swap` may then undo it."""
+    # After a crash, `.cleaned` files of a failed copy below these would make these look incomplete, although
+    # the segments that they replace may be gone.
     stale = _bases(filesystem.list_directory(directory), CLEANED_SUFFIX) - set(new_base_offsets)
     for base_offset in sorted(stale):
         if base_offset < max(new_base_offsets):
@@ -78,8 +79,8 @@ def announce_swap(filesystem: FileSystem, directory: str, new_base_offsets: Sequ
 
 
 def take_back_swap(filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int]) -> None:
-    """Remove files that are there as `.swap` or `.cleaned`, before anything was replaced by them. Durable
-    when it returns. Raises OSError."""
+    """Remove `.swap` and `.cleaned` files that have not replaced a segment yet. Durable when it returns.
+    Raises OSError."""
     # The swap files first: without the `.cleaned` ones they would be taken for complete.
     for state in (SWAP_SUFFIX, CLEANED_SUFFIX):
         for base_offset in new_base_offsets:
@@ -90,9 +91,9 @@ def take_back_swap(filesystem: FileSystem, directory: str, new_base_offsets: Seq
 def exchange_names(
     filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int], replaced: Sequence[LogSegment]
 ) -> None:
-    """The other steps: the old files are renamed, the new ones get their names, which the caller syncs.
-    Raises OSError: nothing was replaced where none of the old segments `is_dropped` and the first is found
-    under its name; else nobody knows what is on the disk, and `settle_swaps` goes on with it."""
+    """Rename the old files, then the new ones: the other steps. The caller syncs the directory. Raises
+    OSError: nothing was replaced if none of the old segments `is_dropped` and the first is found under its
+    name; else the state of the disk is unknown, and `settle_swaps` goes on with it."""
     for segment in replaced:
         segment.mark_deleted()
     filesystem.sync_directory(directory)
@@ -101,21 +102,21 @@ def exchange_names(
     except OSError as failure:
         if failure.errno not in NO_SPACE:
             raise
-        # What was replaced is gone for good: it makes room, for names as well.
+        # The replaced files are gone for good: unlinking them makes room, also for names.
         for segment in replaced:
             segment.unlink_deleted()
         _name_new(filesystem, directory, new_base_offsets)
 
 
 def _name_new(filesystem: FileSystem, directory: str, base_offsets: Sequence[int]) -> None:
-    """Give the new files that do not have them yet their names. Raises OSError."""
+    """Rename the `.swap` files to their final names. Raises OSError."""
     for base_offset in sorted(base_offsets):
         rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
 
 
 def settle_swaps(filesystem: FileSystem, directory: str) -> list[str]:
-    """Finish or take back what a crash cut off. Durable when it returns, if there was anything. Returns the
-    names that are there then. Raises OSError."""
+    """Finish or take back a swap that a crash has cut off. Durable when it returns. Returns the names in the
+    directory then. Raises OSError."""
     names = filesystem.list_directory(directory)
     cleaned, swapped = _bases(names, CLEANED_SUFFIX), _bases(names, SWAP_SUFFIX)
     if not cleaned and not swapped:
@@ -143,13 +144,13 @@ def _settle(filesystem: FileSystem, directory: str, swapped: Sequence[int], live
         return
     for base_offset in replaced:
         unlink_segment(filesystem, directory, base_offset, "")
-    # As long as one of these may come back, the new files must be known for what they are.
+    # As long as an old file may come back after a crash, the new ones must keep their suffix.
     filesystem.sync_directory(directory)
     _name_new(filesystem, directory, swapped)
 
 
 def _range_of(filesystem: FileSystem, directory: str, swapped: Sequence[int]) -> _SwapRange:
-    # Where the data has its name already, only indexes are left, which are about to get theirs.
+    # If the data file has its final name already, only indexes are left to rename.
     waiting = {
         base_offset: path
         for base_offset in swapped
@@ -158,7 +159,7 @@ def _range_of(filesystem: FileSystem, directory: str, swapped: Sequence[int]) ->
     start_offset = end_offset = min(waiting, default=swapped[0])
     is_whole = True
     for base_offset, path in waiting.items():
-        # In any case what has the same name.
+        # At least the segment with the same name.
         end_offset = max(end_offset, base_offset + 1)
         end_position, size_bytes = 0, filesystem.file_size(path)
         file = filesystem.open_read(path)
@@ -173,6 +174,6 @@ def _range_of(filesystem: FileSystem, directory: str, swapped: Sequence[int]) ->
 
 
 def _bases(names: Sequence[str], suffix: str) -> set[int]:
-    """Base offsets of the segments that have a file of that state."""
+    """Base offsets of the segments that have a file with that suffix."""
     parsed = (parse_segment_name(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
     return {found[0] for found in parsed if found is not None}

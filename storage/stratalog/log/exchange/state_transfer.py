@@ -1,10 +1,11 @@
-"""What a log's state and the object store have to do with each other.
+"""Transfers the state of a log to the object store and back.
 
-A slice of the log carries what was known at its end: who wrote, and in which leader epochs. A log that begins
-behind what was uploaded, on another machine or another disk, learns it from there: then a producer that sends
-again what was stored is answered as before, and one that goes on is not taken for another.
+A slice in the store carries the state of the log at the end of the slice: its producers and leader epochs. A
+log that begins behind the uploaded slices, on another machine or another disk, takes over that state: then a
+producer that sends a stored request again gets the same answer, and one that goes on is recognised.
 
-Crash: a log that has learnt has a snapshot at its beginning, written last, so that one without is told again.
+Crash: a restored log has a snapshot at its beginning, which is written last. A log without it is restored
+again.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class StateTransfer:
         self._availability = parts.availability
 
     def producers_at(self, offset: int) -> ProducerSnapshot:
-        """What was known of the producers when the log ended at `offset`, which is one of the local log's.
+        """The state of the producers when the log ended at `offset`, an offset of the local log.
 
-        Producers that have expired since may be among them. Raises OffsetOutOfRangeError outside of the local
-        log, CorruptRecordError, DataDirectoryError.
+        May contain producers that have expired since. Raises OffsetOutOfRangeError outside of the local log,
+        CorruptRecordError, DataDirectoryError.
         """
 
         def find() -> ProducerSnapshot:
@@ -50,17 +51,17 @@ class StateTransfer:
 
     @property
     def is_restorable(self) -> bool:
-        """The log is empty, and nothing here says who wrote what lies below it."""
+        """The log is empty, and the state of the records below it is not known here."""
         with self._lock:
             start_offset = self._local.segments.start_offset
             is_empty = start_offset == self._offsets.log_end_offset > 0
             return is_empty and start_offset not in self._state.producers.snapshot_files.offsets
 
     def restore(self, snapshot: ProducerSnapshot, epochs: Sequence[EpochEntry]) -> None:
-        """Tell the log, which is restorable and begins where `snapshot` was taken, what lies below it.
+        """Take over the state below the log, which is restorable and begins at the offset of `snapshot`.
 
-        Durable when it returns; after a crash before that it is restorable again. Raises CorruptRecordError,
-        with nothing changed, where the epochs do not ascend, DataDirectoryError.
+        Durable when it returns; after a crash before that the log is restorable again. Raises
+        CorruptRecordError, with nothing changed, if the epochs do not ascend, DataDirectoryError.
         """
         with self._lock:
             self._availability.require_online()

@@ -1,24 +1,23 @@
-"""What a producer may append next, for requests that wait to be written together.
+"""Checks the batches of producers that wait to be written together.
 
-Requests are checked one after the other, each against the state that those before it leave behind, although
-none of them is in the log yet: that state is staged here. `commit` makes it the log's once the bytes are
-written; `discard` forgets it where the write failed. The log's own state does not move in between.
+Each request is checked against the state that the requests before it leave behind, although none of them is
+in the log yet: that state is staged here. `commit` makes it the state of the log after the write; `discard`
+forgets it after a failed write. The log's own state does not move in between.
 
     origin       epoch                  sequence        marker's coordinator
     CLIENT       not below the known    the next one    -
     COORDINATOR  not below the known    -               not below the known
     REPLICATION  -                      -               -
 
-Of a client's producer the first sequence is 0 after its epoch has changed, and any where nothing of it is
-known: its records may have been deleted, which is not its fault. That it has an epoch and a sequence, and
-sends one batch at once, `append_rules` has seen to.
+The first sequence of a client's producer is 0 after a change of its epoch. If nothing is known of the
+producer, any sequence is right: its records may have been deleted. `append_rules` has checked that the batch
+has an epoch and a sequence, and comes alone.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from stratalog.base.errors import (
     CoordinatorFencedError,
@@ -26,27 +25,19 @@ from stratalog.base.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from stratalog.log.producers.completed_transaction import CompletedTransaction
+from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.producers.producer_batch import ProducerBatch
+from stratalog.log.producers.producer_fold import CompletedTransaction
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
 
 
 class AppendOrigin(enum.Enum):
-    """Who sends the batches, which decides what has to be checked."""
+    """The sender of the batches, which decides on the checks."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
     REPLICATION = "replication"
-
-
-class DuplicateAppend(NamedTuple):
-    """The offsets that a request got when it came first, both inclusive, and the timestamp of its last
-    batch."""
-
-    base_offset: int
-    last_offset: int
-    timestamp_ms: int
 
 
 class ProducerAppend:
@@ -57,16 +48,17 @@ class ProducerAppend:
         self._staged: list[ProducerBatch] = []
         self._entries: dict[int, ProducerStateEntry] = {}
 
-    def duplicate_of(self, batches: Sequence[ProducerBatch]) -> DuplicateAppend | None:
+    def duplicate_of(self, batches: Sequence[ProducerBatch]) -> AppendInfo | None:
         """The answer to a client's request whose batches are all stored, or staged, already; else None.
 
-        One that is staged only (its offsets are not below the log's end) shares the fate of what is staged.
+        If they are only staged, their offsets are not below the log's end; then the answer holds after
+        `commit`.
         """
         found = [self._entry(batch.header.producer_id).duplicate_of(batch) for batch in batches]
         known = [item for item in found if item is not None]
         if not known or len(known) < len(found):
             return None
-        return DuplicateAppend(known[0].first_offset, known[-1].last_offset, known[-1].timestamp_ms)
+        return AppendInfo(known[0].first_offset, known[-1].last_offset, 0, is_duplicate=True)
 
     def stage(self, batches: Sequence[ProducerBatch], origin: AppendOrigin) -> None:
         """Check the batches of one request, which have their offsets, and take all of them or none.
@@ -88,13 +80,14 @@ class ProducerAppend:
         self._staged += batches
 
     def commit(self) -> list[CompletedTransaction]:
-        """All that is staged is in the log now; the transactions that it ended, in order."""
+        """Let the log's state follow all staged batches, which are in the log now; return the transactions
+        that they ended, in order."""
         completed = [self._state.append(batch) for batch in self._staged]
         self.discard()
         return [transaction for transaction in completed if transaction is not None]
 
     def discard(self) -> None:
-        """Nothing of what is staged is in the log."""
+        """Forget the staged batches, which are not in the log."""
         self._staged.clear()
         self._entries.clear()
 
@@ -103,7 +96,7 @@ class ProducerAppend:
 
 
 def _require_current(entry: ProducerStateEntry, batch: ProducerBatch) -> None:
-    """The batch is from the owner of the producer's id, and fits the state of its transaction."""
+    """Raise unless the batch is from the owner of the producer's id and fits the state of its transaction."""
     header = batch.header
     if header.producer_epoch < entry.epoch:
         raise ProducerFencedError(
@@ -130,7 +123,7 @@ def _require_current(entry: ProducerStateEntry, batch: ProducerBatch) -> None:
 
 
 def _require_in_sequence(entry: ProducerStateEntry, batch: ProducerBatch) -> None:
-    """The batch begins where the producer's last one ended."""
+    """Raise OutOfOrderSequenceError unless the batch begins where the producer's last one ended."""
     header = batch.header
     assert min(header.producer_epoch, header.base_sequence) >= 0, "`validate_append` refuses others"
     if entry.is_unknown:

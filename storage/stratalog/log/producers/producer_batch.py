@@ -1,7 +1,6 @@
-"""A batch as producer state sees it: its header, and what a control batch says.
+"""A batch as producer state sees it: its header, and the marker of a control batch.
 
-Nothing else of a batch is looked at, so the state of a partition's producers is made again from headers and
-the few control batches.
+So headers and the few control batches are enough to find the state of a partition's producers again.
 """
 
 from __future__ import annotations
@@ -22,20 +21,17 @@ class ProducerBatch(NamedTuple):
 
     header: BatchHeader
     marker: EndTransactionMarker | None = None
-    """Of a control batch, unless compaction has removed it."""
+    """The marker of a control batch, unless compaction has removed it."""
 
     @staticmethod
     def read(buffer: Buffer, position: int, header: BatchHeader) -> ProducerBatch:
-        """The batch at `position`; of one that is not a control batch the bytes are not looked at.
-
-        Raises CorruptRecordError.
-        """
+        """The batch at `position`. Reads the bytes of control batches only. Raises CorruptRecordError."""
         if not header.is_control:
             return ProducerBatch(header)
         return ProducerBatch(header, EndTransactionMarker.read(buffer, position, header))
 
     def stamped(self, base_offset: int, append_time_ms: int | None) -> ProducerBatch:
-        """The same with the offsets, and the timestamp unless None, that the log gives it."""
+        """The same batch with offsets of the log, and with its time unless that is None."""
         max_timestamp = self.header.max_timestamp if append_time_ms is None else append_time_ms
         return self._replace(
             header=self.header._replace(base_offset=base_offset, max_timestamp=max_timestamp)
@@ -43,19 +39,19 @@ class ProducerBatch(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """Somebody's sequence or transaction; ids below 0 are nobody's, whatever wrote them."""
+        """The batch belongs to a producer: ids below 0 mean none."""
         return self.header.producer_id >= 0
 
     @property
     def last_sequence(self) -> int:
-        """Of its last record; -1 where it has none, as control batches and a coordinator's own appends."""
+        """The sequence of the last record; -1 for control batches and a coordinator's own appends."""
         if self.header.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return add_to_sequence(self.header.base_sequence, self.header.last_offset_delta)
 
 
 def read_batch(file: AppendFile, located: LocatedBatch) -> ProducerBatch:
-    """A batch of a log file as producer state sees it; only of a control batch more than its header is read.
+    """A batch of a log file as producer state sees it. Reads more than the header of control batches only.
 
     Raises CorruptRecordError, OSError.
     """
@@ -69,6 +65,6 @@ def read_batch(file: AppendFile, located: LocatedBatch) -> ProducerBatch:
 
 
 def producer_batches(file: AppendFile, located: Iterable[LocatedBatch]) -> Iterator[ProducerBatch]:
-    """The same for many, in order."""
+    """The batches at these places as producer state sees them, in order."""
     for each in located:
         yield read_batch(file, each)

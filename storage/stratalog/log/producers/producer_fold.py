@@ -1,8 +1,7 @@
-"""What the producers did over a run of batches, from a snapshot at its beginning on.
+"""The state of the producers over a run of batches, from a snapshot at the beginning of the run.
 
-One rule for the state of a log that is open, which `ProducerStateManager` keeps, and for a run that passes by
-and ends with the snapshot at its end. No batch is refused: what is in a log has happened. Nothing here knows
-of time, files, or the high watermark.
+`ProducerStateManager` uses this rule for an open log; an upload uses it to find the snapshot at the end of a
+run. It refuses no batch: the batches of a log are facts. It knows no time, no files and no high watermark.
 """
 
 from __future__ import annotations
@@ -10,12 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
-from stratalog.log.producers.completed_transaction import CompletedTransaction
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_state_entry import RETAINED_BATCH_COUNT, ProducerStateEntry
 from stratalog.record.end_transaction_marker import ControlType
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker is in the log: from its first record to the marker, both inclusive."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+    last_stable_offset: int
+    """First offset of the oldest transaction that was open then; without one, the offset behind the
+    marker."""
+
+    @property
+    def index_entry(self) -> AbortedTransaction:
+        """The entry of an aborted transaction in the index of its marker's segment."""
+        assert self.is_aborted
+        return AbortedTransaction(
+            self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset
+        )
 
 
 class ProducerFold:
@@ -30,12 +50,12 @@ class ProducerFold:
 
     @property
     def producers(self) -> Mapping[int, ProducerStateEntry]:
-        """By id. A view: it moves on with the run."""
+        """The producers by id. A view: it moves with the run."""
         return MappingProxyType(self._producers)
 
     @property
     def first_undecided_offset(self) -> int | None:
-        """Where the oldest open transaction began; None without one."""
+        """First offset of the oldest open transaction; None without one."""
         return next(iter(self._ongoing), None)
 
     @property
@@ -44,11 +64,11 @@ class ProducerFold:
         return tuple((producer_id, first_offset) for first_offset, producer_id in self._ongoing.items())
 
     def entry(self, producer_id: int) -> ProducerStateEntry:
-        """What is known of that producer; an unknown one's entry says so."""
+        """The entry of that producer; see `ProducerStateEntry.is_unknown` for an unknown one."""
         return self._producers.get(producer_id) or ProducerStateEntry(producer_id)
 
     def follow(self, batch: ProducerBatch) -> CompletedTransaction | None:
-        """Take notice of the next batch; the transaction that it ends, if any."""
+        """Follow the next batch; return the transaction that it ends, if any."""
         header = batch.header
         if not batch.has_producer or (header.is_control and batch.marker is None):
             return None
@@ -70,16 +90,16 @@ class ProducerFold:
         )
 
     def forget(self, producer_ids: Iterable[int]) -> None:
-        """Know these producers no more, of which none has a transaction open."""
+        """Forget these producers, none of which has an open transaction."""
         for producer_id in producer_ids:
             forgotten = self._producers.pop(producer_id)
             assert forgotten.current_txn_first_offset is None
 
     def snapshot(self, end_offset: int, max_count: int | None = None) -> ProducerSnapshot:
-        """The state behind the run; not above `end_offset`.
+        """The state at the end of the run, as a snapshot at `end_offset`.
 
-        Of more than `max_count` producers those stay that have a transaction open, and the ones that wrote
-        last: the others are forgotten as if they had been idle for too long.
+        Keeps at most `max_count` producers: those with open transactions, and those that wrote last. The
+        others are left out as if they had expired.
         """
         entries = list(self._producers.values())
         if max_count is not None and len(entries) > max_count:
@@ -88,7 +108,7 @@ class ProducerFold:
         return ProducerSnapshot(end_offset, tuple(sorted(entries, key=attrgetter("producer_id"))))
 
     def check(self, end_offset: int) -> None:
-        """Prove that producers and transactions agree, and are of batches below `end_offset`."""
+        """Assert that producers and transactions agree, and belong to batches below `end_offset`."""
         opened = {
             entry.current_txn_first_offset: producer_id
             for producer_id, entry in self._producers.items()

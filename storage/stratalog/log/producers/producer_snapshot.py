@@ -8,15 +8,16 @@ Big-endian::
     entries      46 bytes each, one for each producer:
         producer_id               int64
         epoch                     int16
-        last_sequence             int32  of its last batch; -1 where none is known
-        last_offset               int64  of its last batch; -1 where none is known
+        last_sequence             int32  of its last batch; -1 if none is known
+        last_offset               int64  of its last batch; -1 if none is known
         offset_delta              int32  last minus first offset of that batch
         timestamp                 int64  highest timestamp of its last batch, a marker included
         coordinator_epoch         int32  of its last marker; -1 without one
-        current_txn_first_offset  int64  where its open transaction began; -1 without one
+        current_txn_first_offset  int64  first offset of its open transaction; -1 without one
 
-Of the last five batches of a producer only the newest is kept. The file is named after the offset behind the
-last batch that it knows. It is only a short cut: whoever finds it damaged removes it and begins further back.
+Only the newest of the last five batches of a producer is kept. The file is named after the offset behind the
+last batch that it knows. It is only a short cut: a damaged one is removed, and the replay begins further
+back.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class ProducerSnapshot(NamedTuple):
 
     @staticmethod
     def from_bytes(end_offset: int, data: Buffer) -> ProducerSnapshot:
-        """Raises CorruptRecordError where `data` cannot be the snapshot at that offset."""
+        """Parse the contents of a file. Raises CorruptRecordError if they are no snapshot at that offset."""
         entries_position = _HEADER.size + _COUNT.size
         if len(data) < entries_position:
             raise CorruptRecordError("a producer snapshot is cut short", size=len(data))
@@ -84,12 +85,12 @@ class ProducerSnapshot(NamedTuple):
 
 
 def snapshot_path(directory: str, end_offset: int) -> str:
-    """Where the snapshot at that offset is kept."""
+    """The path of the snapshot at that offset."""
     return segment_path(directory, end_offset, SNAPSHOT_SUFFIX)
 
 
 def parse_snapshot_name(name: str) -> int | None:
-    """The offset of a snapshot file; None where the name is of any other kind."""
+    """The offset of a snapshot file; None for any other name."""
     match = _NAME.fullmatch(name)
     return parse_name_offset(match[1]) if match else None
 
@@ -130,12 +131,12 @@ def _unpack(fields: tuple[int, ...], end_offset: int) -> ProducerStateEntry:
         raise CorruptRecordError("an entry of a producer snapshot is out of range", entry=fields)
     last = BatchMetadata(last_sequence, last_offset, offset_delta, timestamp_ms)
     return ProducerStateEntry(
-        producer_id,
-        epoch,
-        coordinator_epoch,
-        timestamp_ms,
-        None if txn_first_offset == _NONE else txn_first_offset,
-        () if last_offset == _NONE else (last,),
+        producer_id=producer_id,
+        epoch=epoch,
+        coordinator_epoch=coordinator_epoch,
+        last_timestamp_ms=timestamp_ms,
+        current_txn_first_offset=None if txn_first_offset == _NONE else txn_first_offset,
+        batches=() if last_offset == _NONE else (last,),
     )
 
 

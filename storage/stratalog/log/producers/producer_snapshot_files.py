@@ -1,16 +1,16 @@
 """The producer snapshots of one log, as files of its directory.
 
 There is one for the base offset of each segment, taken when it was rolled, and one for the end of a log that
-was closed. A snapshot is true for ever as long as the log below its offset does not change, so:
+was closed. A snapshot stays true as long as the log below its offset does not change, so:
 
-* one above the end of a log that was truncated must be gone, durably, before the log grows again;
-* one that is missing, or comes back after a crash, below the end does no harm.
+* a snapshot above the end of a truncated log must be gone, durably, before the log grows again;
+* a snapshot below the end that is missing, or comes back after a crash, does no harm.
 
-A write is atomic and durable, or, where nobody may wait for the disk, `sync` makes it durable later. A crash
-before that leaves a damaged file, as may a copied directory or a bad disk; the checksum tells.
+A write is atomic and durable, or, if the caller may not wait for the disk, `sync` makes it durable later. A
+crash before that leaves a damaged file, as may a copied directory or a bad disk; the checksum shows it.
 
-Whoever opens a log cannot say whether it will be served before it has followed all of it. It holds changes
-back until then: what it asks is answered as if they were made, and the directory is as it was.
+A start knows only after it has followed the whole log if the log can be served. Until then it holds changes
+back: questions are answered as if the changes were made, and the directory stays as it was.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ProducerSnapshotFiles:
     """Guarded by UnifiedLog: one caller at a time, so that none is written while the log is truncated."""
 
     def __init__(self, filesystem: FileSystem, directory: str, names: Sequence[str] | None = None) -> None:
-        """Finds the files in the directory. `names` are those that it lists, if the caller has just read
-        them. Raises OSError."""
+        """Find the existing files. `names`: the names in the directory, if the caller has just listed them.
+        Raises OSError."""
         self._filesystem = filesystem
         self._directory = directory
         if names is None:
@@ -45,7 +45,8 @@ class ProducerSnapshotFiles:
         self._offsets = sorted(offset for offset in map(parse_snapshot_name, names) if offset is not None)
         self._unfinished = [name for name in names if _is_unfinished(name)]
         self._unsynced: list[int] = []
-        # What is held back, by offset: a snapshot to write, None for a file to remove. None: nothing is held.
+        # Changes that are held back, by offset: a snapshot to write, or None for a file to remove. None:
+        # changes are made at once.
         self._held: dict[int, ProducerSnapshot | None] | None = None
 
     def hold(self) -> None:
@@ -54,8 +55,8 @@ class ProducerSnapshotFiles:
         self._held = {}
 
     def release(self) -> None:
-        """Make the changes that were held back: removals durably, the snapshots to `sync` later. Raises
-        OSError."""
+        """Make the changes that were held back: removals durably; `sync` makes the snapshots durable later.
+        Raises OSError."""
         assert self._held is not None
         held, self._held = self._held, None
         removed = [offset for offset, snapshot in held.items() if snapshot is None]
@@ -69,7 +70,7 @@ class ProducerSnapshotFiles:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """At which there is a snapshot, ascending."""
+        """The offsets with a snapshot, ascending."""
         return tuple(self._offsets)
 
     @property
@@ -77,7 +78,7 @@ class ProducerSnapshotFiles:
         return self._offsets[-1] if self._offsets else None
 
     def write(self, snapshot: ProducerSnapshot, *, durable: bool = True) -> None:
-        """Durable when it returns, or after `sync` of what `take_unsynced` names. Raises OSError."""
+        """Write a snapshot. Durable when it returns, or else after `sync`. Raises OSError."""
         path, data = snapshot_path(self._directory, snapshot.end_offset), snapshot.to_bytes()
         if self._held is not None:
             assert not durable, "what is held back is on no disk"
@@ -91,19 +92,19 @@ class ProducerSnapshotFiles:
             insort(self._offsets, snapshot.end_offset)
 
     def take_unsynced(self) -> tuple[int, ...]:
-        """Whose contents are not durable yet; they count as synced from now on, so a failure is final,
-        unless they are `put_back`."""
+        """The offsets of snapshots that are not durable yet. They count as synced from now on, unless they
+        are `put_back`."""
         unsynced = tuple(self._unsynced)
         self._unsynced.clear()
         return unsynced
 
     def put_back(self, offsets: Sequence[int]) -> None:
-        """They were not synced: they still have to be, as far as they are still there."""
+        """Note that these were not synced. Snapshots that were removed meanwhile need no sync."""
         self._unsynced[:0] = [offset for offset in offsets if offset in self._offsets]
 
     def sync(self, offsets: Sequence[int]) -> None:
-        """Make the contents durable, not the names. Needs no lock, but none may be removed meanwhile. Raises
-        OSError."""
+        """Make the contents durable, not the names. Needs no lock, but none of them may be removed meanwhile.
+        Raises OSError."""
         for offset in offsets:
             file = self._filesystem.open_append(snapshot_path(self._directory, offset))
             try:
@@ -112,7 +113,7 @@ class ProducerSnapshotFiles:
                 file.close()
 
     def newest_at_or_below(self, offset: int) -> ProducerSnapshot | None:
-        """The newest one that can be read; the damaged ones that are found on the way are removed.
+        """The newest snapshot at or below `offset` that can be read. Removes damaged ones on the way.
 
         Raises OSError.
         """
@@ -129,9 +130,8 @@ class ProducerSnapshotFiles:
         return None
 
     def remove_outside(self, start_offset: int, end_offset: int) -> None:
-        """Remove those that are not in [start_offset, end_offset]; durable when it returns, or `release`.
-
-        Raises OSError.
+        """Remove the snapshots outside of [start_offset, end_offset]; durable when it returns, or with
+        `release`. Raises OSError.
         """
         removed = self._remove(
             [offset for offset in self._offsets if not start_offset <= offset <= end_offset]
@@ -140,22 +140,22 @@ class ProducerSnapshotFiles:
             self._filesystem.sync_directory(self._directory)
 
     def relocate(self, directory: str) -> None:
-        """The files are there now, durable; one that could not be read may be missing."""
+        """Use the durable files in that directory. Those that could not be read may be missing."""
         assert self._held is None
         self._directory = directory
         self._unsynced.clear()
 
     def remove_at(self, offset: int) -> None:
-        """Remove that of a segment that is dropped, if there is one. Raises OSError."""
+        """Remove the snapshot at `offset`, if there is one. Raises OSError."""
         self._remove([offset] if offset in self._offsets else [])
 
     def remove_before(self, offset: int) -> None:
-        """Remove all below `offset`. Raises OSError."""
+        """Remove all snapshots below `offset`. Raises OSError."""
         self._remove(self._offsets[: bisect_right(self._offsets, offset - 1)])
 
     def remove_stray(self, segment_base_offsets: Collection[int]) -> None:
-        """Remove those that belong to no segment, except one above all of them: that of a log that was
-        closed. Raises OSError.
+        """Remove the snapshots that belong to no segment, except the one at the end of a closed log. Raises
+        OSError.
         """
         strays = [offset for offset in self._offsets if offset not in segment_base_offsets]
         if strays and strays[-1] > max(segment_base_offsets, default=-1):
@@ -163,8 +163,8 @@ class ProducerSnapshotFiles:
         self._remove(strays)
 
     def remove_unfinished(self) -> None:
-        """Remove what was left of writes and removals that a crash had cut off when this was made; before
-        anything is written. Raises OSError."""
+        """Remove the files of writes and removals that a crash has cut off. Called before the first write.
+        Raises OSError."""
         while self._unfinished:
             self._filesystem.unlink(f"{self._directory}/{self._unfinished[-1]}")
             self._unfinished.pop()
@@ -186,7 +186,7 @@ class ProducerSnapshotFiles:
 
 
 def _is_unfinished(name: str) -> bool:
-    """A write or a removal of a snapshot was cut off: Kafka renames a snapshot before it removes it."""
+    """Whether a crash has cut off a write or a removal: Kafka renames a snapshot before it removes it."""
     if not name.endswith(_UNFINISHED_SUFFIXES):
         return False
     return parse_snapshot_name(name.rpartition(".")[0]) is not None

@@ -1,10 +1,10 @@
-"""What the log remembers of one producer.
+"""The state of one producer.
 
-A producer numbers its records: each of its batches begins with the sequence number behind the last one's, and
-0 follows 2^31 - 1. The log remembers which offsets its last five batches got (a client sends no more ahead),
-so a batch that comes again gets the same answer and is not stored twice.
+A producer numbers its records: each of its batches begins with the sequence number behind the last one, and 0
+follows 2^31 - 1. The log remembers the offsets of its last five batches (a client sends no more ahead), so a
+batch that comes again gets the same answer and is not stored twice.
 
-The epoch grows each time somebody takes over the producer's id, and is what keeps the former one out. The
+The epoch grows each time another process takes over the producer's id, and keeps the former one out. The
 sequence begins at 0 with every epoch, so batches of another epoch are forgotten.
 """
 
@@ -32,7 +32,7 @@ class BatchMetadata(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """Only where the batch has sequence numbers."""
+        """Valid only if the batch has sequence numbers."""
         return add_to_sequence(self.last_sequence, -self.offset_delta)
 
     @property
@@ -41,28 +41,28 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerStateEntry(NamedTuple):
-    """A producer after some batch of its. Immutable: the next batch makes another one."""
+    """A producer after one of its batches. Immutable: the next batch makes another entry."""
 
     producer_id: int
     epoch: int = NO_PRODUCER_EPOCH
-    """-1 for a producer that nothing is known of."""
+    """-1 for an unknown producer."""
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
-    """Of the transaction coordinator that wrote its last marker."""
+    """The epoch of the transaction coordinator that wrote its last marker."""
     last_timestamp_ms: int = NO_TIMESTAMP
     """Highest timestamp of its last batch, markers included."""
     current_txn_first_offset: int | None = None
-    """Where its open transaction began."""
+    """First offset of its open transaction."""
     batches: tuple[BatchMetadata, ...] = ()
-    """The last ones of this epoch, oldest first."""
+    """The last batches of this epoch, oldest first."""
 
     @property
     def is_unknown(self) -> bool:
-        """Nothing of this producer is in the log any more, or yet."""
+        """The log has no record of this producer any more, or none yet."""
         return self.epoch == NO_PRODUCER_EPOCH
 
     @property
     def last_sequence(self) -> int:
-        """-1 where no batch of the epoch is known, so that 0 comes next."""
+        """The last sequence; -1 if no batch of the epoch is known, so that 0 comes next."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
@@ -70,7 +70,7 @@ class ProducerStateEntry(NamedTuple):
         return add_to_sequence(self.last_sequence, 1) if self.batches else 0
 
     def duplicate_of(self, batch: ProducerBatch) -> BatchMetadata | None:
-        """The batch of these very sequence numbers that was stored already."""
+        """The stored batch with exactly these sequence numbers, if there is one."""
         header = batch.header
         if header.producer_epoch != self.epoch or header.base_sequence == NO_SEQUENCE:
             return None
@@ -80,7 +80,7 @@ class ProducerStateEntry(NamedTuple):
         )
 
     def after(self, batch: ProducerBatch) -> ProducerStateEntry:
-        """The producer once `batch`, which is its own, is in the log."""
+        """The producer after `batch`, which is its own."""
         header = batch.header
         assert header.producer_id == self.producer_id
         kept = self.batches if header.producer_epoch == self.epoch else ()
@@ -88,12 +88,12 @@ class ProducerStateEntry(NamedTuple):
             if batch.marker is None:
                 return self
             return ProducerStateEntry(
-                self.producer_id,
-                header.producer_epoch,
-                batch.marker.coordinator_epoch,
-                header.max_timestamp,
-                None,
-                kept,
+                producer_id=self.producer_id,
+                epoch=header.producer_epoch,
+                coordinator_epoch=batch.marker.coordinator_epoch,
+                last_timestamp_ms=header.max_timestamp,
+                current_txn_first_offset=None,
+                batches=kept,
             )
         newest = BatchMetadata(
             batch.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp
@@ -102,10 +102,10 @@ class ProducerStateEntry(NamedTuple):
         if first_offset is None and header.is_transactional:
             first_offset = header.base_offset
         return ProducerStateEntry(
-            self.producer_id,
-            header.producer_epoch,
-            self.coordinator_epoch,
-            header.max_timestamp,
-            first_offset,
-            (*kept[-(RETAINED_BATCH_COUNT - 1) :], newest),
+            producer_id=self.producer_id,
+            epoch=header.producer_epoch,
+            coordinator_epoch=self.coordinator_epoch,
+            last_timestamp_ms=header.max_timestamp,
+            current_txn_first_offset=first_offset,
+            batches=(*kept[-(RETAINED_BATCH_COUNT - 1) :], newest),
         )

@@ -1,20 +1,20 @@
-"""Who writes to a partition, and which of its transactions are open.
+"""The producers of a partition, and its open transactions.
 
-For each producer the last five batches (see `producer_state_entry`); for the log the transactions, by the
-offset at which they began::
+For each producer the last five batches (see `producer_state_entry`); for the log the transactions, by their
+first offset::
 
     ongoing       no marker yet
     unreplicated  ended, but the marker is not below the high watermark: it may still be lost
 
-The first unstable offset is where the oldest of both began. Readers of committed records stop there: below it
-every transaction is decided for good.
+The first unstable offset is the first offset of the oldest of both. Readers of committed records stop there:
+every transaction below has ended for good.
 
 State follows the log: `append` moves it by one batch, by the same rule for a leader, a follower and a
-recovery, so the state at an offset depends on the log below it only (and on what has expired). A snapshot
-keeps less: of a producer's batches only the newest, and no unreplicated transactions. The latter are found
-again where a reload knows the high watermark, because it then begins below it.
+recovery. So the state at an offset depends only on the log below it, and on expired producers. A snapshot has
+only the newest batch of each producer, and no unreplicated transactions. A reload that knows the high
+watermark begins below it, and so finds the latter again.
 
-Crash: nothing here is durable but the snapshots. Opening a log loads one and replays what lies behind it.
+Crash: only the snapshots are durable. Opening a log loads one and replays the batches behind it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from stratalog.log.producers.completed_transaction import CompletedTransaction
 from stratalog.log.producers.producer_batch import ProducerBatch
-from stratalog.log.producers.producer_fold import ProducerFold
+from stratalog.log.producers.producer_fold import CompletedTransaction, ProducerFold
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
@@ -34,13 +33,13 @@ class ProducerStateManager:
     """Guarded by UnifiedLog.lock; `first_unstable_offset` may be asked beside a change."""
 
     def __init__(self, snapshot_files: ProducerSnapshotFiles, *, producer_id_expiration_ms: int) -> None:
-        """Empty, at offset 0: `truncate_and_reload` follows. `producer_id_expiration_ms`: after how long a
-        producer that is idle is forgotten."""
+        """Empty, at offset 0: `truncate_and_reload` follows. `producer_id_expiration_ms`: a producer that is
+        idle for so long is forgotten."""
         self.snapshot_files = snapshot_files
         self.expiration_ms = producer_id_expiration_ms
         self._fold = ProducerFold(ProducerSnapshot(0, ()))
-        # (first offset, marker's offset) as a heap. What the high watermark has passed leaves when it is on
-        # top.
+        # (first offset, marker's offset) as a heap. An entry that the high watermark has passed leaves when
+        # it is on top.
         self._unreplicated: list[tuple[int, int]] = []
         self._high_watermark = 0
         self._map_end_offset = 0
@@ -49,7 +48,7 @@ class ProducerStateManager:
 
     @property
     def producers(self) -> Mapping[int, ProducerStateEntry]:
-        """By id. A view: it moves on with the state."""
+        """The producers by id. A view: it moves with the state."""
         return self._fold.producers
 
     @property
@@ -59,12 +58,12 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction began that is open or may still be lost; None without one."""
+        """First offset of the oldest transaction that is open or may still be lost; None without one."""
         return self._first_unstable_offset
 
     @property
     def first_undecided_offset(self) -> int | None:
-        """Where the oldest open transaction began; None without one."""
+        """First offset of the oldest open transaction; None without one."""
         return self._fold.first_undecided_offset
 
     @property
@@ -73,13 +72,13 @@ class ProducerStateManager:
         return self._fold.open_transactions
 
     def entry(self, producer_id: int) -> ProducerStateEntry:
-        """What is known of that producer; an unknown one's entry says so."""
+        """The entry of that producer; see `ProducerStateEntry.is_unknown` for an unknown one."""
         return self._fold.entry(producer_id)
 
     def append(self, batch: ProducerBatch) -> CompletedTransaction | None:
-        """Take notice of the next batch of the log, whoever wrote it; the transaction that it ends, if any.
+        """Follow the next batch of the log; return the transaction that it ends, if any.
 
-        Nothing is refused: what is in the log has happened. A leader asks `ProducerAppend` first.
+        Refuses no batch: the batches of a log are facts. A leader asks `ProducerAppend` first.
         """
         assert batch.header.next_offset > self._map_end_offset
         self._map_end_offset = batch.header.next_offset
@@ -90,17 +89,17 @@ class ProducerStateManager:
         return completed
 
     def update_map_end_offset(self, offset: int) -> None:
-        """The log below `offset` has been looked at: behind the last batch there was none with a producer."""
+        """Note that no batch between the last one and `offset` has a producer."""
         assert offset >= self._map_end_offset
         self._map_end_offset = offset
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Markers below `high_watermark` cannot be lost any more."""
+        """Note that markers below `high_watermark` cannot be lost any more."""
         self._high_watermark = max(self._high_watermark, high_watermark)
         self._note_first_unstable_offset()
 
     def on_log_start_offset_incremented(self, log_start_offset: int) -> None:
-        """What lies below `log_start_offset` was deleted; producers are remembered all the same."""
+        """Note that the records below `log_start_offset` are deleted. Their producers stay known."""
         self.on_high_watermark_updated(log_start_offset)
         self._map_end_offset = max(self._map_end_offset, log_start_offset)
 
@@ -116,7 +115,7 @@ class ProducerStateManager:
     def remove_expired_producers(self, now_ms: int) -> None:
         """Forget the producers that have been idle for too long, by the timestamp of their last batch.
 
-        One that has an open transaction stays.
+        A producer with an open transaction stays.
         """
         entries = self._fold.producers.values()
         self._fold.forget([entry.producer_id for entry in entries if self._is_expired(entry, now_ms)])
@@ -131,7 +130,7 @@ class ProducerStateManager:
         return self._fold.snapshot(self._map_end_offset)
 
     def take_snapshot(self, *, durable: bool = True) -> None:
-        """Keep the state in a file, unless there is one of this offset; see `ProducerSnapshotFiles.write`.
+        """Write the state to a file, unless there is one for this offset; see `ProducerSnapshotFiles.write`.
 
         Raises OSError.
         """
@@ -147,12 +146,12 @@ class ProducerStateManager:
         *,
         high_watermark: int | None = None,
     ) -> None:
-        """The local segments now hold [local_start_offset, log_end_offset); snapshots outside are removed,
-        durably.
+        """Cut the state to the local segments, [local_start_offset, log_end_offset). Removes snapshots
+        outside, durably.
 
-        Where that changes the state, the newest snapshot is loaded that is not above `high_watermark` (None:
-        not above the end), without the producers that have expired, and the caller replays the log from
-        `map_end_offset` on. Without a snapshot that is all of the local segments. Raises OSError.
+        If that changes the state, this loads the newest snapshot at or below `high_watermark` (None: at or
+        below the end), without expired producers, and the caller replays the log from `map_end_offset` on.
+        Without a snapshot the caller replays all local segments. Raises OSError.
         """
         self.snapshot_files.remove_outside(local_start_offset, log_end_offset)
         if self._map_end_offset == log_end_offset:
@@ -165,8 +164,8 @@ class ProducerStateManager:
         self._last_snapshot_offset = max(self.snapshot_files.latest or 0, local_start_offset)
 
     def restore(self, snapshot: ProducerSnapshot, now_ms: int) -> None:
-        """The log is empty and begins where `snapshot`, which is kept in a file, was taken; durable when it
-        returns. Raises OSError."""
+        """Take over the state below an empty log, which begins at the snapshot. Writes the snapshot; durable
+        when it returns. Raises OSError."""
         self.snapshot_files.write(snapshot)
         self._load(snapshot.end_offset, snapshot.end_offset, now_ms)
         self._last_snapshot_offset = snapshot.end_offset
@@ -178,7 +177,7 @@ class ProducerStateManager:
         self._reset(ProducerSnapshot(local_start_offset if loaded is None else loaded.end_offset, known))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Forget everything; the log begins anew at `offset`. The snapshots are gone, durably. Raises
+        """Forget everything; the log begins anew at `offset`. Removes all snapshots, durably. Raises
         OSError."""
         self.snapshot_files.remove_outside(-1, -1)
         self._reset(ProducerSnapshot(offset, ()))
@@ -192,7 +191,7 @@ class ProducerStateManager:
         self._note_first_unstable_offset()
 
     def check(self) -> None:
-        """Prove that producers, transactions and offsets agree."""
+        """Assert that producers, transactions and offsets agree."""
         self._fold.check(self._map_end_offset)
         assert all(first < marker < self._map_end_offset for first, marker in self._unreplicated)
         unreplicated = [first for first, marker in self._unreplicated if marker >= self._high_watermark]

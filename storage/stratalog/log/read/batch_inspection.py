@@ -1,15 +1,15 @@
 """A walk over a log file for people who want to see what is wrong with it.
 
-It trusts nothing, as `valid_rows` of `stratalog.segment.batch_walk` does, but goes on behind what it finds:
+It checks everything, as `valid_rows` of `stratalog.segment.batch_walk` does, but goes on behind damage:
 
-* a batch whose header can be read and whose bytes are all there is yielded, with what is wrong about it: its
-  checksum, or a base offset or leader epoch (neither of which the checksum covers) that does not follow from
-  the batch before it;
-* where no batch can begin, the walk has lost its way, because only a header tells where the next one is. It
-  says so, and goes on at the first of the positions that the caller knows (from an offset index, say) where a
-  batch lies whose checksum is right. Without one, the rest is not reached.
+* it yields each complete batch with a readable header, together with its problems: a wrong checksum, or a
+base
+  offset or leader epoch (neither of which the checksum covers) that does not follow from the batch before it;
+* where no batch can begin, the walk has lost its way, because only a header leads to the next one. It yields
+  the gap, and goes on at the first position that the caller knows (from an offset index, say) with a batch
+  whose checksum is right. Without such a position, it does not reach the rest.
 
-At most a chunk of the file is in memory, however large a batch is or says it is.
+At most a chunk of the file is in memory, whatever the size of a batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class InspectedBatch(NamedTuple):
-    """A batch that is there from its first byte to its last, and what is wrong with it."""
+    """A complete batch, and its problems."""
 
     position: int
     header: BatchHeader
@@ -41,17 +41,16 @@ class InspectedBatch(NamedTuple):
 
 
 class UnreachedBytes(NamedTuple):
-    """Bytes from `position` to `end_position` that the walk could not make batches of."""
+    """Bytes from `position` to `end_position` in which the walk found no batches."""
 
     position: int
     end_position: int
     reason: str
     zeros_from_offset: int | None = None
-    """They are zeros up to the file's end, and this is the offset behind the last batch; None where they are
-    anything else."""
+    """The offset behind the last batch, if the bytes are zeros up to the file's end; else None."""
 
 
-_ZEROS = "zeros up to the end of the file, where nobody has written, or a crash has taken what was written"
+_ZEROS = "zeros up to the end of the file: reserved space, or data that a crash has taken"
 
 
 def inspect_batches(
@@ -62,10 +61,10 @@ def inspect_batches(
     from_offset: int = 0,
     resume_positions: Callable[[], Iterable[int]] = lambda: (),
 ) -> Iterator[InspectedBatch | UnreachedBytes]:
-    """The batches that hold offsets from `from_offset` on, of a segment that begins at `first_offset`.
+    """The batches with offsets from `from_offset` on, of a segment that begins at `first_offset`.
 
-    Of those below, only the headers are looked at. `resume_positions`: where batches may begin, ascending.
-    Raises OSError.
+    Reads only the headers of the batches below. `resume_positions`: positions at which batches may begin,
+    ascending. Raises OSError.
     """
     inspection = _Inspection(file, end_position, first_offset)
     position = 0
@@ -92,9 +91,9 @@ def inspect_batches(
 
 
 def inspect_records(batch: bytes, header: BatchHeader, max_bytes: int) -> Iterator[Record]:
-    """The records of a batch whose checksum is right, one by one: those before what is wrong come out.
+    """The records of a batch whose checksum is right, one by one, up to the first damage.
 
-    Raises CorruptRecordError, at the end for what only all of them show.
+    Raises CorruptRecordError there, or at the end for a problem that only all records show.
     """
     data = bytes(records_payload(batch, 0, header, max_bytes=max_bytes))
     append_time_ms = header.append_time_ms
@@ -117,7 +116,7 @@ def _part(data: bytes, position: int, size: int) -> bytes | None:
 
 
 class _Inspection:
-    """A chunk of the file, and what the last batch says about the next. Not thread-safe: one walk's."""
+    """The state of one walk: a chunk of the file, and the last batch. Not thread-safe."""
 
     def __init__(self, file: AppendFile, end_position: int, first_offset: int) -> None:
         self._file = file
@@ -128,7 +127,7 @@ class _Inspection:
         self._chunk_position = 0
 
     def header_at(self, position: int) -> BatchHeader:
-        """Of the batch at `position`, which is all there. Raises CorruptRecordError."""
+        """The header of the complete batch at `position`. Raises CorruptRecordError."""
         header = parse_header(self._bytes_at(position, HEADER_SIZE))
         missing_bytes = position + header.size_in_bytes - self._end_position
         if missing_bytes > 0:
@@ -141,7 +140,7 @@ class _Inspection:
         return header
 
     def problems_of(self, header: BatchHeader) -> list[str]:
-        """What is wrong beside the batch before it, which it replaces."""
+        """The contradictions between the batch and the one before it. The batch becomes the last one."""
         last, self._last = self._last, header
         problems: list[str] = []
         if last is None and header.base_offset < self._first_offset:
@@ -162,8 +161,8 @@ class _Inspection:
         return crc == header.crc
 
     def first_sound(self, start_position: int, positions: Iterable[int]) -> int:
-        """The first of `positions`, from the start on, with a batch whose checksum is right; the file's end
-        without one."""
+        """The first of `positions` from the start on with a batch whose checksum is right, else the file's
+        end."""
         for position in positions:
             try:
                 if position >= start_position and self.crc_matches(position, self.header_at(position)):
@@ -174,18 +173,18 @@ class _Inspection:
 
     @property
     def next_offset(self) -> int:
-        """Behind the last batch."""
+        """The offset behind the last batch."""
         return self._first_offset if self._last is None else self._last.next_offset
 
     def is_zero_from(self, position: int) -> bool:
-        """Nothing but zeros is there, up to the end: a thing of their own."""
+        """Whether the rest of the file is zeros."""
         return not any(
             bytes(self._bytes_at(piece, min(_CHUNK_BYTES, self._end_position - piece))).strip(b"\0")
             for piece in range(position, self._end_position, _CHUNK_BYTES)
         )
 
     def _bytes_at(self, position: int, size: int) -> memoryview:
-        """Fewer where the file ends, as when somebody has cut it since."""
+        """The bytes at `position`; fewer if the file ends before, for example after a truncation."""
         start = position - self._chunk_position
         if start < 0 or start + size > len(self._chunk):
             self._chunk = self._file.read_at(position, _CHUNK_BYTES)

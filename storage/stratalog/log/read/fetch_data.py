@@ -1,4 +1,4 @@
-"""What a read found."""
+"""The result of a read."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 
 class FetchData(NamedTuple):
-    """Whole batches, and where to go on.
+    """Whole batches, and the offset of the next read.
 
-    The first batch may begin below the offset that was asked for. `next_offset` is the offset behind the last
-    batch; it may be larger than what was asked for where there is no batch, and is equal to it at the end.
+    The first batch may begin below the requested offset. `next_offset` is the offset behind the last batch.
+    Without batches it is the requested offset at the end of the log, and larger if compaction left a hole.
     """
 
     batches: bytes
     next_offset: int
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
-    """Those with records among the batches, in the order of their markers, for `TXN_COMMITTED` only: a
-    producer's transactional records from `first_offset` to its next marker are to be left out."""
+    """The aborted transactions with records in the batches, in the order of their markers; only for
+    `TXN_COMMITTED`. The reader leaves out the producer's transactional records from `first_offset` to its
+    next marker."""

@@ -1,4 +1,4 @@
-"""How far a reader may see."""
+"""The isolation of a read, which decides on its end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import enum
 
 
 class Isolation(enum.Enum):
-    """Where a read ends."""
+    """The end of a read."""
 
     LOG_END = "log_end"
-    """At the log's end: for whoever copies the log."""
+    """The log's end, for copies of the log."""
     HIGH_WATERMARK = "high_watermark"
-    """At what has reached the topic's durability, decided or not: Kafka's `read_uncommitted`."""
+    """The end of the records that have reached the topic's durability: Kafka's `read_uncommitted`."""
     TXN_COMMITTED = "txn_committed"
-    """At the last stable offset, and it is told which transactions were aborted: Kafka's
-    `read_committed`."""
+    """The last stable offset. The read also returns the aborted transactions: Kafka's `read_committed`."""

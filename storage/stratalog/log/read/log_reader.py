@@ -1,8 +1,8 @@
-"""Reading a log beside whatever changes it.
+"""Reads a log while other threads change it.
 
-No method takes a lock, unless a file is missing. Each takes the segments once, as the snapshot that they are,
-and answers from these; a segment that is dropped meanwhile makes it look at the log again. What an index file
-says is compared with the data, and made again where it is wrong, so a damaged index is no damage.
+No method takes a lock, unless a file is missing. Each takes the list of segments once, which is a snapshot,
+and answers from it; if a segment is dropped meanwhile, it repeats the read. Entries of index files are
+compared with the data, and a wrong index is made again, so a damaged index does no harm.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class LogReader:
         *,
         min_one_message: bool = True,
     ) -> FetchData:
-        """Whole batches from the first one that ends at or above `offset`, up to where `isolation` ends.
+        """Read whole batches from the first one that ends at or above `offset`, up to the end for
+        `isolation`.
 
-        At most `max_bytes`, except for a first batch that is larger, if `min_one_message`. Checksums are
-        compared. Raises OffsetOutOfRangeError below `local_log_start_offset` or above `log_end_offset`,
+        Reads at most `max_bytes`; with `min_one_message` also a larger first batch. Compares checksums.
+        Raises OffsetOutOfRangeError below `local_log_start_offset` or above `log_end_offset`,
         CorruptRecordError, DataDirectoryError.
         """
 
         def read_once() -> FetchData:
-            # The end first: a list that is taken later has the markers of all transactions below it.
+            # The end comes first: a later list of segments has the markers of all transactions below it.
             limit = self._offsets.end_offset(isolation)
-            # Everything is judged by one list of segments: a newer one may have lost or gained what lies
-            # between.
+            # The whole read uses one list of segments: a newer one may have lost or gained some.
             segments = self._local.segments
             log_end_offset = segments[-1].end_offset
             if (
@@ -71,8 +71,8 @@ class LogReader:
         return self._availability.reading(read_once)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions with records in [start_offset, end_offset) whose markers are on this disk,
-        in the order of these; the records may be in the object store only.
+        """The aborted transactions with records in [start_offset, end_offset) and markers on this disk, in
+        the order of the markers. The records may be in the object store only.
 
         Raises CorruptRecordError, DataDirectoryError.
         """
@@ -113,17 +113,17 @@ class LogReader:
         )
 
     def end_without(self, offset: int) -> int:
-        """Where the log would end without the batches that end at or above `offset`: there, or where the one
-        of them begins that reaches over it. Raises as `header_at` does."""
+        """The log's end without the batches that end at or above `offset`: that offset, or the base offset of
+        a batch that contains it. Raises as `header_at` does."""
         header = self.header_at(offset)
         return offset if header is None else min(offset, header.base_offset)
 
     def header_at(self, offset: int) -> BatchHeader | None:
-        """The header of the first batch that ends at or above `offset`; None where no batch does.
+        """The header of the first batch that ends at or above `offset`, or None.
 
-        Its checksum, which covers neither offsets nor epoch, is not compared: a batch whose records were
-        damaged is still known by its header. Raises OffsetOutOfRangeError outside of the local log,
-        CorruptRecordError where no header can be read, DataDirectoryError.
+        Does not compare the checksum, which covers neither offsets nor epoch: the header of a batch with
+        damaged records is still valid. Raises OffsetOutOfRangeError outside of the local log,
+        CorruptRecordError if a header cannot be read, DataDirectoryError.
         """
 
         def find() -> BatchHeader | None:
@@ -139,8 +139,8 @@ class LogReader:
         return self._availability.reading(find)
 
     def segments(self, proven_end_offset: int = 0) -> tuple[SegmentInfo, ...]:
-        """The local segments, oldest first; of those that begin below `proven_end_offset` checksums tell how
-        old they are. Raises DataDirectoryError."""
+        """The local segments, oldest first. For those that begin below `proven_end_offset`, checksums prove
+        the highest timestamp. Raises DataDirectoryError."""
         return self._availability.reading(
             lambda: tuple(
                 describe_segment(segment, is_proven=segment.base_offset < proven_end_offset)
@@ -149,11 +149,11 @@ class LogReader:
         )
 
     def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
-        """What may be copied to the object store at or above `from_offset`: sealed, fsynced, below the last
-        stable offset.
+        """The segments to copy to the object store, at or above `from_offset`: sealed, fsynced, and below the
+        last stable offset.
 
-        They tile, beginning at `from_offset` or at the log's start, whichever is higher. Raises
-        CorruptRecordError, DataDirectoryError.
+        They tile, from `from_offset` or the log's start on, whichever is higher. Raises CorruptRecordError,
+        DataDirectoryError.
         """
 
         return self._availability.reading(
@@ -165,9 +165,9 @@ class LogReader:
         )
 
     def read_segment(self, source: SegmentSource, position: int, size: int) -> bytes:
-        """Bytes [position, position + size) of the candidate's segment file, no more than the candidate has.
+        """Bytes [position, position + size) of the segment file, up to the end of the source.
 
-        Raises OffsetOutOfRangeError where the segment has been dropped, DataDirectoryError.
+        Raises OffsetOutOfRangeError if the segment has been dropped, DataDirectoryError.
         """
         end_position = source.first_position + source.size_bytes
         assert source.first_position <= position <= end_position

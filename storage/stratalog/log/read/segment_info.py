@@ -1,4 +1,4 @@
-"""A segment as others see it: for descriptions, and as a source of bytes for the object store."""
+"""Descriptions of a segment: for listings, and as a source of bytes for the object store."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stratalog.segment.log_segment import LogSegment
 
 
 class SegmentInfo(NamedTuple):
-    """A local segment. Offsets in [base_offset, end_offset); `max_timestamp_ms` is -1 where it has none, or
-    where nobody knows because of `damage`."""
+    """A local segment with offsets in [base_offset, end_offset). `max_timestamp_ms` is -1 if no record has a
+    time, or if `damage` hides it."""
 
     base_offset: int
     end_offset: int
@@ -38,7 +38,8 @@ class SegmentSource(NamedTuple):
 
 
 def describe_segment(segment: LogSegment, *, is_proven: bool) -> SegmentInfo:
-    """`is_proven`: its highest timestamp is that of batches whose checksums are true. Raises OSError."""
+    """Describe a segment. `is_proven`: compare the checksum of the batch with its highest timestamp. Raises
+    OSError."""
     max_timestamp_ms, damage = NO_TIMESTAMP, None
     try:
         if is_proven:
@@ -47,20 +48,19 @@ def describe_segment(segment: LogSegment, *, is_proven: bool) -> SegmentInfo:
     except CorruptRecordError as found:
         damage = found
     return SegmentInfo(
-        segment.base_offset,
-        segment.end_offset,
-        segment.size_bytes,
-        max_timestamp_ms,
-        segment.is_active,
-        damage,
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        max_timestamp_ms=max_timestamp_ms,
+        is_active=segment.is_active,
+        damage=damage,
     )
 
 
 def upload_sources(
     sealed: Sequence[LogSegment], first_offset: int, end_offset: int
 ) -> tuple[SegmentSource, ...]:
-    """What the sealed segments hold of [first_offset, end_offset), as whole segments except for the
-    beginning.
+    """The runs of the sealed segments in [first_offset, end_offset): whole segments, except for the first.
 
     Raises CorruptRecordError, OSError.
     """
@@ -75,7 +75,7 @@ def _source(segment: LogSegment, first_offset: int) -> SegmentSource:
     position = 0
     if first_offset > segment.base_offset:
         found = segment.position_of(first_offset)
-        # Only a hole at the segment's end leaves nothing at or above the offset: then the run is empty.
+        # If only a hole at the segment's end follows, the run is empty.
         position = segment.size_bytes if found is None else found
     return SegmentSource(
         base_offset=max(segment.base_offset, first_offset),

@@ -1,18 +1,18 @@
-"""Finding records by time in the segments of a log.
+"""Finds records by time in the segments of a log.
 
-The time index narrows a search down to a few batches, a batch's header tells whether it holds a record that
-is new enough, and only the records of that batch are decoded. Records are not ordered by time: "the first at
-or behind T" is the first in offset order, however old its neighbours are. As in Kafka, a marker of a
+The time index narrows a search down to a few batches. The header of a batch shows if it has a record that is
+new enough, and only the records of that batch are decoded. Records are not ordered by time: "the first at or
+behind T" is the first in offset order, however old its neighbours are. As in Kafka, the marker of a
 transaction is a record like any other.
 
-A segment is passed over where its time index and the headers agree that it is too old; within one, no batch
-is passed over but by a header whose checksum was compared, and what is found was read as a fetch reads it:
-its offset, which the checksum leaves out, is held against what lies behind.
+The search skips a segment only if its time index and the headers agree that it is too old. Within a segment
+it skips a batch only by a header whose checksum was compared. It reads records as a fetch does, so their
+offsets, which the checksum leaves out, are compared with the batches behind.
 
-So the newest record costs a look into one segment, the one whose claim is the highest. Where nothing in the
-range bears that out, the next one is tried; but a claim that a damaged batch has part in is neither believed
-nor passed over, and the answer is refused. A segment that claims too little would be missed. No single damage
-does that: it takes one in the time index, and another one, in a header, that agrees with it.
+So the newest record costs a look into one segment, the one with the highest claim. If no record in the range
+has that time, the next segment is tried. If a damaged batch has part in a claim, the answer is refused. A
+segment that claims too little would be missed, but no single damage does that: it takes one in the time
+index, and another one in a header that agrees with it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def first_at_or_after(
 ) -> TimestampOffset | None:
     """The first record in [start_offset, end_offset) with that timestamp or a later one.
 
-    Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
+    Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped meanwhile).
     """
-    # What lies below the start, and was not dropped yet, is not asked for its times.
+    # Segments below the start that were not dropped yet are not asked for their times.
     is_all_live = start_offset < segments[0].end_offset
     for segment in segments.since_time(timestamp_ms) if is_all_live else segments:
         if segment.end_offset <= start_offset or segment.max_timestamp().timestamp_ms < timestamp_ms:
@@ -54,8 +54,7 @@ def first_at_or_after(
 
 
 def newest(segments: LogSegments, start_offset: int, end_offset: int) -> TimestampOffset | None:
-    """The first of the records in [start_offset, end_offset) that have the highest timestamp; None where none
-    has one.
+    """The first record in [start_offset, end_offset) with the highest timestamp; None if none has one.
 
     Raises as `first_at_or_after` does.
     """
@@ -74,12 +73,11 @@ def newest(segments: LogSegments, start_offset: int, end_offset: int) -> Timesta
         if found.timestamp_ms >= highest_ms:
             best = found
         else:
-            # The batch with this timestamp lies outside of the range, in part or in whole, or a clean took
-            # the record that had it.
+            # The record with this timestamp lies outside of the range, or a clean has dropped it.
             others.append((highest_ms, segment))
     for highest_ms, segment in others:
         least_ms = best.timestamp_ms + (segment.base_offset > best.offset)
-        # Where the range ends may well be the newest: then no more than that is read.
+        # The newest record is probably at the end of the range: then no other one is read.
         for since_ms in dict.fromkeys((max(least_ms, _end_ms(segment, end_offset)), least_ms)):
             found = _newest_since(segment, since_ms, highest_ms, start_offset, end_offset)
             if found.timestamp_ms >= since_ms:
@@ -91,8 +89,8 @@ def newest(segments: LogSegments, start_offset: int, end_offset: int) -> Timesta
 def _newest_since(
     segment: LogSegment, since_ms: int, highest_ms: int, start_offset: int, end_offset: int
 ) -> TimestampOffset:
-    """The first record in the range with the highest timestamp of `since_ms` or more; none in the segment has
-    one above `highest_ms`."""
+    """The first record in the range with the highest timestamp, if that is at least `since_ms`. No record of
+    the segment has one above `highest_ms`."""
     best, next_offset = NO_TIMESTAMP_OFFSET, segment.base_offset
     for row in segment.rows_since(since_ms):
         if next_offset >= end_offset:
@@ -108,7 +106,7 @@ def _newest_since(
 
 
 def _end_ms(segment: LogSegment, end_offset: int) -> int:
-    """The time of the last batch below, as its header says: nobody has proven it."""
+    """The unproven time of the last batch below, from its header."""
     position = segment.position_of(min(end_offset, segment.end_offset) - 1)
     if position is None:
         return NO_TIMESTAMP
@@ -116,7 +114,7 @@ def _end_ms(segment: LogSegment, end_offset: int) -> int:
 
 
 def _records(segment: LogSegment, row: BatchRow) -> Iterator[Record]:
-    """None of a batch that is just being appended, and belongs to nobody yet."""
+    """The records of a batch; none while the append of the batch goes on."""
     limit_offset = segment.end_offset
     if row.last_offset >= limit_offset:
         return iter(())

@@ -1,16 +1,17 @@
-"""Proving that batches lie where they were appended, as far as it shows when nothing lies behind them.
+"""Detects batches with an altered base offset, and refuses the log.
 
-The checksum of a batch leaves out its base offset. Where another batch follows, or another segment, that one
-tells when it was altered. Nothing follows the last batch of a log; but two things are known of it:
+The checksum of a batch does not cover its base offset. A changed one shows at the batch or the segment that
+follows. The last batch of a log has no follower, but two rules hold for it:
 
-* The recovery point is where the log ended when all below it had been fsynced, so a batch ended or a segment
-  began there. What was appended since begins there or above, and a hole that reaches over it is none of old:
-  before a clean exchanges segments, the checkpoint says that all of them are durable, and a truncation lowers
-  it to the end of a batch. A leader numbers without a hole, and a follower leaves one at the log's end only.
-* No batch is appended farther from its segment's base than its indexes can say.
+* The recovery point is the end of the log at a flush, so a batch ends or a segment begins there. Later
+batches
+  begin there or above, so no hole reaches over it. (Before a clean exchanges segments, the checkpoint covers
+  all of them. A truncation lowers it to the end of a batch. A leader leaves no holes, and a follower leaves
+  one only at the log's end.)
+* The distance of a batch from its segment's base fits into the indexes.
 
-Neither is known of a log that a broker wrote: its recovery point may not have come with it, and old ones
-merged segments that are too far apart (`segment_split`).
+Neither rule holds for a broker's log: its recovery point may be missing, and old brokers merged segments that
+are too far apart (`segment_split`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from stratalog.record.native.batch_row import BatchRow
 from stratalog.segment.log_segment import LogSegment
 
 _ADVICE = (
-    "which no crash does; restore the file from a copy, or, to go on without it, move the partition's"
-    " directory away and make an empty one in its place"
+    "restore the segment from a copy, or, to go on without it, move the partition's directory away and make"
+    " an empty one in its place"
 )
 
 
@@ -40,10 +41,10 @@ def require_place(
     recovery_point: int,
     cleaned_offset: int,
 ) -> None:
-    """`rows` of sound batches, not none, follow in the segment's file what ends at `end_offset`: another
-    batch, or what is before the segment. `cleaned_offset`: below it holes are no loss.
+    """Check the places of sound batches, at least one, that follow each other from `end_offset` on.
+    `cleaned_offset`: holes below it are no loss.
 
-    Raises DataDirectoryError where one of them cannot have been appended there, OSError.
+    Raises DataDirectoryError if one of them cannot have been appended there, OSError.
     """
     last_offset = rows[-1].last_offset
     if not segment.fits(last_offset):
@@ -56,9 +57,8 @@ def require_place(
     base_offset = _base_offset(file, rows[ordinal])
     if end_offset < recovery_point and base_offset > max(end_offset, cleaned_offset):
         raise DataDirectoryError(
-            "a sound batch and the one before it leave a hole at the recovery point, where a batch had ended "
-            "when all below it was fsynced, and no crash does that: restore the file from a copy, or, if the "
-            "checkpoint is wrong, set the partition's offset in it to 0",
+            "batches below the recovery point are missing; restore the segment from a copy, or, if the"
+            " checkpoint is wrong, set the partition's offset in it to 0",
             path=segment.path,
             base_offset=base_offset,
             end_before=end_offset,
@@ -68,11 +68,11 @@ def require_place(
 
 
 def require_end_below(segment: LogSegment, end_offset: int, next_base_offset: int) -> None:
-    """A sound batch of the segment ends there, and what begins at `next_base_offset` lies behind it: another
-    batch, or the next segment. Raises DataDirectoryError where they overlap."""
+    """Raise DataDirectoryError if a sound batch that ends at `end_offset` overlaps the next batch or
+    segment."""
     if end_offset > next_base_offset:
         raise DataDirectoryError(
-            f"a sound batch ends above the offset at which the one behind it begins, {_ADVICE}",
+            f"a sound batch overlaps the one behind it, so a base offset was damaged; {_ADVICE}",
             path=segment.path,
             end_offset=end_offset,
             base_offset=next_base_offset,
@@ -81,7 +81,7 @@ def require_end_below(segment: LogSegment, end_offset: int, next_base_offset: in
 
 def _too_far(file: AppendFile, segment: LogSegment, row: BatchRow) -> DataDirectoryError:
     return DataDirectoryError(
-        f"a sound batch lies farther from its segment's base than any is appended, {_ADVICE}",
+        f"a sound batch is too far from the base of its segment, so its base offset was damaged; {_ADVICE}",
         path=segment.path,
         base_offset=_base_offset(file, row),
         segment_base_offset=segment.base_offset,

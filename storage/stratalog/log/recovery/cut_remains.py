@@ -1,19 +1,19 @@
-"""Keeping what a recovery cuts off, where it may be more than a torn tail.
+"""Keeps the bytes that a recovery cuts off, if sound batches are among them.
 
-Behind a torn tail there is nothing: the last write did not reach the disk as a whole. But where sound batches
-lie behind the damage, two things can have happened, and nobody can tell which. A disk that lost its power may
-have written later pages and not earlier ones; then nobody who waits for `disk` was told of these records. Or
-something has changed bytes that had been fsynced, above the last checkpoint of the recovery point, which lags
-behind; then the sound batches are records that were promised to be durable. The log ends before the damage in
-both cases, as Kafka's does, because a log has no holes. But the bytes may be the only copy of these records,
-so they stay, beside the log, for a human to look at::
+Behind a torn tail there is nothing: the last write did not reach the disk as a whole. But sound batches
+behind the damage have one of two causes, which look the same. After a power loss, later pages may be on the
+disk and earlier ones not; then no client that waits for `disk` has an acknowledgement for these records. Or
+fsynced bytes above the last checkpoint of the recovery point, which lags behind, were damaged; then the sound
+batches are acknowledged records. In both cases the log ends before the damage, as in Kafka, because a log has
+no holes. But the bytes may be the only copy of these records, so they are kept beside the log for the
+operator::
 
-    00000000000000147015.cut      what was in the log from this offset on, in this segment
-    00000000000000150000.cut      a later segment, as it was
-    00000000000000150000-2.cut    where an earlier recovery had set aside bytes from the same offset on
+    00000000000000147015.cut      bytes of the log from this offset on, in this segment
+    00000000000000150000.cut      a later segment, whole
+    00000000000000150000-2.cut    the same, if an earlier recovery has kept bytes from this offset on
 
-Nothing but a human removes such a file. A crash leaves the log as it was, perhaps with a copy of what is cut
-beside it, which the next recovery makes once more.
+Only the operator removes such a file. A crash leaves the log as it was, perhaps with a copy beside it; the
+next recovery makes another one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _MAGIC_BYTE = bytes([MAGIC])
 
 
 def keep_remains(filesystem: FileSystem, files: OpenFiles, directory: str, found: WalkedLog) -> list[str]:
-    """Copy what will be cut off, if a sound batch is in it; the paths of the copies. Durable when it returns.
+    """Copy the bytes that will be cut off, if a sound batch is in them; return the paths of the copies.
+    Durable when it returns.
 
     Raises OSError, with nothing cut.
     """
@@ -55,10 +56,10 @@ def keep_remains(filesystem: FileSystem, files: OpenFiles, directory: str, found
 
 
 def _has_batch(files: OpenFiles, path: str, start: int, end: int, end_offset: int) -> bool:
-    """A sound batch begins somewhere in these bytes of the file, at or above the log's end."""
+    """Whether a sound batch at or above the log's end begins in these bytes of the file."""
     with files.use(path) as file:
         for chunk_position in range(start, end, _CHUNK_BYTES):
-            # With the header that begins at the chunk's end.
+            # With room for a header that begins at the chunk's end.
             chunk = file.read_at(chunk_position, min(_CHUNK_BYTES + HEADER_SIZE, end - chunk_position))
             at = chunk.find(_MAGIC_BYTE, MAGIC_POSITION)
             while at >= 0:
@@ -89,7 +90,7 @@ def _free_path(filesystem: FileSystem, directory: str, offset: int) -> str:
 
 
 def _copy(filesystem: FileSystem, source: AppendFile, start: int, end: int, path: str) -> None:
-    # As `.cleaned`, which the next process removes if this one dies.
+    # Named `.cleaned`, so the next process removes it if this one dies.
     unfinished_path = segment_path(path.rpartition("/")[0], 0, LOG_SUFFIX) + CLEANED_SUFFIX
     write_file(filesystem, unfinished_path, read_pieces(source, start, end))
     filesystem.rename(unfinished_path, path)

@@ -1,19 +1,18 @@
-"""Loading a partition's directory: what a former process left, brought to a state that may be served.
+"""Loads a partition's directory: brings the files of a former process to a state that can be served.
 
-After a clean stop the files are what they were; only the end of the active segment is looked at. After any
-other stop `LogRecovery` walks what was not known to be durable. Whatever the stop was, it walks all from the
-first segment on that has no sound seal: a transaction index can be made again from the batches only. The
-segments of a broker's log have no seals, and get them (`segment_adoption`).
+After a clean stop the files are unchanged, and only the end of the active segment is read. After any other
+stop `LogRecovery` walks the segments that may not be durable. In both cases it walks all segments from the
+first one without a sound seal on, because only the batches can replace a transaction index. The segments of a
+broker's log have no seals, and get them (`segment_adoption`).
 
-The directory is tidied up: segments that were about to be replaced are or are not, and, once it is known that
-the log can be served, drops that were under way (`.deleted`) are finished and index files without a log are
-removed: a log that is refused is left as it was. Anything that has another kind of name is left alone. A
-segment of a broker's log whose offsets are too far apart for its indexes is split, and what begins with it is
-walked.
+The loader tidies up the directory. It finishes or takes back a swap of segments. Once it is known that the
+log can be served, it finishes drops that were under way (`.deleted`) and removes index files without a log; a
+refused log is left as it was. Files with other names are left alone. A segment of a broker's log whose
+offsets are too far apart for its indexes is split, and recovery walks its parts and all behind them.
 
-With the segments comes the state that follows from them. Leader epochs are read from their file, or found
-again in the batches where it is missing, damaged, or may be older than these; then they are cut to the log
-that is there. Producers are those of the newest snapshot that is of this log, and the batches behind it.
+The state follows from the segments. Leader epochs are read from their file, or found again in the batches if
+the file is missing, damaged, or perhaps older than the batches; then they are cut to the log. Producers come
+from the newest snapshot of this log and the batches behind it.
 """
 
 from __future__ import annotations
@@ -33,15 +32,19 @@ from stratalog.log.log_state import LogState
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
 from stratalog.log.recovery.cut_remains import keep_remains
-from stratalog.log.recovery.log_recovery import LoadProgress, LogRecovery, RecoveredLog, RecoveryReport
+from stratalog.log.recovery.log_recovery import (
+    LoadProgress,
+    LogCheckpoints,
+    LogRecovery,
+    RecoveredLog,
+    RecoveryReport,
+)
 from stratalog.log.recovery.raised_epochs import EpochRaise
 from stratalog.log.recovery.recovered_lineage import (
     known_or_learnt,
     require_known_epochs,
     require_lineage,
-    require_no_lower_epoch,
     require_no_shift,
-    require_order,
 )
 from stratalog.log.recovery.segment_adoption import SegmentAdoption
 from stratalog.log.recovery.segment_split import split_segment
@@ -61,8 +64,17 @@ from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_seal import SegmentSeal
 
 
+class LoadSettings(NamedTuple):
+    """How a process loads logs."""
+
+    producer_id_expiration_ms: int
+    """A producer that is idle for so long is forgotten."""
+    written_by_broker: bool = False
+    """See LogManagerSettings."""
+
+
 class LoadedLog(NamedTuple):
-    """The segments and their state, all of it durable, and what is known to have been deleted."""
+    """A loaded log: its segments and its state, all durable, and its start."""
 
     local_log: LocalLog
     state: LogState
@@ -71,34 +83,29 @@ class LoadedLog(NamedTuple):
 
 
 class LogLoader:
-    """Loads one directory, once. Used by one thread, before anybody else knows the log."""
+    """Loads one directory, once. Used by one thread, before others can reach the log."""
 
     def __init__(
         self,
         resources: SegmentResources,
         directory: str,
         config: LogConfig,
+        checkpoints: LogCheckpoints,
+        settings: LoadSettings,
         *,
         now_ms: int,
-        recovery_point: int,
-        cleaned_offset: int = 0,
-        producer_id_expiration_ms: int,
-        written_by_broker: bool = False,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
-        """`recovery_point`: everything below is known to have been fsynced. `cleaned_offset`: everything
-        below went through a clean. `producer_id_expiration_ms`: idle producers are forgotten after it.
-        `written_by_broker`: see LogManagerSettings. `on_progress` is told before each segment that has to be
-        walked."""
+        """`on_progress` is called before each segment that has to be walked."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
         self._config = config
+        self._checkpoints = checkpoints
+        self._was_clean = checkpoints.was_clean
+        self._producer_id_expiration_ms = settings.producer_id_expiration_ms
+        self._written_by_broker = settings.written_by_broker
         self._now_ms = now_ms
-        self._recovery_point = recovery_point
-        self._cleaned_offset = cleaned_offset
-        self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._written_by_broker = written_by_broker
         self._on_progress = on_progress
         # Files of dropped segments, and index files without a log whose names another segment may get.
         self._leftovers: list[str] = []
@@ -109,29 +116,31 @@ class LogLoader:
         self._with_aborted: set[int] = set()
         self._adoption: SegmentAdoption | None = None
 
-    def load(self, *, is_new: bool, was_clean: bool, first_offset: int, log_start_offset: int) -> LoadedLog:
-        """`is_new`: the directory was just made. `was_clean`: the former process closed the log.
-        `first_offset`: where a log begins that has no segment. `log_start_offset`: what is below was deleted.
+    def load(self, *, is_new: bool, first_offset: int) -> LoadedLog:
+        """Load the log. `is_new`: the directory was just made. `first_offset`: a log without a segment begins
+        there.
 
-        Raises DataDirectoryError where fsynced bytes are damaged, CorruptRecordError, OSError.
+        Raises DataDirectoryError if fsynced bytes are damaged, CorruptRecordError, OSError.
         """
+        log_start_offset = self._checkpoints.log_start_offset
         trusted_end_offset, epochs_raised_from = MAX_OFFSET, None
         while True:
             segments = self._find_segments()
             if self._written_by_broker:
-                raised_from = EpochRaise(self._resources, self._directory, was_clean=was_clean).run(segments)
+                epoch_raise = EpochRaise(self._resources, self._directory, was_clean=self._was_clean)
+                raised_from = epoch_raise.run(segments)
                 epochs_raised_from = epochs_raised_from if raised_from is None else raised_from
             state = self._new_state()
             state.producers.snapshot_files.hold()
             if not segments:
                 self._settle(state)
                 if not is_new:
-                    # A process that was killed may have just dropped segments: they must not come back.
+                    # A killed process may have just dropped segments: they must not come back.
                     self._filesystem.sync_directory(self._directory)
                 local_log, report = self._begin(state, first_offset), RecoveryReport(was_clean=True)
                 break
             state.producers.snapshot_files.remove_stray({segment.base_offset for segment in segments})
-            loaded = self._load(state, segments, trusted_end_offset, was_clean=was_clean)
+            loaded = self._load(state, segments, trusted_end_offset)
             if not isinstance(loaded, LogSegment):
                 local_log, report = loaded
                 break
@@ -150,7 +159,7 @@ class LogLoader:
         return LoadedLog(local_log, state, log_start_offset, report)
 
     def _new_state(self) -> LogState:
-        """With the leader epochs that are in the file, none where that is damaged, and no producer yet."""
+        """A state with the leader epochs of the file, none if it is damaged, and without producers."""
         try:
             epochs = LeaderEpochCache.load(self._filesystem, self._directory)
         except CorruptRecordError:
@@ -183,15 +192,13 @@ class LogLoader:
         )
 
     def _load(
-        self, state: LogState, segments: list[LogSegment], trusted_end_offset: int, *, was_clean: bool
+        self, state: LogState, segments: list[LogSegment], trusted_end_offset: int
     ) -> RecoveredLog | LogSegment:
-        """The log; or a segment that has to be split first."""
-        trusted_count = self._trusted_count(segments, state.epochs, was_clean=was_clean)
+        """Load the log, or return a segment that has to be split first."""
+        trusted_count = self._trusted_count(segments, state.epochs)
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
-        if was_clean and trusted_count == len(segments) and self._activate(segments):
+        if self._was_clean and trusted_count == len(segments) and self._activate(segments):
             self._require_closed_end(segments[-1].end_offset)
-            if self._written_by_broker:
-                require_order(self._resources.files, segments)
             local_log = LocalLog(
                 self._resources,
                 self._directory,
@@ -211,26 +218,21 @@ class LogLoader:
             self._directory,
             self._config,
             state,
-            recovery_point=self._recovery_point,
-            cleaned_offset=self._cleaned_offset,
+            self._checkpoints,
             written_by_broker=self._written_by_broker,
-            was_clean=was_clean,
             on_progress=self._on_progress,
         )
         known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
         found = recovery.walk(segments, trusted_count, self._now_ms)
         if isinstance(found, LogSegment):
             end_offset = require_no_shift(self._resources.files, found)
-            if was_clean:
+            if self._was_clean:
                 self._require_closed_end(end_offset)
             return found
-        if was_clean:
+        if self._was_clean:
             self._require_closed_end(found.walked[-1].end_offset)
-        if self._written_by_broker:
-            require_order(self._resources.files, [*found.durable, found.walked[0].segment])
-            require_no_lower_epoch(self._resources.files, found.walked[-1], state.latest_epoch)
-            if not was_clean:
-                known.replace(known_or_learnt(known, state.epochs))
+        if self._written_by_broker and not self._was_clean:
+            known.replace(known_or_learnt(known, state.epochs))
         require_known_epochs(found.durable, known)
         require_lineage(self._resources.files, found, known, state.epochs)
         remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
@@ -239,7 +241,7 @@ class LogLoader:
         return recovered._replace(report=recovered.report._replace(remains=tuple(remains)))
 
     def _settle(self, state: LogState) -> None:
-        """The log is served: tidy up what had to stay as it was until that was known. Raises OSError."""
+        """Tidy up the directory; called once it is known that the log can be served. Raises OSError."""
         for path in self._leftovers:
             unlink_leftover(self._filesystem, path)
         for path in self._nameless:
@@ -252,37 +254,40 @@ class LogLoader:
         state.producers.snapshot_files.release()
 
     def _require_closed_end(self, end_offset: int) -> None:
-        """Whoever closed the log wrote down where it ends; a checkpoint that is gone says nothing."""
-        if 0 < self._recovery_point < end_offset:
+        """Raise DataDirectoryError if a closed log ends above its recovery point. A missing checkpoint is
+        0."""
+        recovery_point = self._checkpoints.recovery_point
+        if 0 < recovery_point < end_offset:
             raise DataDirectoryError(
-                "a log that was closed ends above its recovery point: its last batch is damaged, or the"
-                " checkpoint is; restore them from a copy, or set the partition's offset in the checkpoint"
-                " to 0",
+                "a closed log ends above its recovery point, so its last batch or the checkpoint is damaged;"
+                " restore them from a copy, or set the partition's offset in the checkpoint to 0",
                 path=self._directory,
                 checkpoint=RECOVERY_POINT_FILE,
                 end_offset=end_offset,
-                recovery_point=self._recovery_point,
+                recovery_point=recovery_point,
             )
 
-    def _trusted_count(self, segments: list[LogSegment], epochs: LeaderEpochCache, *, was_clean: bool) -> int:
-        """How many segments from the first on are what their seals say, and have offsets that go into
-        indexes. Those of a broker get a seal."""
-        adoption = SegmentAdoption(self._resources, epochs, may_have_newer=not was_clean)
+    def _trusted_count(self, segments: list[LogSegment], epochs: LeaderEpochCache) -> int:
+        """The number of segments from the first on that match their seals, and whose offsets fit into
+        indexes. A broker's segments get a seal."""
+        adoption = SegmentAdoption(self._resources, epochs, may_have_newer=not self._was_clean)
         if self._written_by_broker:
             self._adoption = adoption
         for count, segment in enumerate(segments):
             if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
                 return count
             if self._written_by_broker:
-                is_durable = segment is not segments[-1] and segment.end_offset <= self._recovery_point
-                adoption.adopt(segment, is_settled=was_clean or is_durable)
+                is_durable = (
+                    segment is not segments[-1] and segment.end_offset <= self._checkpoints.recovery_point
+                )
+                adoption.adopt(segment, is_settled=self._was_clean or is_durable)
             elif not self._is_sealed(segment):
                 return count
         return len(segments)
 
     def _is_sealed(self, segment: LogSegment) -> bool:
-        """The seal is of these data, and the transaction index, which cannot be made from the segment alone,
-        is the one that was sealed."""
+        """Whether the seal belongs to these data and to the transaction index, which the segment alone cannot
+        replace."""
         seal = segment.written_seal
         if seal is None or seal.log_size_bytes != segment.size_bytes:
             return False
@@ -294,18 +299,18 @@ class LogLoader:
                 return False
             if TransactionIndex.seal_of(index) != seal.transaction_index:
                 return False
-        # The last one ends where its batches do.
+        # The last segment has no end offset yet.
         return segment.end_offset == segment.base_offset or seal.end_offset <= segment.end_offset
 
     def _overflows(self, segment: LogSegment) -> bool:
-        """A batch is too far from the segment's base, and not only the next segment."""
+        """Whether a batch is too far from the segment's base, not only the next segment."""
         try:
             return any(not segment.fits(header.last_offset) for _, header in segment.batches())
         except CorruptRecordError:
             return False
 
     def _find_segments(self) -> list[LogSegment]:
-        """All segments in order, none of them active yet; the directory's leftovers are noted."""
+        """All segments in order, none of them active yet. Notes the leftovers in the directory."""
         self._names = names = settle_swaps(self._filesystem, self._directory)
         self._leftovers += [
             f"{self._directory}/{name}"
@@ -317,7 +322,7 @@ class LogLoader:
         for base_offset, suffix in parsed:
             if base_offset not in base_offsets:
                 path = segment_path(self._directory, base_offset, suffix)
-                # Of a segment that was dropped no other one gets the name; where the log goes on one may.
+                # A new segment may get the same name, unless that belonged to a dropped segment.
                 is_dropped = base_offset < min(base_offsets, default=0)
                 (self._leftovers if is_dropped else self._nameless).append(path)
         self._with_aborted = {base for base, suffix in parsed if suffix == TRANSACTION_INDEX_SUFFIX}
@@ -338,7 +343,7 @@ class LogLoader:
         )
 
     def _activate(self, segments: list[LogSegment]) -> bool:
-        """Make the last segment of a closed log active again; False, with none active, where its files do not
+        """Make the last segment of a closed log active again. False, with none active, if its files do not
         agree with each other."""
         try:
             segments[-1].resume()

@@ -1,20 +1,20 @@
-"""Recovery: what a process finds that follows one which did not close its log.
+"""Recovers a log that its process did not close.
 
-Below the recovery point everything was fsynced, so it is complete; from the segment that holds the recovery
-point on nothing is certain, and this is done:
+Everything below the recovery point was fsynced, so it is complete. From the segment with the recovery point
+on, recovery does this:
 
-1. Walk every batch, in order, with its checksum. The first one that is torn, nonsense, out of order or
-   altered ends the log; so does a segment that does not begin where the one before it ends, if what lay
-   between may have been lost. The file is cut there, and later segments are removed: their offsets would
-   leave a hole.
-2. Make the indexes of these segments again; what is in their files is not looked at. Leader epochs and
-   producers follow the walk, from what is known of them at its beginning.
-3. Sync everything that is kept, with its names, and only then serve it: what has been read once must not
-   vanish at the next crash.
+1. Walk every batch, in order, with its checksum. The first one that is torn, malformed, out of order or
+   altered ends the log; so does a gap between two segments, if batches between them may be lost. The file is
+   cut there, and later segments are removed, because their offsets would leave a hole.
+2. Make the indexes of these segments again, without a look at the old files. Leader epochs and producers
+   follow the walk, from their state at its beginning.
+3. Sync all kept files, with their names, and only then serve them: a record that was read once must not
+vanish
+   at the next crash.
 
-If the end so found lies below the recovery point, bytes that were fsynced have been damaged since; so they
-have where a sound batch is not in its place (`batch_place`). That is not what a crash does, so nothing is cut
-and a human decides: until the end is known nothing in the directory is changed.
+If the log so found ends below the recovery point, fsynced bytes have been damaged; so they have if a sound
+batch is not in its place (`batch_place`). No crash does that, so the log is refused. Recovery changes nothing
+in the directory before it knows the end of the log.
 """
 
 from __future__ import annotations
@@ -37,22 +37,35 @@ from stratalog.segment.old_messages import require_no_old_message
 from stratalog.segment.segment_resources import SegmentResources
 
 
+class LogCheckpoints(NamedTuple):
+    """The facts about a log that the former process wrote down outside of its directory."""
+
+    recovery_point: int = 0
+    """Everything below was fsynced."""
+    log_start_offset: int = 0
+    """Everything below was deleted."""
+    cleaned_offset: int = 0
+    """Everything below went through a clean, so holes below are no loss."""
+    was_clean: bool = False
+    """The former process closed the log."""
+
+
 class RecoveryReport(NamedTuple):
-    """What loading found and did, for the log of the server and for tests."""
+    """The result of loading a log, for the log of the server and for tests."""
 
     was_clean: bool
     recovered_bytes: int = 0
     truncated_bytes: int = 0
     remains: tuple[str, ...] = ()
-    """Files in which what was cut off is kept: see `cut_remains`."""
+    """Files with the bytes that were cut off, see `cut_remains`."""
     lost_end_offset: int | None = None
-    """Where the log ended, below its start: it begins anew there, empty."""
+    """The end that was found below the log's start. The log begins anew at its start, empty."""
     epochs_raised_from: int | None = None
-    """Where leader epochs went back in a broker's log: see `raised_epochs`."""
+    """The offset at which leader epochs went back in a broker's log, see `raised_epochs`."""
 
 
 class LoadProgress(NamedTuple):
-    """How much of a log has not been walked yet."""
+    """The part of a log that recovery has not walked yet."""
 
     directory: str
     remaining_segment_count: int
@@ -67,7 +80,7 @@ class RecoveredLog(NamedTuple):
 
 
 class WalkedSegment(NamedTuple):
-    """A segment as far as it is valid."""
+    """A segment that recovery has walked, up to the end of its valid batches."""
 
     segment: LogSegment
     valid_bytes: int
@@ -75,11 +88,11 @@ class WalkedSegment(NamedTuple):
     end_offset: int
     indexes: SegmentIndexes
     overflows: bool = False
-    """The walk ended at a batch that is valid, and too far from the segment's base, in a broker's log."""
+    """The walk ended at a valid batch that is too far from the segment's base, in a broker's log."""
 
 
 class WalkedLog(NamedTuple):
-    """The segments of a log, in order, as recovery has found them."""
+    """The segments of a log, in order, after the walk."""
 
     durable: Sequence[LogSegment]
     walked: Sequence[WalkedSegment]
@@ -88,7 +101,7 @@ class WalkedLog(NamedTuple):
 
 
 class LogRecovery:
-    """Recovers one log: `walk`, then `keep`, once. Used by one thread, before anybody else knows the log."""
+    """Recovers one log: `walk`, then `keep`, once. Used by one thread, before others can reach the log."""
 
     def __init__(
         self,
@@ -96,35 +109,32 @@ class LogRecovery:
         directory: str,
         config: LogConfig,
         state: LogState,
+        checkpoints: LogCheckpoints,
         *,
-        recovery_point: int,
-        cleaned_offset: int = 0,
-        written_by_broker: bool = False,
-        was_clean: bool = False,
-        on_progress: Callable[[LoadProgress], None] | None = None,
+        written_by_broker: bool,
+        on_progress: Callable[[LoadProgress], None] | None,
     ) -> None:
-        """`state`: with the leader epochs that are in their file, and its snapshots held back.
-        `cleaned_offset`: below it holes are no loss. `written_by_broker`: see LogManagerSettings.
-        `was_clean`: the former process closed the log."""
+        """`state` has the leader epochs of the file, and holds snapshots back. `written_by_broker`: see
+        LogManagerSettings. `on_progress`: see LogLoader."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
         self._config = config
         self._state = state
-        self._recovery_point = recovery_point
-        self._cleaned_offset = cleaned_offset
-        self._old_holes_offset = max(recovery_point, cleaned_offset)
+        self._recovery_point = checkpoints.recovery_point
+        self._cleaned_offset = checkpoints.cleaned_offset
+        self._old_holes_offset = max(checkpoints.recovery_point, checkpoints.cleaned_offset)
         self._written_by_broker = written_by_broker
-        self._holes_are_old = was_clean or written_by_broker
+        self._holes_are_old = checkpoints.was_clean or written_by_broker
         self._on_progress = on_progress
 
     def walk(self, segments: Sequence[LogSegment], trusted_count: int, now_ms: int) -> WalkedLog | LogSegment:
-        """Find what is durable and what is valid behind it. Nothing in the directory is changed.
+        """Find the durable segments and the valid batches behind them. Changes nothing in the directory.
 
-        `trusted_count`: so many of the first segments need no look at them if they are durable. What is
-        returned instead is a segment of a broker's log that has to be split before. Raises DataDirectoryError
-        where fsynced bytes are damaged or a batch has lost its place, UnsupportedOperationError where a
-        broker's log goes on in an older format, CorruptRecordError, OSError.
+        `trusted_count`: so many of the first segments need no walk if they are durable. May return a segment
+        of a broker's log that has to be split first. Raises DataDirectoryError if fsynced bytes are damaged
+        or a batch is not in its place, UnsupportedOperationError if a broker's log goes on in an older
+        format, CorruptRecordError, OSError.
         """
         durable_count = sum(segment.end_offset <= self._recovery_point for segment in segments[:-1])
         durable_count = min(durable_count, trusted_count)
@@ -142,9 +152,9 @@ class LogRecovery:
                 require_no_old_message(file, last.valid_bytes, last.segment.size_bytes, last.end_offset)
         if last.end_offset < self._recovery_point:
             raise DataDirectoryError(
-                "log bytes that had been fsynced are damaged or missing; to go on without the partition's "
-                "directory move it away and make an empty one in its place, or, to accept it, set its offset "
-                "in the recovery point checkpoint to 0",
+                "fsynced bytes of the log are damaged or missing; restore the segment from a copy, or move"
+                " the partition's directory away and make an empty one in its place, or, to accept the"
+                " loss, set the partition's offset in the recovery point checkpoint to 0",
                 path=self._directory,
                 end_offset=last.end_offset,
                 recovery_point=self._recovery_point,
@@ -152,8 +162,7 @@ class LogRecovery:
         return WalkedLog(segments[:durable_count], walked, suspects[len(walked) :])
 
     def keep(self, found: WalkedLog) -> RecoveredLog:
-        """Drop what is not valid, and sync the rest, with the state that was found beside it. Raises
-        CorruptRecordError, OSError."""
+        """Drop the invalid part, and sync the rest and its state. Raises CorruptRecordError, OSError."""
         self._drop(found.invalid)
         self._make_durable(found.walked)
         kept = [*found.durable, *(item.segment for item in found.walked)]
@@ -163,15 +172,14 @@ class LogRecovery:
             recovered_bytes=sum(item.valid_bytes for item in found.walked),
             truncated_bytes=lost_bytes,
         )
-        # Nobody has given back what the process that was killed had reserved.
+        # The killed process has not given back its reserved space.
         local_log = LocalLog(
             self._resources, self._directory, self._config, kept, unsynced=(), may_be_reserved=True
         )
         return RecoveredLog(local_log, report)
 
     def _walk_valid(self, segments: Sequence[LogSegment]) -> list[WalkedSegment]:
-        """The segments up to the first that is not whole, or that another one does not follow without a
-        hole."""
+        """The segments up to the first one that is not whole, or is followed by a hole."""
         walked: list[WalkedSegment] = []
         for ordinal, segment in enumerate(segments):
             if walked and self._has_lost(walked[-1], segment.base_offset):
@@ -189,13 +197,12 @@ class LogRecovery:
         return walked
 
     def _has_lost(self, before: WalkedSegment, base_offset: int) -> bool:
-        """What lay between a segment and the one that begins there is lost, and not a hole of old.
+        """Whether batches between a segment and the next one, which begins there, were lost.
 
-        Below the recovery point nothing was lost: there, compaction has left the hole. Nor was it below the
-        end of a clean, which made everything durable that it had read: a checkpoint of the one stands for the
-        other that is lost. So it is wherever a process closed the log, and anywhere in a broker's, whose
-        recovery point may not have come with it.
-        Nor can a segment have reached over a distance that its indexes do not take.
+        Below the recovery point compaction has left the hole. So it has below the end of a clean, because a
+        clean begins with a flush; the cleaner's checkpoint stands in for a lost recovery point. A closed log
+        has lost nothing, and the recovery point of a broker's log may be missing. Nor can a hole that is
+        wider than the indexes of a segment reach be a lost part of that segment.
         """
         return (
             not self._holes_are_old
@@ -208,7 +215,7 @@ class LogRecovery:
         indexes = SegmentIndexes.empty(segment.base_offset)
         valid_bytes, end_offset, overflows = 0, segment.base_offset, False
         producers = self._state.producers
-        # Before it there may be a hole, also where it is empty.
+        # A hole may lie before the segment, also before an empty one.
         producers.update_map_end_offset(max(producers.map_end_offset, segment.base_offset))
         producers.take_snapshot(durable=False)
         with self._resources.files.use(segment.path) as file:
@@ -232,28 +239,35 @@ class LogRecovery:
                 indexes.add_rows(fitting, self._config.index_interval_bytes)
                 valid_bytes, end_offset = fitting[-1].end_position, fitting[-1].last_offset + 1
                 self._follow(file, [located for located in noted if located.position < valid_bytes], indexes)
-                # Batches that nobody has to follow lie behind the last that was.
+                # The last batches may need no following.
                 producers.update_map_end_offset(end_offset)
                 if overflows:
                     break
         lost_bytes = segment.size_bytes - valid_bytes
-        return WalkedSegment(segment, valid_bytes, lost_bytes, end_offset, indexes, overflows)
+        return WalkedSegment(
+            segment=segment,
+            valid_bytes=valid_bytes,
+            lost_bytes=lost_bytes,
+            end_offset=end_offset,
+            indexes=indexes,
+            overflows=overflows,
+        )
 
     def _follow(self, file: AppendFile, noted: Sequence[LocatedBatch], indexes: SegmentIndexes) -> None:
-        """Let the state and the transaction index follow batches that say more than an index asks."""
+        """Let the state and the transaction index follow the batches that may change them."""
         for located in noted:
             completed = self._state.follow(read_batch(file, located))
             if completed is not None and completed.is_aborted:
                 indexes.add_aborted(completed.index_entry)
 
     def _drop(self, segments: Sequence[LogSegment]) -> None:
-        # Newest first: a crash in between leaves a beginning of what is there now.
+        # Newest first: a crash in between leaves a beginning of these segments.
         for segment in reversed(segments):
             segment.mark_deleted()
             segment.unlink_deleted()
 
     def _make_durable(self, walked: Sequence[WalkedSegment]) -> None:
-        """Cut, seal and sync the segments that were walked, the last of which becomes the active one."""
+        """Cut, seal and sync the walked segments; the last one becomes the active one."""
         for item in walked:
             item.segment.truncate_to(item.valid_bytes)
             item.segment.activate(item.indexes, item.end_offset)

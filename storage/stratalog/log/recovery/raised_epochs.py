@@ -1,19 +1,19 @@
-"""Leader epochs that go back in a broker's log, made to ascend.
+"""Raises leader epochs that go back in a broker's log.
 
-A topic's epochs begin at 0 again when a cluster is made anew over old log directories. The broker goes on
-with the log, forgets the higher epochs in its file, and writes batches with lower ones behind the old::
+A topic's epochs begin at 0 again if a cluster is made anew over old log directories. The broker goes on with
+the log, forgets the higher epochs in its file, and writes batches with lower ones behind the old::
 
     batches          0..19: epoch 17    20..29: epoch 0    30..: epoch 1
     the file         0 20, 1 30
     batches after    all of them: epoch 17
 
-Here epochs never go back: it is by them that copies of a log are compared, and that damage shows, because the
-checksum does not cover them. So such batches get the highest epoch before theirs. No record and no offset is
-another one for it, and what is written from now on has a higher epoch anyhow.
+Here epochs never go back: copies of a log are compared by them, and they show damage, because the checksum
+does not cover them. So such batches get the highest epoch before theirs. Records and offsets stay the same,
+and later batches have a higher epoch anyway.
 
-Only where the file does not say what the first batches have can that be (or where there is none: a recovery
-of the broker's own reads the batches then, as is done here). Everywhere else a batch that has another epoch
-than the file was damaged, or the file was.
+This happens only if the file does not know the epoch of the first batches (or is missing: then a broker's
+recovery reads the batches, too). Otherwise a difference between a batch and the file is damage of one of
+them.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from stratalog.segment.segment_resources import SegmentResources
 
 
 class _Lowered(NamedTuple):
-    """A batch that has a lower epoch than one before it, and the one that it gets."""
+    """A batch with a lower epoch than one before it, and its new epoch."""
 
     position: int
     leader_epoch: int
 
 
 class EpochRaise:
-    """Of one log, before anything is open of it. Used by one thread, once."""
+    """Raises the epochs of one log whose files are not open yet. Used by one thread, once."""
 
     def __init__(self, resources: SegmentResources, directory: str, *, was_clean: bool) -> None:
-        """`was_clean`: the broker has closed the log, so that its file has every epoch."""
+        """`was_clean`: the broker has closed the log, so its file has every epoch."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
@@ -55,10 +55,10 @@ class EpochRaise:
         self._raised_from: int | None = None
 
     def run(self, segments: Sequence[LogSegment]) -> int | None:
-        """Raise what has to be, in files that no other directory has; None where nothing has, else the offset
-        from which on batches were raised. Durable when it returns.
+        """Raise the epochs in new files, because the broker may share the old ones. Return the offset of the
+        first raised batch, or None. Durable when it returns.
 
-        Raises DataDirectoryError where batches contradict the file, OSError.
+        Raises DataDirectoryError if batches contradict the file of epochs, OSError.
         """
         known = self._known()
         if known.entries and (not segments or known.entries[0].start_offset <= segments[0].base_offset):
@@ -80,7 +80,7 @@ class EpochRaise:
             return LeaderEpochCache(self._filesystem, self._directory)
 
     def _lowered(self, segment: LogSegment, known: LeaderEpochCache) -> Iterator[_Lowered]:
-        """Sound batches only: of what is damaged the epoch says nothing, and is left alone."""
+        """The batches of the segment to raise. Skips damaged ones, whose epoch may be wrong."""
         with self._resources.files.use(segment.path) as file:
             for position, header in self._sound(segment, file):
                 may_be_newer = not self._was_clean and is_newer(header, known)
@@ -96,7 +96,7 @@ class EpochRaise:
                     self._note(header)
 
     def _note(self, header: BatchHeader) -> None:
-        """The batch has the latest epoch now."""
+        """Note that the batch has the latest epoch."""
         if not self._entries or self._entries[-1].epoch != self._latest_epoch:
             self._entries.append(EpochEntry(self._latest_epoch, header.base_offset))
 
@@ -109,11 +109,11 @@ class EpochRaise:
                 if len(data) == header.size_in_bytes and crc_matches(data, 0, header):
                     yield position, header
         except CorruptRecordError:
-            # What lies behind is found by whoever recovers or reads the log.
+            # Recovery and reads find the damage behind.
             return
 
     def _rewrite(self, segment: LogSegment, lowered: Sequence[_Lowered]) -> None:
-        """Under another name first: the broker may have the file as well."""
+        """Write the segment under another name first: the broker may share the file."""
         copy_path = segment.path + CLEANED_SUFFIX
         if self._filesystem.exists(copy_path):
             self._filesystem.unlink(copy_path)
@@ -124,7 +124,7 @@ class EpochRaise:
 
 
 def _with_epochs(file: AppendFile, lowered: Sequence[_Lowered]) -> Iterator[bytes]:
-    """What the file holds, but for the epochs of these batches."""
+    """The bytes of the file, with other epochs for these batches."""
     position = 0
     for item in lowered:
         yield from read_pieces(file, position, item.position + LEADER_EPOCH_POSITION)

@@ -1,23 +1,19 @@
-"""Proving that what a recovery found is one log: contradictions that no crash makes.
+"""Detects contradictions between sound batches and the leader epochs of a log, and refuses the log.
 
-A crash loses bytes, or leaves nonsense in their place; both end in a checksum that does not match. It does
-not change the base offset or the leader epoch of a batch, which the checksum leaves out, and keep the rest.
-So where sound batches contradict each other, the next segment or the leader epochs of the log (which are
-durable before a batch has them), something else has been at the disk. Which of the two is right nobody knows:
-nothing is cut, and a human decides.
+A crash loses bytes or leaves garbage, and the checksum shows both. A crash does not change the base offset or
+the leader epoch of a batch, which the checksum leaves out, and keep the rest. So if sound batches contradict
+each other, the next segment or the leader epochs of the log (which are durable before a batch has them), one
+of them was damaged. It is unknown which one, so nothing is cut, and the error says what to do.
 
-Leader epochs have no checksum in their file either. What is walked is held against them batch by batch; of
-what is not, the two batches around each place where the file lets an epoch begin, because there it shows if a
-number of the file is another one now. Only the beginning of the first epoch may be too late unseen: below it
-no epoch is known, which is what a log looks like whose beginning was deleted.
+The file of leader epochs has no checksum either. Walked batches are all compared with it. In other segments
+the two batches around the beginning of each epoch are, because a changed number of the file shows there. Only
+a first epoch that begins too late stays unseen: a log whose beginning was deleted looks the same.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, LeaderEpochCache
@@ -35,9 +31,9 @@ from stratalog.segment.open_files import OpenFiles
 def require_lineage(
     files: OpenFiles, found: WalkedLog, known: LeaderEpochCache, followed: LeaderEpochCache
 ) -> None:
-    """`known`: the leader epochs of the file, as they were loaded. `followed`: as the batches say.
+    """Check the walked batches. `known`: the leader epochs of the file. `followed`: those of the batches.
 
-    Raises DataDirectoryError where they contradict each other, or the batches do. Raises OSError.
+    Raises DataDirectoryError if they contradict each other, or if batches do, OSError.
     """
     last = found.walked[-1]
     if last.lost_bytes:
@@ -47,7 +43,7 @@ def require_lineage(
 
 
 def known_or_learnt(known: LeaderEpochCache, followed: LeaderEpochCache) -> tuple[EpochEntry, ...]:
-    """What is `known`, and behind it what the batches have besides: the file may be older than they are.
+    """The `known` epochs, and behind them newer ones of the batches: the file may be older than the batches.
 
     Changes nothing.
     """
@@ -60,25 +56,11 @@ def known_or_learnt(known: LeaderEpochCache, followed: LeaderEpochCache) -> tupl
     return (*known.entries, *learnt)
 
 
-def require_no_lower_epoch(files: OpenFiles, last: WalkedSegment, leader_epoch: int) -> None:
-    """A broker's log does not end before a sound batch that would go on with it, but for its leader epoch,
-    which is below that one. Raises DataDirectoryError, OSError."""
-    path = last.segment.path
-    with files.use(path) as file:
-        follower = _header(file.read_at(last.valid_bytes, HEADER_SIZE))
-        if follower is None or follower.size_in_bytes > last.lost_bytes:
-            return
-        if follower.base_offset < last.end_offset or follower.leader_epoch >= leader_epoch:
-            return
-        if crc_matches(file.read_at(last.valid_bytes, follower.size_in_bytes), 0, follower):
-            raise lower_epoch(path, follower, leader_epoch)
-
-
 def lower_epoch(path: str, header: BatchHeader, epoch_before: int) -> DataDirectoryError:
-    """The error for a batch that is sound, but for that."""
+    """The error for a sound batch with a lower leader epoch than the one before it."""
     return DataDirectoryError(
-        "a sound batch has a lower leader epoch than the one before it, of which the log's file of epochs "
-        f"says nothing; restore them from a copy, or remove {LEADER_EPOCH_FILE} if the batches are right",
+        "a sound batch has a lower leader epoch than the one before it; restore the segment and the file of"
+        f" epochs from a copy, or remove {LEADER_EPOCH_FILE} if the batches are right",
         path=path,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
@@ -87,10 +69,10 @@ def lower_epoch(path: str, header: BatchHeader, epoch_before: int) -> DataDirect
 
 
 def require_no_shift(files: OpenFiles, segment: LogSegment) -> int:
-    """The last valid batch of the segment is not followed by a sound one that begins in a hole before it.
+    """Check that no sound batch follows the last valid one and belongs into a hole before it.
 
-    Such a batch has lost its place. One that begins still lower is what an older use of the disk has left
-    behind the log. Returns where the valid batches end. Raises DataDirectoryError, OSError.
+    Then the base offset of the last valid one was damaged. A batch that begins still lower is a rest of an
+    older use of the disk space. Returns the end of the valid batches. Raises DataDirectoryError, OSError.
     """
     with files.use(segment.path) as file:
         last_two: list[BatchRow] = []
@@ -119,47 +101,26 @@ def _header(data: bytes) -> BatchHeader | None:
         return None
 
 
-def require_order(files: OpenFiles, segments: Sequence[LogSegment]) -> None:
-    """Segments that are not walked, in order: no sound batch of one ends above the next one's base.
-
-    Where a batch cannot be read, whoever reads it is told. Raises DataDirectoryError, OSError.
-    """
-    for segment, follower in pairwise(segments):
-        try:
-            position = _position_below(segment, follower.base_offset)
-        except CorruptRecordError:
-            # An index cannot be made of a segment that does not end before the next one.
-            position = 0
-        try:
-            with files.use(segment.path) as file:
-                located = deque(walk(file, position, segment.size_bytes, epochs_ascend=False), maxlen=1)
-                for last_position, header in located:
-                    if crc_matches(file.read_at(last_position, header.size_in_bytes), 0, header):
-                        require_end_below(segment, header.next_offset, follower.base_offset)
-        except CorruptRecordError:
-            continue
-
-
 def require_known_epochs(segments: Sequence[LogSegment], known: LeaderEpochCache) -> None:
-    """Segments that are not walked, in order: the batches around each entry have the epochs that these say.
+    """Check in segments that are not walked that the batches around each entry have the known epochs.
 
-    Where a header cannot be read, whoever reads the batch is told. Raises DataDirectoryError, OSError.
+    Skips headers that cannot be read: a read of the batch fails. Raises DataDirectoryError, OSError.
     """
     if not segments:
         return
-    # What lies below them is on no disk any more.
+    # The disk has no batches below these segments.
     entries = known.entries_in_range(segments[0].base_offset, MAX_OFFSET)
     for entry in entries:
         offset = min(entry.start_offset, segments[-1].end_offset)
         for segment, header in _batches_around(segments, offset):
             require_epoch(segment, header, known)
             if entry is not entries[0] and header.base_offset < offset <= header.last_offset:
-                # Only the first one may begin within a batch, where the log was cut.
+                # Only the first entry may lie within a batch, if the log was cut there.
                 raise _contradicts_epochs(segment, header, entry.epoch)
 
 
 def _batches_around(segments: Sequence[LogSegment], offset: int) -> Iterator[tuple[LogSegment, BatchHeader]]:
-    """The last batch that begins below `offset`, and the first that begins there or above."""
+    """The last batch that begins below `offset`, and the first one that begins there or above."""
     count = bisect_left(segments, offset, key=lambda segment: segment.base_offset)
     last: tuple[LogSegment, BatchHeader] | None = None
     for segment in segments[max(0, count - 1) :]:
@@ -177,7 +138,7 @@ def _batches_around(segments: Sequence[LogSegment], offset: int) -> Iterator[tup
 
 
 def _position_below(segment: LogSegment, offset: int) -> int:
-    """Where a batch begins that ends below `offset`; the segment's beginning, where no index knows one."""
+    """The position of a batch that ends below `offset`; 0 if the index knows none."""
     floor = None if offset <= segment.base_offset else segment.indexes().offset_index.floor(offset - 1)
     if floor is None:
         return 0
@@ -193,7 +154,7 @@ def _require_epochs(
     if start_offset >= end_offset:
         return
     claimed = set(known.entries_in_range(start_offset, end_offset))
-    # Where compaction took the first batch of an epoch, it begins later in the batches than in the file.
+    # If compaction took the first batch of an epoch, it begins later in the batches than in the file.
     for entry in sorted(claimed ^ set(followed.entries_in_range(start_offset, end_offset))):
         found = _batch_at(files, walked, entry.start_offset)
         if found is not None:
@@ -201,7 +162,7 @@ def _require_epochs(
 
 
 def is_newer(header: BatchHeader, known: LeaderEpochCache) -> bool:
-    """The batch has an epoch that the file may not have had yet when it was copied."""
+    """Whether the epoch of the batch may be missing in the file only because that is older."""
     if not known.entries:
         return False
     latest = known.entries[-1]
@@ -209,7 +170,7 @@ def is_newer(header: BatchHeader, known: LeaderEpochCache) -> bool:
 
 
 def require_epoch(segment: LogSegment, header: BatchHeader, known: LeaderEpochCache) -> None:
-    """The batch has the epoch that the file says, if it says one. Raises DataDirectoryError."""
+    """Raise DataDirectoryError if the file knows another epoch for the batch."""
     expected_epoch = known.epoch_for_offset(header.base_offset)
     if expected_epoch is not None and expected_epoch != header.leader_epoch:
         raise _contradicts_epochs(segment, header, expected_epoch)
@@ -217,9 +178,9 @@ def require_epoch(segment: LogSegment, header: BatchHeader, known: LeaderEpochCa
 
 def _contradicts_epochs(segment: LogSegment, header: BatchHeader, expected_epoch: int) -> DataDirectoryError:
     return DataDirectoryError(
-        "a batch has another leader epoch than the log's file of epochs says, so one of the two was damaged; "
-        "restore it from a copy, or remove the segments with the batch if the store has them, or "
-        f"{LEADER_EPOCH_FILE} if the batches are right",
+        "a batch and the log's file of leader epochs contradict each other, so one of them was damaged;"
+        " restore it from a copy, or remove the segments with the batch if the store has them, or"
+        f" {LEADER_EPOCH_FILE} if the batches are right",
         path=segment.path,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
@@ -230,7 +191,7 @@ def _contradicts_epochs(segment: LogSegment, header: BatchHeader, expected_epoch
 def _batch_at(
     files: OpenFiles, walked: Sequence[WalkedSegment], offset: int
 ) -> tuple[LogSegment, BatchHeader] | None:
-    """The first batch that ends at or above `offset`; None where a hole ends the log, and nothing follows."""
+    """The first batch that ends at or above `offset`, or None."""
     for item in walked:
         if item.end_offset <= offset:
             continue

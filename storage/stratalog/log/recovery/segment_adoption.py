@@ -1,15 +1,14 @@
-"""Sealing the segments of a log that a broker wrote, whose indexes nothing proves.
+"""Seals the segments of a broker's log, whose indexes have no checksums.
 
-Indexes that lead to batches are taken as they are, if their entries ascend and end within the segment: each
-entry is compared with its batch when it is used. A transaction index is not: aborted records would be read as
-committed where an entry is damaged, or where the file did not come along. So it is made from the batches, by
-a look at every header of the log, and replaces the broker's where the two differ.
+Offset and time indexes are kept if their entries ascend and end within the segment: each entry is compared
+with its batch when it is used. A transaction index is not kept, because a damaged or missing one would let
+aborted records be read as committed. It is made from the batches, by a walk over every header of the log, and
+replaces the broker's file if the two differ. The walk also compares offsets and leader epochs.
 
-Of a transaction without a batch here, because the log was trimmed, the batches say nothing, and the broker's
-entry stands. Nor do they behind a damaged header, which ends the walk of its segment: from there on the
-broker's entries stand, as far as there are any.
+If the log was trimmed, the batches do not show a transaction whose records are gone; then the broker's entry
+stands. A damaged header ends the walk of its segment; behind it the broker's entries stand, too.
 
-Nothing is written before `write`, when it is known that the log can be served.
+Files are written by `write`, once it is known that the log can be served.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from stratalog.base.file_contents import write_file
 from stratalog.base.filesystem import AppendFile
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.producers.producer_batch import ProducerBatch, read_batch
+from stratalog.log.recovery.batch_place import require_end_below
 from stratalog.log.recovery.recovered_lineage import is_newer, lower_epoch, require_epoch
 from stratalog.record.batch import crc_matches
 from stratalog.record.builder import NO_LEADER_EPOCH
@@ -48,29 +48,29 @@ from stratalog.segment.segment_seal import SegmentSeal
 
 
 class SegmentAdoption:
-    """Of one log, oldest segment first. Used by one thread."""
+    """Adopts the segments of one log, oldest first. Used by one thread."""
 
     def __init__(
         self, resources: SegmentResources, known_epochs: LeaderEpochCache, *, may_have_newer: bool
     ) -> None:
-        """`known_epochs`: of the log's file. `may_have_newer`: batches may have epochs that are not in the
-        file yet."""
+        """`known_epochs`: the leader epochs of the log's file. `may_have_newer`: batches may have epochs that
+        are not in the file yet."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._known_epochs = known_epochs
         self._may_have_newer = may_have_newer
         self._latest_epoch = NO_LEADER_EPOCH
-        # Where each open transaction began, by producer id.
+        # First offsets of the open transactions, by producer id.
         self._open: dict[int, int] = {}
         self._is_torn = False
         self._files: dict[str, bytes | None] = {}
 
     def adopt(self, segment: LogSegment, *, is_settled: bool) -> None:
-        """Look at every header of the next segment, and seal it. `is_settled`: recovery is not going to walk
-        it; else it gets no seal.
+        """Walk the headers of the next segment, and seal it if `is_settled`, that is, unless recovery is
+        going to walk it.
 
-        Raises DataDirectoryError where a batch has another leader epoch than the file says,
-        UnsupportedOperationError where a message is of an older format, OSError.
+        Raises DataDirectoryError if a batch contradicts the leader epochs or overlaps the next segment,
+        UnsupportedOperationError for a message of an older format, OSError.
         """
         known = self._known_entries(segment)
         aborted, end_offset = TransactionIndex(segment.base_offset), segment.base_offset
@@ -80,6 +80,7 @@ class SegmentAdoption:
                 for located in walk(file, 0, segment.size_bytes, epochs_ascend=False):
                     batch = read_batch(file, located)
                     self._require_epoch(segment, file, located)
+                    self._require_order(segment, file, located)
                     entry = self._follow(batch, known)
                     if entry is not None:
                         aborted.append(entry)
@@ -97,8 +98,8 @@ class SegmentAdoption:
                 self._seal(segment, file, aborted.to_bytes(), end_offset)
 
     def write(self) -> None:
-        """Write what differs from the broker's files, which may have other names, too. Durable when it
-        returns. Raises OSError."""
+        """Write the files that differ from the broker's, under new inodes: the broker may share the old ones.
+        Durable when it returns. Raises OSError."""
         for path, data in self._files.items():
             if data is None:
                 self._filesystem.unlink(path)
@@ -111,7 +112,7 @@ class SegmentAdoption:
         self._files.clear()
 
     def _known_entries(self, segment: LogSegment) -> dict[int, AbortedTransaction]:
-        """The broker's entries by marker; none where its index cannot be one."""
+        """The broker's entries by marker; none if its index is damaged."""
         try:
             entries = TransactionIndex.load(self._filesystem, segment.directory, segment.base_offset)
         except CorruptRecordError:
@@ -121,7 +122,7 @@ class SegmentAdoption:
     def _follow(
         self, batch: ProducerBatch, known: dict[int, AbortedTransaction]
     ) -> AbortedTransaction | None:
-        """The transaction that the batch aborts, if it does."""
+        """The transaction that the batch aborts, or None."""
         header, marker = batch.header, batch.marker
         if not batch.has_producer:
             return None
@@ -145,13 +146,22 @@ class SegmentAdoption:
         if not sinks and (is_known or (self._may_have_newer and is_newer(header, self._known_epochs))):
             self._latest_epoch = header.leader_epoch
             return
-        # Of a damaged batch it would be the wrong thing to say.
+        # The epoch of a damaged batch proves nothing.
         if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
             require_epoch(segment, header, self._known_epochs)
             raise lower_epoch(segment.path, header, self._latest_epoch)
 
+    def _require_order(self, segment: LogSegment, file: AppendFile, located: LocatedBatch) -> None:
+        """Raise DataDirectoryError if a sound batch ends above the base of the next segment."""
+        position, header = located
+        is_last = segment.end_offset == segment.base_offset
+        if is_last or header.next_offset <= segment.end_offset:
+            return
+        if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
+            require_end_below(segment, header.next_offset, segment.end_offset)
+
     def _seal(self, segment: LogSegment, file: AppendFile, aborted: bytes, end_offset: int) -> None:
-        """`end_offset`: behind the last batch; MAX_OFFSET where a damaged header hides it."""
+        """Seal the segment. `end_offset`: behind the last batch; MAX_OFFSET if a damaged header hides it."""
         limit_offset = segment.end_offset if segment.end_offset > segment.base_offset else end_offset
         extent = SegmentExtent(segment.base_offset, limit_offset, segment.size_bytes)
         offset_index, time_index = self._leading_indexes(segment, file, extent)
@@ -178,7 +188,7 @@ class SegmentAdoption:
     def _leading_indexes(
         self, segment: LogSegment, file: AppendFile, extent: SegmentExtent
     ) -> tuple[bytes, bytes]:
-        """The contents of the two indexes that lead to batches: the broker's if they can be right."""
+        """The contents of the offset and the time index: the broker's if they can be right."""
         base_offset = segment.base_offset
         offset_index = self._read(segment, OFFSET_INDEX_SUFFIX)
         time_index = self._read(segment, TIME_INDEX_SUFFIX)
@@ -203,7 +213,7 @@ class SegmentAdoption:
 
 
 def _end_behind(file: AppendFile, extent: SegmentExtent, index: OffsetIndex) -> int:
-    """Where the batches end that follow on the last one that the index knows."""
+    """The end of the batches from the last one in the index on."""
     end_offset = extent.base_offset
     try:
         for _, header in extent.walk(file, 0 if index.last is None else index.last.position):

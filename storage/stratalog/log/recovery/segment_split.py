@@ -1,7 +1,7 @@
-"""Splitting a segment whose offsets are too far apart for its indexes.
+"""Splits a segment whose offsets are too far apart for its indexes.
 
-An index holds offsets as distances from the segment's base, in 31 bits. Old brokers merged segments over that
-limit when they compacted; what they left is taken apart before anything else is done with it.
+An index holds offsets as distances from the segment's base, in 31 bits. Compaction in old brokers merged
+segments over that limit. Such a segment is split before anything else is done with it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Part(NamedTuple):
 
 
 def split_segment(resources: SegmentResources, directory: str, segment: LogSegment) -> None:
-    """Replace the segment by as many as it takes. They have no indexes: recovery
-    makes these. Bytes behind the last valid batch stay where they are. Durable when it returns.
+    """Replace the segment by as few as possible. They have no indexes: recovery makes these. Bytes behind the
+    last valid batch stay in the last one. Durable when it returns.
 
     Raises OSError; `settle_swaps` then goes on with it, or takes it back.
     """
@@ -54,7 +54,7 @@ def _parts(resources: SegmentResources, segment: LogSegment) -> list[_Part]:
         found = valid_rows(file, segment.size_bytes, segment.base_offset, NO_LEADER_EPOCH)
         for row in chain.from_iterable(rows for rows, _ in found):
             if row.last_offset - parts[-1].base_offset > MAX_RELATIVE_OFFSET:
-                # Without a hole before it, wherever the distance allows.
+                # Without a hole before it, if the distance allows that.
                 fits = row.last_offset - next_offset <= MAX_RELATIVE_OFFSET
                 header = parse_header(file.read_at(row.position, HEADER_SIZE))
                 base_offset = next_offset if fits else header.base_offset

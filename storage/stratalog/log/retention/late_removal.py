@@ -1,8 +1,8 @@
-"""Removing later what nobody finds any more: each for itself, and again until it is gone.
+"""Removes deleted files later, each by itself, and tries again until they are gone.
 
-What cannot be removed now (a file that somebody has made immutable, a process without free descriptors) keeps
-nothing else from going, and is not forgotten: its space is missed by whoever has deleted it. A disk that has
-failed is left alone, and what a process has not removed when it ends the next one does.
+A file that cannot be removed now (it was made immutable, or the process has no free descriptor) does not keep
+the others from going. It is tried again, because the operator expects its space. After a failure of the disk
+the removals stop. Files that are left when a process ends are removed by the next one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stratalog.segment.log_segment import LogSegment
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 60_000
-"""From one try to the next."""
+"""Time between two tries."""
 
 
 def remove_later(
@@ -30,8 +30,8 @@ def remove_later(
     *,
     is_over: Callable[[], bool],
 ) -> None:
-    """Do these after `delay_ms`; those that raise OSError again and again, unless `is_over` says that it has
-    no sense any more. `name` is told with the first failure."""
+    """Do these removals after `delay_ms`, and repeat those that raise OSError until `is_over` returns True.
+    The first failure is logged with `name`."""
 
     def remove(waiting: Sequence[Callable[[], None]], *, is_first: bool) -> None:
         if not is_first and is_over():
@@ -48,8 +48,8 @@ def remove_later(
             return
         if is_first:
             logger.warning(
-                "some of what is deleted cannot be removed, and is tried again every %d s: correct what the"
-                " reason says, %s left_count=`%d` reason=`%s`",
+                "deleted files cannot be removed and are tried again every %d s; correct the reason, %s"
+                " left_count=`%d` reason=`%s`",
                 RETRY_MS // 1000,
                 name,
                 len(left),
@@ -64,8 +64,8 @@ def remove_later(
 def unlink_later(
     scheduler: Scheduler, availability: LogAvailability, dropped: Sequence[LogSegment], delay_ms: int
 ) -> None:
-    """Unlink the files of segments that a log has dropped; what is left when it is closed goes when it is
-    opened again."""
+    """Unlink the files of dropped segments. Files that are left when the log is closed go when it is opened
+    again."""
     remove_later(
         scheduler,
         f"unlink {availability.topic_partition}",
@@ -76,16 +76,16 @@ def unlink_later(
 
 
 def unlink_leftover(filesystem: FileSystem, path: str) -> None:
-    """Unlink a file of a dropped segment that a former process has left. What cannot be unlinked stays, and
-    is told: it means nothing to the log. Raises OSError where the disk fails."""
+    """Unlink a file of a dropped segment that a former process has left. A file that cannot be unlinked
+    stays, with a warning: it means nothing to the log. Raises OSError if the disk fails."""
     try:
         filesystem.unlink(path)
     except OSError as failure:
         if failure.errno in DISK_FAILURES:
             raise
         logger.warning(
-            "a file of a deleted segment cannot be removed, and stays until the next start: correct what the"
-            " reason says, path=`%s` reason=`%s`",
+            "a file of a deleted segment cannot be removed and stays until the next start; correct the"
+            " reason, path=`%s` reason=`%s`",
             path,
             failure,
         )

@@ -1,15 +1,15 @@
-"""Lets the oldest segments of a log go: below its start first, then what is too much, then what is too old.
+"""Drops the oldest segments of a log: those below its start, then by size, then by age.
 
-`retention` has the rules. What goes is renamed at once, so that nobody finds it any more, and its files are
-unlinked later, by the caller: readers that hold a segment finish. The log start follows, of a log that has no
-other tier, and with it what is known of epochs and producers. Where the system does not let a segment go, it
-stays, with all behind it, for the next time.
+`retention` has the rules. Dropped segments are renamed at once, so that no reader finds them any more, and
+unlinked later, so that readers that hold one can finish. In a log without another tier the log start follows,
+and with it the epochs and producers. A segment that the system does not let go stays, with all behind it,
+until the next time.
 
 A segment whose newest record claims to be of the future is never old enough, and keeps all behind it from
-going by age. The log of the process says so once for each, and they are counted. So it is with one whose age
-is not known because a batch is damaged that it follows from: checksums are compared before a segment goes.
-What was found damaged is compared again when its file has another time, and once an hour: a copy that is put
-in its place may have the time of the damaged one.
+being dropped by age. The log of the process warns once for each, and they are counted. The same holds for a
+segment whose age is unknown because a batch is damaged: checksums are compared before a segment goes. A
+damaged segment is compared again when its file has another time, and once an hour, because a copy that
+replaces it may have the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stratalog.segment.log_segment import LogSegment
 logger = logging.getLogger(__name__)
 
 DAMAGED_AGAIN_S = 60 * 60
-"""How long what was found damaged is not read again."""
+"""Time before a damaged segment is read again."""
 
 
 class LogRetention:
@@ -58,30 +58,30 @@ class LogRetention:
         self._reported_base_offset = self._damaged_base_offset = -1
         # Segments whose age was proven, with the size that they had.
         self._proven: dict[LogSegment, int] = {}
-        # The one whose age a damaged batch hides, with the time of its file: it is not read at every look.
+        # The segment whose age a damaged batch hides, with the time of its file: so it is not read each time.
         self._damaged: tuple[LogSegment, int] | None = None
         self._damaged_until_s = 0.0
-        # The one that ended the last look at ages, because it claims to be of the future.
+        # The segment that ended the last look at ages, because it claims to be of the future.
         self._future_base_offset: int | None = None
 
     @property
     def future_segment_count(self) -> int:
-        """Segments that keep themselves, and what follows them, from being dropped by age because they claim
-        to be of the future: as of the last look, and one at most, since the first one ends it."""
+        """The number of segments that keep all behind them from being dropped by age, because they claim to
+        be of the future. As of the last look, and at most one, because the first one ends the look."""
         base_offset = self._future_base_offset
         return int(base_offset is not None and base_offset >= self._offsets.local_log_start_offset)
 
     def delete_local_segments(self, *, ignore_retention: bool = False) -> int:
-        """Drop local segments that are in the object store and beyond the local retention; returns how many.
+        """Drop local segments that are in the object store and beyond the local retention; return how many.
 
-        What lies below the log start goes in any case. `ignore_retention`: everything that is in the object
-        store. Raises CorruptRecordError, DataDirectoryError.
+        Segments below the log start go in any case. `ignore_retention`: drop all segments that are in the
+        object store. Raises CorruptRecordError, DataDirectoryError.
         """
         return self._delete(retention.all_tiered if ignore_retention else retention.beyond_local_retention)
 
     def delete_old_segments(self) -> int:
-        """Drop segments of a log that is not tiered, below its start or beyond its retention; returns how
-        many. The log start follows. Raises CorruptRecordError, DataDirectoryError."""
+        """Drop segments of a log without tiers, below its start or beyond its retention; return how many. The
+        log start follows. Raises CorruptRecordError, DataDirectoryError."""
         return self._delete(retention.beyond_retention)
 
     def _delete(self, rule: retention.RetentionRule) -> int:
@@ -92,8 +92,8 @@ class LogRetention:
             return len(dropped)
 
     def _prove_ages(self, rule: retention.RetentionRule) -> None:
-        """Compare checksums of what `_drop_beyond` drops by age. That may read whole segments: under no lock,
-        beside appends. Raises CorruptRecordError, DataDirectoryError."""
+        """Compare the checksums of segments that `_drop_beyond` drops by age. May read whole segments, so it
+        holds no lock. Raises CorruptRecordError, DataDirectoryError."""
         proven: dict[LogSegment, int] = {}
 
         def is_older(segment: LogSegment, before_ms: int) -> bool:
@@ -109,8 +109,8 @@ class LogRetention:
         self._proven = proven
 
     def _drop_beyond(self, rule: retention.RetentionRule) -> tuple[LogSegment, ...]:
-        """Drop what the rule lets go; by age, what was proven: the rest is another look's. Raises
-        CorruptRecordError, DataDirectoryError."""
+        """Drop the segments beyond the rule; by age only those that were proven. The others wait for the next
+        look. Raises CorruptRecordError, DataDirectoryError."""
 
         def is_older(segment: LogSegment, before_ms: int) -> bool:
             return self._seems_older(segment, before_ms) and self._is_proven(segment, segment.size_bytes)
@@ -131,20 +131,20 @@ class LogRetention:
             return ()
         self._availability.require_online()
         if count == len(self._local.segments):
-            # There is always an active segment, and it is never dropped: begin a new one, empty, first.
+            # The active segment is never dropped: begin a new, empty one first.
             try:
                 self._roll()
             except DataDirectoryError:
                 if count == 1 or self._availability.refusal() is not None:
                     raise
-                # A disk that is full has no room for it before the others have gone.
+                # A full disk has no room for a new segment before the others have gone.
                 count -= 1
         self._sync_snapshots()
         with self._availability.unchanged_on_refusal():
             count = self._local.put_aside_oldest(count, self._tell_left)
         start_offset = self._local.segments[count].base_offset
         if not self._local.config.remote_storage_enable:
-            # Before the list is another one: who misses them is told where the log starts by now.
+            # Before the list changes: a reader that misses them gets the new log start with its error.
             self._offsets.log_start_offset = max(self._offsets.log_start_offset, start_offset)
         with self._availability.offline_on_failure():
             dropped = self._local.drop_oldest(count)
@@ -155,14 +155,16 @@ class LogRetention:
         return dropped
 
     def _sync_snapshots(self) -> None:
-        """What is remembered of the batches that go is only there. Raises DataDirectoryError."""
+        """Make the snapshots durable: they alone remember the producers of the dropped batches. Raises
+        DataDirectoryError."""
         snapshot_files = self._state.producers.snapshot_files
         snapshots = snapshot_files.take_unsynced()
         with self._availability.offline_on_failed_sync(lambda: snapshot_files.put_back(snapshots)):
             snapshot_files.sync(snapshots)
 
     def _remove_snapshots(self, start_offset: int) -> None:
-        """Those of what went. Raises OSError where the disk has failed; others do no harm by staying."""
+        """Remove the snapshots of dropped segments. Raises OSError if the disk has failed; otherwise a
+        snapshot that stays does no harm."""
         try:
             self._state.producers.snapshot_files.remove_before(start_offset)
         except OSError as failure:
@@ -172,27 +174,27 @@ class LogRetention:
 
     def _tell_left(self, failure: OSError) -> None:
         logger.warning(
-            "a file of a deleted segment of %s cannot be removed, and stays until the next start: correct"
-            " what the reason says, reason=`%s`",
+            "%s: a file of a deleted segment cannot be removed and stays until the next start; correct the"
+            " reason, reason=`%s`",
             self._topic_partition,
             failure,
         )
 
     def follow_log_start(self) -> None:
-        """Forget what was known of the records below the log start."""
+        """Forget the state of the records below the log start."""
         self._state.epochs.truncate_from_start(self._offsets.log_start_offset)
         self._state.producers.on_log_start_offset_incremented(self._offsets.log_start_offset)
         self._state.publish(self._offsets.high_watermark)
 
     def _is_tiered(self, segment: LogSegment) -> bool:
-        """There is nothing to lose."""
+        """The segment is in the object store as a whole."""
         return segment.end_offset <= self._offsets.tiered_end_offset
 
     def _is_proven(self, segment: LogSegment, size_bytes: int) -> bool:
         return self._is_tiered(segment) or self._proven.get(segment) == size_bytes
 
     def _seems_older(self, segment: LogSegment, before_ms: int) -> bool:
-        """As its index and its headers say."""
+        """Whether the segment is older, by its index and its headers."""
         try:
             return self._newest_ms(segment) < before_ms
         except CorruptRecordError as damage:
@@ -217,9 +219,9 @@ class LogRetention:
         if segment.base_offset > self._damaged_base_offset:
             self._damaged_base_offset = segment.base_offset
             logger.warning(
-                "%s has a segment whose age is not known, which is not dropped by age, nor is what"
-                " follows it; restore its file from a copy and restart the server, or delete the records,"
-                " base_offset=`%d` reason=`%s`",
+                "%s: retention by age stops at a segment whose age is unknown because of damage; restore its"
+                " file from a copy and restart the server, or delete the records, base_offset=`%d`"
+                " reason=`%s`",
                 self._topic_partition,
                 segment.base_offset,
                 damage,
@@ -227,16 +229,15 @@ class LogRetention:
 
     def _newest_ms(self, segment: LogSegment) -> int:
         newest_ms, now_ms = self._newest_ms_of(segment), self._clock.now_ms()
-        # They are asked for oldest first, and the first of the future ends it: there is one at a time.
+        # Segments come oldest first, and the first one of the future ends the look.
         if newest_ms <= now_ms:
             return newest_ms
         self._future_base_offset = segment.base_offset
         if segment.base_offset > self._reported_base_offset:
             self._reported_base_offset = segment.base_offset
             logger.warning(
-                "%s has a segment with records of the future, which is not dropped by age, nor is what"
-                " follows it; correct the producer's clock, or delete the records,"
-                " base_offset=`%d` newest_ms=`%d` now_ms=`%d`",
+                "%s: retention by age stops at a segment whose records are in the future; correct the"
+                " producer's clock, or delete the records, base_offset=`%d` newest_ms=`%d` now_ms=`%d`",
                 self._topic_partition,
                 segment.base_offset,
                 newest_ms,

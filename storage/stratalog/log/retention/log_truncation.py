@@ -1,8 +1,8 @@
-"""Cutting a log at an offset, and letting it go on behind a hole.
+"""Cuts a log at an offset, and lets it go on behind a hole.
 
-An offset that once was given must not be given again. So where compaction has left nothing between the last
-batch that stays and the place of the cut, the log goes on behind that hole; and so it does where a copied
-batch lies farther behind the end than a segment's indexes reach.
+An offset must not be given twice. So if compaction has left nothing between the last batch that stays and the
+offset of the cut, the log goes on behind that hole. It also does so if a copied batch lies farther behind the
+end than the indexes of a segment reach.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stratalog.log.read.log_reader import LogReader
 from stratalog.segment.log_segment import LogSegment
 
 Roll = Callable[[int, Callable[[], None]], None]
-"""Begin a segment at that offset; the other is called when it is there, and before an empty one goes."""
+"""Begins a segment at that offset. The callable runs when the segment is there, before an empty one goes."""
 
 
 class LogTruncation:
@@ -31,7 +31,7 @@ class LogTruncation:
         checkpoint: Callable[[], None],
         unlink_later: Callable[[Sequence[LogSegment]], None],
     ) -> None:
-        """`checkpoint`: makes the offsets durable as they are now."""
+        """`checkpoint` makes the current offsets durable."""
         self._flush_lock = parts.flush_lock
         self._lock = parts.lock
         self._clock = parts.clock
@@ -77,7 +77,7 @@ class LogTruncation:
         self._go_on_at(end_offset, start_offset)
 
     def _begin_anew_at(self, offset: int) -> None:
-        # Before it begins: the checkpoints must never promise more than the new log has.
+        # First of all: the checkpoints must never promise more than the new log has.
         self._offsets.lower_to(offset)
         self._offsets.recovery_point = 0
         with self._availability.offline_on_failure():
@@ -92,14 +92,15 @@ class LogTruncation:
         self._unlink_later(dropped)
 
     def _lower_start_to(self, end_offset: int) -> None:
-        """The log ends there now. Not before: what was deleted below its start would be there again after a
-        death in between. What comes next has offsets below that start, and must not be taken for deleted."""
+        """Lower the log start to the new end. Not before the cut: deleted records below the start would come
+        back after a crash in between. The next records get offsets below the old start, and must not count as
+        deleted."""
         if self._offsets.log_start_offset > end_offset:
             self._offsets.log_start_offset = end_offset
             self._checkpoint()
 
     def _go_on_at(self, offset: int, start_offset: int) -> None:
-        """Behind what is left, where compaction has left nothing up to there; the log starts where it did."""
+        """Go on behind a hole if compaction has left nothing up to `offset`; the log start stays."""
         if self._offsets.log_end_offset >= offset:
             return
         if self._local.segments.size_bytes > 0:
@@ -112,7 +113,7 @@ class LogTruncation:
         at `offset`. Durable when it returns. The caller holds both locks. Raises DataDirectoryError."""
 
         def write_down_end() -> None:
-            # Before an empty segment goes: the hole that it ends must be one of old by then.
+            # Before an empty segment goes: then the hole that it ends must be below the recovery point.
             with self._availability.offline_on_failure():
                 self._state.producers.update_map_end_offset(offset)
                 self._state.producers.take_snapshot(durable=False)

@@ -1,9 +1,8 @@
-"""How many of the oldest segments a log lets go. Functions over its segments, oldest first.
+"""Retention rules: functions over the segments of a log, oldest first, that return how many to drop.
 
-Every rule speaks of a run from the beginning: a segment that must stay keeps all behind it. They come one
-after the other, each over what the one before has left: what lies below the log start, what is too much, what
-is too old. The guards are Kafka's: nothing at or above the high watermark goes, and neither does an empty
-active segment.
+Every rule counts a run from the beginning: a segment that must stay keeps all behind it. The rules follow
+each other, each over the segments that the one before has left: below the log start, by size, by age. The
+guards are Kafka's: no segment at or above the high watermark goes, nor an empty active segment.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from stratalog.log.log_segments import LogSegments
 from stratalog.segment.log_segment import LogSegment
 
 NewestMs = Callable[[LogSegment], int]
-"""When the newest record of a segment was written."""
+"""The time at which the newest record of a segment was written."""
 IsOlder = Callable[[LogSegment, int], bool]
-"""All records of a segment are known to have been written before that."""
+"""Whether all records of a segment were certainly written before that time."""
 RetentionRule = Callable[[LogSegments, LogOffsets, LogConfig, IsOlder, int], int]
-"""How many of the oldest segments a configuration lets go now."""
+"""Returns how many of the oldest segments to drop now under a configuration."""
 
 
 def newest_ms_on(filesystem: FileSystem) -> NewestMs:
-    """The highest timestamp of a segment's records; where they have none, when its file was written.
+    """A function for the highest timestamp of a segment's records, or the time of its file if they have none.
 
-    What is returned raises CorruptRecordError, OSError.
+    That function raises CorruptRecordError, OSError.
     """
 
     def newest_ms(segment: LogSegment) -> int:
@@ -39,29 +38,28 @@ def newest_ms_on(filesystem: FileSystem) -> NewestMs:
 
 
 def below_log_start(segments: LogSegments, offsets: LogOffsets) -> int:
-    """Segments that hold deleted records only. They go whatever the configuration is."""
+    """Segments with deleted records only. They go under any configuration."""
     return below_offset(segments, min(offsets.log_start_offset, offsets.high_watermark))
 
 
 def tiered(segments: LogSegments, offsets: LogOffsets) -> int:
-    """Segments that are in the object store, so that this disk can do without them."""
+    """Segments that are in the object store."""
     return below_offset(segments, min(offsets.tiered_end_offset, offsets.high_watermark))
 
 
 def all_tiered(
     segments: LogSegments, offsets: LogOffsets, _config: LogConfig, _is_older: IsOlder, _now_ms: int
 ) -> int:
-    """The same as a rule that no configuration bounds."""
+    """`tiered` as a rule that ignores the configuration."""
     return tiered(segments, offsets)
 
 
 def beyond_local_retention(
     segments: LogSegments, offsets: LogOffsets, config: LogConfig, is_older: IsOlder, now_ms: int
 ) -> int:
-    """Segments of a tiered log that are in the object store, and too old or too much for this disk.
+    """Segments of a tiered log that are in the object store and beyond the local retention.
 
-    The size that counts is that of everything here, what is not in the object store yet included. Raises what
-    `is_older` does.
+    The size includes local segments that are not in the object store yet. Raises as `is_older` does.
     """
     count = tiered(segments, offsets)
     by_size = beyond_size(segments, config.effective_local_retention_bytes)
@@ -73,9 +71,9 @@ def beyond_local_retention(
 def beyond_retention(
     segments: LogSegments, offsets: LogOffsets, config: LogConfig, is_older: IsOlder, now_ms: int
 ) -> int:
-    """Segments that are too old or too much for a log that has no other tier; none of any other log.
+    """Segments beyond the retention of a log without another tier; none for any other log.
 
-    Raises what `is_older` does.
+    Raises as `is_older` does.
     """
     if not config.is_deleted or config.remote_storage_enable:
         return 0
@@ -86,12 +84,12 @@ def beyond_retention(
 
 
 def run_length(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment], bool]) -> int:
-    """How many segments from the beginning on are dropped."""
+    """The number of segments from the beginning on that are dropped."""
     return sum(1 for _ in takewhile(is_dropped, segments))
 
 
 def below_offset(segments: Sequence[LogSegment], end_offset: int) -> int:
-    """Segments all of whose offsets are below `end_offset`; an empty active one never is."""
+    """Segments that end at or below `end_offset`, but never an empty active one."""
     return run_length(segments, lambda segment: _is_droppable(segment) and segment.end_offset <= end_offset)
 
 
@@ -101,7 +99,7 @@ def _is_droppable(segment: LogSegment) -> bool:
 
 
 def beyond_size(segments: Sequence[LogSegment], retention_bytes: int) -> int:
-    """Segments without which the log still has at least `retention_bytes`."""
+    """Segments that the log can lose and still have at least `retention_bytes`."""
     if retention_bytes == UNLIMITED:
         return 0
     excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
@@ -115,7 +113,7 @@ def beyond_size(segments: Sequence[LogSegment], retention_bytes: int) -> int:
 
 
 def beyond_age(segments: Sequence[LogSegment], retention_ms: int, is_older: IsOlder, now_ms: int) -> int:
-    """Segments whose newest record is older than `retention_ms`. One that claims to be of the future
+    """Segments whose newest record is older than `retention_ms`. A segment with records of the future
     stays."""
     if retention_ms == UNLIMITED:
         return 0

@@ -13,8 +13,12 @@ from collections.abc import Callable, Iterable
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
-from stratalog.log.checkpoint_entries import CheckpointEntries
+from stratalog.log.checkpoint import (
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    CheckpointEntries,
+    OffsetCheckpoint,
+)
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.manifest import ManifestFile, PartitionEntry
 from stratalog.manager.directories.spare_space import SpareSpace

@@ -111,8 +111,9 @@ def test_a_sync_that_fails_is_told_to_who_waits_for_it_and_takes_the_log_offline
     assert log.availability.is_offline
     # It never moves on without a sync that succeeded.
     assert log.offsets.recovery_point == 2
-    with pytest.raises(DataDirectoryError, match="offline"):
+    with pytest.raises(DataDirectoryError):
         log.appender.append_as_leader(batch(), 1)
+    assert log.availability.is_offline
     assert log.offsets.log_end_offset == 4
 
 
@@ -212,7 +213,7 @@ def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
     machine.clock.advance(1)
     # Its disk is full, and works for the other one.
     disk.fail_at(disk.operation_count + 1, number=errno.ENOSPC)
-    with pytest.raises(DataDirectoryError, match="offline") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         manager.tasks.flush_old()
     assert failure.value.fields["path"] == log.local_log.directory
     assert (log.availability.is_offline, log.offsets.recovery_point, other.offsets.recovery_point) == (

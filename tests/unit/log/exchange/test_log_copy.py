@@ -8,6 +8,7 @@ import pytest
 from stratalog.base.errors import (
     CorruptRecordError,
     DataDirectoryError,
+    UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
 from stratalog.log.directory_health import DirectoryHealth
@@ -182,8 +183,9 @@ def test_a_log_that_was_cut_cannot_be_followed(offset: int) -> None:
     else:
         copying.ledger.truncate_to(copying.log, offset)
     for follow in (lambda: copying.copy.advance(1000), copying.copy.prepare, copying.relocate):
-        with pytest.raises(UnsupportedOperationError, match="truncated or compacted"):
+        with pytest.raises(UnsupportedOperationError) as failure:
             follow()
+        assert failure.value.fields == {"path": PARTITION_DIR}
     copying.append()
     copying.ledger.verify(copying.log, after_crash=False)
 
@@ -235,8 +237,9 @@ def test_a_commit_that_fails_leaves_the_log_where_it_is() -> None:
     def refuse() -> LogPlace:
         raise DataDirectoryError("not now", path=NEW_DIR)
 
-    with pytest.raises(DataDirectoryError, match="not now"):
+    with pytest.raises(DataDirectoryError) as failure:
         copying.copy.relocate(refuse)
+    assert failure.value.fields == {"path": NEW_DIR}
     copying.append()
     copying.ledger.verify(copying.log, after_crash=False)
     assert copying.log.local_log.directory == PARTITION_DIR
@@ -249,7 +252,7 @@ def test_where_nobody_knows_what_a_commit_has_done_the_log_is_offline() -> None:
     def fail() -> LogPlace:
         raise OSError(5, "input/output error")
 
-    with pytest.raises(DataDirectoryError, match="offline"):
+    with pytest.raises(DataDirectoryError):
         copying.copy.relocate(fail)
     assert copying.log.availability.is_offline
 
@@ -259,7 +262,7 @@ def test_a_closed_log_is_not_copied() -> None:
     copying.catch_up()
     copying.machine.stop()
     for follow in (lambda: copying.copy.advance(1000), copying.copy.prepare, copying.relocate):
-        with pytest.raises(Exception, match="closed"):
+        with pytest.raises(UnknownTopicOrPartitionError):
             follow()
 
 

@@ -278,8 +278,9 @@ def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
     group = log.local_log.segments[:2]
     cleaned = copied(log, group)
     disk.refuse("sync_directory", 0, errno.EMFILE)
-    with pytest.raises(DataDirectoryError, match="correct what the reason says"):
+    with pytest.raises(DataDirectoryError) as failure:
         replace(log, [cleaned], group)
+    assert os.strerror(errno.EMFILE) in str(failure.value.fields["reason"])
     assert not [
         name for name in disk.inner.list_directory(log.local_log.directory) if name.endswith(CLEANED_SUFFIX)
     ]
@@ -303,8 +304,13 @@ def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
     file.truncate(0)
     file.append([bytes(data[: len(data) - cut])])
     segments = log.local_log.segments
-    with pytest.raises(CorruptRecordError, match="does not hold what was written"):
+    with pytest.raises(CorruptRecordError) as failure:
         replace(log, [cleaned], group)
+    assert failure.value.fields == {
+        "path": path,
+        "size_bytes": len(data) - cut,
+        "expected_bytes": cleaned.size_bytes,
+    }
     assert log.local_log.segments is segments
     log.check()
 

@@ -304,8 +304,9 @@ def test_a_follower_refuses_an_epoch_that_goes_back_and_keeps_what_it_had() -> N
     log.appender.append_as_follower(encode_batch([Record(0, 1, None, b"v")], leader_epoch=5))
     later = encode_batch([Record(0, 1, None, b"v")], leader_epoch=7, base_offset=1)
     earlier = encode_batch([Record(0, 1, None, b"v")], leader_epoch=4, base_offset=2)
-    with pytest.raises(CorruptRecordError, match="epoch"):
+    with pytest.raises(CorruptRecordError) as failure:
         log.appender.append_as_follower(later + earlier)
+    assert failure.value.fields == {"offset": 2, "epoch": 4, "latest_epoch": 7}
     assert (log.end_offset_for(5), log.end_offset_for(7)) == ((5, 1), None)
     log.check()
 
@@ -487,7 +488,7 @@ def test_a_transaction_index_that_cannot_be_synced_takes_the_log_offline() -> No
     disk = FaultyFileSystem()
     disk.fail_at(sync)
     log = aborted_on(disk)
-    with pytest.raises(DataDirectoryError, match="offline"):
+    with pytest.raises(DataDirectoryError):
         log.roll()
     assert log.availability.is_offline
     assert log.local_log.segments.active.base_offset == 0

@@ -11,7 +11,8 @@ from stratalog.base.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from stratalog.log.producers.producer_append import AppendOrigin, DuplicateAppend, ProducerAppend
+from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.producers.producer_append import AppendOrigin, ProducerAppend
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
@@ -29,6 +30,10 @@ def state() -> ProducerStateManager:
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/log")
     return ProducerStateManager(ProducerSnapshotFiles(filesystem, "/log"), producer_id_expiration_ms=1000)
+
+
+def duplicate(base_offset: int, last_offset: int) -> AppendInfo:
+    return AppendInfo(base_offset, last_offset, 0, is_duplicate=True)
 
 
 def store(
@@ -150,7 +155,7 @@ def test_the_last_five_batches_are_recognised(state: ProducerStateManager) -> No
     append = ProducerAppend(state)
     for number in range(2, 7):
         again = data_batch(99, 7, 0, 2 * number, count=2)
-        assert append.duplicate_of([again]) == DuplicateAppend(10 * number, 10 * number + 1, number)
+        assert append.duplicate_of([again]) == duplicate(10 * number, 10 * number + 1)
     for other in (
         data_batch(99, 7, 0, 2, count=2),
         data_batch(99, 7, 0, 4, count=3),
@@ -167,14 +172,14 @@ def test_the_last_five_batches_are_recognised(state: ProducerStateManager) -> No
 def test_a_batch_across_the_end_of_the_sequences_is_recognised(state: ProducerStateManager) -> None:
     store(state, data_batch(0, 7, 0, MAX_SEQUENCE, count=3))
     again = data_batch(9, 7, 0, MAX_SEQUENCE, count=3)
-    assert ProducerAppend(state).duplicate_of([again]) == DuplicateAppend(0, 2, 0)
+    assert ProducerAppend(state).duplicate_of([again]) == duplicate(0, 2)
 
 
 def test_a_request_is_a_repetition_as_a_whole_or_not_at_all(state: ProducerStateManager) -> None:
     first, second, third = (data_batch(number, 7, 0, number, timestamp_ms=number) for number in range(3))
     store(state, first, second)
     append = ProducerAppend(state)
-    assert append.duplicate_of([first, second]) == DuplicateAppend(0, 1, 1)
+    assert append.duplicate_of([first, second]) == duplicate(0, 1)
     assert append.duplicate_of([second, third]) is None
     assert append.duplicate_of([]) is None
     refuse(state, OutOfOrderSequenceError, second, third)
@@ -186,7 +191,7 @@ def test_staged_requests_are_checked_against_each_other(state: ProducerStateMana
     with pytest.raises(OutOfOrderSequenceError):
         append.stage([data_batch(1, 7, 0, 2)], CLIENT)
     append.stage([data_batch(1, 7, 0, 1)], CLIENT)
-    assert append.duplicate_of([data_batch(2, 7, 0, 1)]) == DuplicateAppend(1, 1, 0)
+    assert append.duplicate_of([data_batch(2, 7, 0, 1)]) == duplicate(1, 1)
     assert not state.producers
     assert append.commit() == []
     assert state.entry(7).last_sequence == 1

@@ -125,7 +125,7 @@ def test_an_offset_that_moved_into_a_later_batch_is_refused_and_nothing_is_cut()
     data[size + 7] += 1
     rewrite(disk, log_path(bases[0]), bytes(data))
     before = disk.read_file(log_path(bases[0]))
-    with pytest.raises(DataDirectoryError, match="which no crash does") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         LogMachine(disk, CONFIG).start()
-    assert failure.value.fields["path"] == log_path(bases[0])
+    assert failure.value.fields == {"path": log_path(bases[0]), "end_offset": 7, "base_offset": 6}
     assert disk.read_file(log_path(bases[0])) == before

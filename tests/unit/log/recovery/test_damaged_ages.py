@@ -34,7 +34,7 @@ def test_a_segment_whose_age_is_damaged_stays_and_that_is_told_once(
             assert log.retention.delete_old_segments() == 0
         assert log.offsets.log_start_offset == 0
         [told] = [record.getMessage() for record in caplog.records if "age" in record.getMessage()]
-        assert "whose age is not known" in told, number
+        assert "whose age is unknown" in told, number
         assert "base_offset=`0`" in told
         # It is as much in the way of what is too much as any other.
         log.reconfigure(LogConfig(remote_storage_enable=False, retention_ms=-1, retention_bytes=0))
@@ -49,7 +49,7 @@ def test_what_is_dropped_by_age_has_true_checksums(caplog: pytest.LogCaptureFixt
     )
     assert log.reader.segments()[0].max_timestamp_ms == DEFAULT_NOW_MS - 4 * HOUR_MS
     assert log.retention.delete_old_segments() == 0
-    assert "whose age is not known" in caplog.text
+    assert "whose age is unknown" in caplog.text
     assert log.reader.segments(1)[0].damage is not None
 
 
@@ -102,7 +102,7 @@ def test_a_damaged_segment_that_is_tiered_goes_by_the_time_of_its_file(
     assert log.reader.segments()[0].damage is not None
     log.update_tiered_end_offset(2)
     assert log.retention.delete_local_segments() == 1
-    assert "age is not known" not in caplog.text
+    assert "age is unknown" not in caplog.text
 
 
 def started_with_damage(

@@ -132,8 +132,9 @@ def test_segments_that_overlap_are_told_apart_from_those_with_holes(
         # Nobody looks at what one of our own logs has below its recovery point, but who reads it.
         machine.start()
         return
-    with pytest.raises(DataDirectoryError, match="ends above the offset at which the one behind it begins"):
+    with pytest.raises(DataDirectoryError) as failure:
         machine.start()
+    assert failure.value.fields.keys() == {"path", "end_offset", "base_offset"}
     after = disk.contents()
     assert {path: after[path] for path in after if path.startswith(PARTITION_DIR)} == {
         path: before[path] for path in before if path.startswith(PARTITION_DIR)
@@ -316,7 +317,7 @@ def test_damage_below_the_recovery_point_is_not_cut_off() -> None:
     for name in (f"{7:020d}.snapshot", f"{7:020d}.index", f"{7:020d}.log.deleted", f"{7:020d}.snapshot.tmp"):
         rewrite(disk, f"{PARTITION_DIR}/{name}", b"?")
     before = {name: disk.read_file(f"{PARTITION_DIR}/{name}") for name in disk.list_directory(PARTITION_DIR)}
-    with pytest.raises(DataDirectoryError, match="had been fsynced") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         machine.start()
     assert failure.value.fields["recovery_point"] == 12
     after = {name: disk.read_file(f"{PARTITION_DIR}/{name}") for name in disk.list_directory(PARTITION_DIR)}

@@ -149,7 +149,7 @@ def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next(
     assert deleted(disk)
     # Nor does it keep that one from opening the log.
     machine.start().check()
-    assert "cannot be removed, and stays until the next start" in caplog.text
+    assert "cannot be removed and stays until the next start" in caplog.text
     assert all(path.endswith(".log.deleted") for path in deleted(disk))
     machine.stop()
     disk.refused = None

@@ -14,11 +14,12 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability
+from stratalog.log.append.append_info import AppendInfo
 from stratalog.server.append import append_pipeline
 from stratalog.server.append.append_decoding import DecodedAppend
-from stratalog.server.append.append_pipeline import AppendPipeline, Submission
+from stratalog.server.append.append_pipeline import AppendPipeline
 from stratalog.server.append.partition_writer import PartitionWriter
-from stratalog.server.append.pending_append import Appended, AppendSession, PendingAppend
+from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.rpc.request_memory import RequestMemory
 from stratalog.v1 import log_pb2
 
@@ -50,7 +51,7 @@ class FakeWriter(PartitionWriter):
             offset = len(self.written)
             self.written.append(data)
             if not append.future.cancelled():
-                append.future.set_result(Appended(offset, offset, 0, append.durability))
+                append.future.set_result(AppendInfo(offset, offset, len(data)))
         self.waiting = []
 
 
@@ -63,7 +64,7 @@ class Session:
         self.memory = RequestMemory(limit_bytes)
         self.writers = [FakeWriter() for _ in range(partition_count)]
         self.taken = 0
-        self.results: list[Appended] = []
+        self.results: list[AppendInfo] = []
         self.failure: LogStoreError | None = None
         self._requests = requests
         self._task = asyncio.create_task(self._run())
@@ -74,8 +75,8 @@ class Session:
 
     async def _run(self) -> None:
         try:
-            async for appended in AppendPipeline(self._source(), self._prepare, self.memory).results():
-                self.results.append(appended)
+            async for append in AppendPipeline(self._source(), self._prepare, self.memory).answered():
+                self.results.append(append.future.result())
         except LogStoreError as error:
             self.failure = error
 
@@ -84,14 +85,18 @@ class Session:
             self.taken += 1
             yield DecodedAppend(log_pb2.AppendRequest(partition=partition), memoryview(data), len(data))
 
-    def _prepare(self, decoded: DecodedAppend, session: AppendSession) -> Submission:
+    def _prepare(
+        self, decoded: DecodedAppend, session: AppendSession
+    ) -> tuple[PartitionWriter, PendingAppend]:
         if decoded.request.partition >= len(self.writers):
             raise UnknownTopicOrPartitionError("no such partition")
         assert decoded.batches is not None
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[AppendInfo] = asyncio.get_running_loop().create_future()
         memory = self.memory.lease(decoded.size_bytes)
-        append = PendingAppend(bytes(decoded.batches), Durability.OS, future, memory, session)
-        return Submission(self.writers[decoded.request.partition], append, decoded.size_bytes)
+        append = PendingAppend(
+            bytes(decoded.batches), Durability.OS, future, memory, decoded.size_bytes, session
+        )
+        return self.writers[decoded.request.partition], append
 
     def cancel(self) -> None:
         self._task.cancel()

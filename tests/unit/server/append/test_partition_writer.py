@@ -21,7 +21,7 @@ from stratalog.base.types import Durability
 from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.partition_writer import PartitionWriter
-from stratalog.server.append.pending_append import Appended, AppendSession, PendingAppend, SessionBrokenError
+from stratalog.server.append.pending_append import AppendSession, PendingAppend, SessionBrokenError
 from stratalog.server.rpc.request_memory import RequestMemory
 
 BAD = b"bad"
@@ -91,6 +91,7 @@ class Bench:
         self.executor = HandExecutor()
         self.log = FakeLog()
         self.advances = 0
+        self.appends: list[PendingAppend] = []
         self.memory = RequestMemory(1000)
         self.writer = PartitionWriter(
             self.loop, self.executor, cast(UnifiedLog, self.log), leader_epoch, ensure_heard, self._advance
@@ -104,9 +105,10 @@ class Bench:
         data: Buffer | Callable[[], Buffer],
         durability: Durability = Durability.OS,
         session: AppendSession | None = None,
-    ) -> asyncio.Future[Appended]:
-        future: asyncio.Future[Appended] = self.loop.create_future()
-        self.writer.submit(PendingAppend(data, durability, future, self.memory.lease(1), session))
+    ) -> asyncio.Future[AppendInfo]:
+        future: asyncio.Future[AppendInfo] = self.loop.create_future()
+        self.appends.append(PendingAppend(data, durability, future, self.memory.lease(1), 1, session))
+        self.writer.submit(self.appends[-1])
         return future
 
     def submit(self, data: Buffer, durability: Durability = Durability.OS) -> None:
@@ -135,8 +137,8 @@ async def test_a_group_is_flushed_once_for_all_that_asked_for_disk() -> None:
     os_level = bench.append(b"o")
     await bench.run_all()
     assert bench.log.calls == ["append 11", "flush"]
-    assert {(await future).durability for future in disk} == {Durability.DISK}
-    assert (await os_level).durability is Durability.OS
+    assert [(await future).base_offset for future in [*disk, os_level]] == list(range(11))
+    assert [append.durability for append in bench.appends] == 10 * [Durability.DISK] + [Durability.OS]
 
 
 async def test_what_asked_for_the_page_cache_is_never_flushed_for_its_own_sake() -> None:
@@ -154,7 +156,8 @@ async def test_a_topic_that_became_stronger_meanwhile_is_flushed_for_what_asked_
     bench.log.min_durability = Durability.DISK
     await bench.run_all()
     assert bench.log.calls == ["append 1", "flush"]
-    assert (await future).durability is Durability.DISK
+    assert (await future).base_offset == 0
+    assert bench.appends[0].durability is Durability.DISK
 
 
 async def test_an_acknowledgement_at_os_does_not_wait_for_others_flush() -> None:
@@ -301,7 +304,7 @@ async def test_while_the_store_is_silent_disk_is_refused_unwritten_and_os_goes_o
     behind = bench.append(b"t", Durability.OS, session)
     await bench.run_all()
     assert bench.log.stored == [b"o"]
-    assert (await os_level).durability is Durability.OS
+    assert (await os_level).base_offset == 0
     for refused in (disk, in_session):
         with pytest.raises(StoreUnavailableError):
             await refused
@@ -342,8 +345,8 @@ async def test_an_append_holds_its_memory_until_it_is_answered_even_if_its_calle
 async def test_an_answered_append_holds_no_bytes_while_others_wait_for_their_fsync() -> None:
     bench = Bench()
     bench.submit(b"disk", Durability.DISK)
-    future: asyncio.Future[Appended] = bench.loop.create_future()
-    append = PendingAppend(b"os", Durability.OS, future, bench.memory.lease(1))
+    future: asyncio.Future[AppendInfo] = bench.loop.create_future()
+    append = PendingAppend(b"os", Durability.OS, future, bench.memory.lease(1), 1)
     bench.writer.submit(append)
     held: list[Buffer | Callable[[], Buffer]] = []
 

@@ -14,10 +14,11 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.read.fetch_data import FetchData
 from stratalog.log.read.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
-from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
+from stratalog.server.fetch.fetch_cursor import FetchCursor, NextRead, Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
 
 RECORD_BYTES = 10
+NONE, LOCAL, TIERED = NextRead
 
 
 class FakePartition:
@@ -86,16 +87,16 @@ def cursor_over(
 
 
 @pytest.mark.parametrize(
-    ("offset", "expected"), [(5, False), (49, False), (50, True), (99, True), (100, None)]
+    ("offset", "expected"), [(5, TIERED), (49, TIERED), (50, LOCAL), (99, LOCAL), (100, NONE)]
 )
-def test_the_tier_follows_from_the_offset(offset: int, expected: bool | None) -> None:
+def test_the_tier_follows_from_the_offset(offset: int, expected: NextRead) -> None:
     assert cursor_over(FakePartition(local_start=50, tiered_end=60), offset).locate() is expected
 
 
 @pytest.mark.parametrize("offset", [9, 101])
 def test_an_offset_outside_is_an_error_with_the_range(offset: int) -> None:
     cursor = cursor_over(FakePartition(start=10), offset)
-    assert cursor.locate() is None
+    assert cursor.locate() is NONE
     assert isinstance(cursor.error, OffsetOutOfRangeError)
     assert cursor.error.fields == {"offset": offset, "log_start_offset": 10, "log_end_offset": 100}
     assert cursor.has_news
@@ -121,7 +122,7 @@ def test_records_that_are_deleted_before_the_read_are_out_of_range() -> None:
 def test_reading_moves_on_over_both_tiers_to_the_end() -> None:
     partition = FakePartition(local_start=50, tiered_end=50)
     cursor = cursor_over(partition, 45)
-    while cursor.locate() is not None:
+    while cursor.locate() is not NONE:
         cursor.read(1000 - cursor.size_bytes, is_first=False)
     assert (cursor.position, cursor.size_bytes, partition.reads) == (100, 550, ["tiered", "local"])
     chunks, size_bytes, _ = cursor.take()
@@ -132,7 +133,7 @@ def test_a_budget_that_is_used_up_is_noted_and_not_an_end() -> None:
     cursor = cursor_over(FakePartition())
     assert cursor.read(0, is_first=False) == 0
     assert cursor.is_full
-    assert cursor.locate() is None
+    assert cursor.locate() is NONE
     assert cursor.read(5, is_first=False) == 0, "nothing is read until there is room again"
     cursor.is_full = False
     assert cursor.read(5, is_first=False) == 0
@@ -157,16 +158,16 @@ def test_a_failure_behind_data_waits_until_the_data_is_sent() -> None:
 def test_a_partition_that_is_not_served_any_more_is_an_error_at_the_next_look() -> None:
     partition = FakePartition()
     cursor = cursor_over(partition)
-    assert cursor.locate() is True
+    assert cursor.locate() is LOCAL
     partition.refusal = FencedError("replaced")
-    assert cursor.locate() is None
+    assert cursor.locate() is NONE
     assert cursor.error is partition.refusal
 
 
 def test_a_partition_that_was_never_found_has_its_error_from_the_start() -> None:
     error = OffsetOutOfRangeError("x")
     cursor = cursor_over(error)
-    assert (cursor.error, cursor.locate(), cursor.has_news) == (error, None, True)
+    assert (cursor.error, cursor.locate(), cursor.has_news) == (error, NONE, True)
 
 
 def test_a_reader_of_committed_records_stops_at_the_last_stable_offset_of_the_moment() -> None:
@@ -174,11 +175,11 @@ def test_a_reader_of_committed_records_stops_at_the_last_stable_offset_of_the_mo
     partition.last_stable_offset = 30
     cursor = cursor_over(partition, 20, isolation=Isolation.TXN_COMMITTED)
     assert cursor.read(1000, is_first=True) == 100
-    assert (cursor.position, cursor.locate(), cursor.is_full) == (30, None, False)
+    assert (cursor.position, cursor.locate(), cursor.is_full) == (30, NONE, False)
     partition.last_stable_offset = 40
-    assert cursor.locate() is True
+    assert cursor.locate() is LOCAL
     assert cursor_over(partition, 60, isolation=Isolation.TXN_COMMITTED).error is None, "it may wait there"
-    assert cursor_over(partition, 60).locate() is True
+    assert cursor_over(partition, 60).locate() is LOCAL
 
 
 def test_aborted_transactions_of_both_tiers_are_told_once_an_answer_and_only_to_who_asked() -> None:

@@ -1,0 +1,17 @@
+"""The seams of the engine that a log uses besides its files."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.scheduler import Scheduler
+
+
+class LogEnvironment(NamedTuple):
+    """One for all logs of a process; each field is thread-safe."""
+
+    clock: Clock
+    scheduler: Scheduler
+    random_source: random.Random
