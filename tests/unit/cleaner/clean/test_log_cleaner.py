@@ -24,6 +24,8 @@ from tests.support.cleaner.cleaned_log import CONFIG, Cleaned
 from tests.support.cleaner.cleaning_history import CleaningHistory, limits
 from tests.support.logs.overwriting import flip
 
+FAR = 2**31 - 1
+
 
 def test_nothing_is_done_where_nothing_may_be_cleaned() -> None:
     cleaned = Cleaned()
@@ -155,6 +157,18 @@ def test_the_files_of_a_clean_are_as_old_as_the_newest_of_those_before() -> None
     cleaned.clean()
     [first, _] = cleaned.log.local_log.segments
     assert disk.modified_ms(first.path) == 9000
+
+
+def test_offsets_that_are_too_far_apart_are_not_cleaned_into_one_segment() -> None:
+    cleaned = Cleaned()
+    for offset, key in ((0, b"a"), (FAR, b"b"), (FAR + 1, b"a"), (2 * FAR + 5, b"c")):
+        batch = encode_batch([Record(0, 1, key, b"1")], base_offset=offset, leader_epoch=1)
+        cleaned.log.appender.append_as_follower(batch)
+        cleaned.log.roll()
+    cleaned.clean()
+    assert [key for _, key, _ in cleaned.left()] == [b"b", b"a", b"c"]
+    # The first two are as far apart as an index can say; the others are too far from the first.
+    assert [info.base_offset for info in cleaned.log.reader.segments()][1:2] == [FAR + 1]
 
 
 def test_producer_snapshots_of_segments_that_are_one_now_go_with_them() -> None:
