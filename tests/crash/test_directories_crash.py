@@ -1,14 +1,14 @@
-"""A machine with two disks: it dies at every operation, or one disk fails at every operation, in turn.
+"""A machine with two disks, one of which fails at every operation in turn.
 
-The work writes to logs of both disks, rolls, drops, truncates, deletes and checkpoints. When the machine
-dies, each log is what it would be alone. When a disk fails, the logs of the other one go on as if nothing
-were, lose nothing, and are closed in order; nothing is done to the failed disk any more; and when it works
-again the next process finds on it whatever had been flushed.
+The work writes to logs of both disks, rolls, drops, truncates, deletes and checkpoints. The logs of the other
+disk go on as if nothing were, lose nothing, and are closed in order; nothing is done to the failed disk any
+more; and when it works again the next process finds on it what had been flushed. `test_manager_crash` has the
+deaths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -20,9 +20,9 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, ONLY_LOOKING
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import NEVER_MS, TOPIC_ID, LogMachine
 from tests.support.logs.sampling import Sampling
@@ -37,16 +37,6 @@ CONFIG = LogConfig(
 )
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 GONE = [TopicPartition("gone", number) for number in range(2)]
-ONLY_LOOKING = frozenset(
-    {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
-)
-SURVIVALS = (
-    Survival(Kept.NONE, Kept.NONE),
-    Survival(Kept.NONE, Kept.ALL),
-    Survival(Kept.ALL, Kept.ALL),
-    Survival(Kept.NOISE, Kept.HALF),
-)
 
 
 class TwoDisks:
@@ -68,11 +58,6 @@ class TwoDisks:
         for partition in (FIRST, SECOND):
             self._attempt(partial(self._cut, manager, partition))
         self._attempt(manager.tasks.flush_old)
-
-    def run_on(self) -> None:
-        """All of it."""
-        self.run()
-        self.stop_and_go_on()
 
     def stop_and_go_on(self) -> None:
         """A stop in order, and a process that appends a little."""
@@ -140,34 +125,6 @@ def traced() -> tuple[list[str], int]:
     return list(disks.disk.trace), count
 
 
-def deaths(trace: list[str]) -> Iterator[tuple[int, float]]:
-    for operation, name in enumerate(trace, start=1):
-        kind = name.split(" ")[0]
-        if kind not in ONLY_LOOKING:
-            yield operation, 0.0
-        if kind == "append":
-            yield operation, 0.5
-
-
-def test_dying_at_every_operation_loses_nothing_that_was_flushed_on_either_disk() -> None:
-    trace, _ = traced()
-    for operation, part in Sampling().some(deaths(trace), 2):
-        disk = FaultyFileSystem()
-        disk.crash_at(operation, part=part)
-        disks = TwoDisks(disk)
-        with pytest.raises(SimulatedCrash):
-            disks.run_on()
-        for survival in SURVIVALS:
-            verify_found(disk.reopened(survival), disks)
-        verify_found(disk.killed(), disks)
-
-
-def verify_found(disk: FaultyFileSystem, disks: TwoDisks) -> None:
-    manager = new_machine(disk).open()
-    for partition, ledger in disks.ledgers.items():
-        ledger.copy().verify(manager.open_log(partition, TOPIC_ID, CONFIG), after_crash=True)
-
-
 @pytest.mark.parametrize("failing", [A, B])
 def test_a_disk_that_fails_at_any_operation_costs_nothing_on_the_other(failing: str) -> None:
     trace, count = traced()
@@ -201,7 +158,7 @@ def test_a_disk_that_fails_at_any_operation_costs_nothing_on_the_other(failing: 
         disks.machine.stop()
         assert disk.exists(f"{other}/{CLEAN_SHUTDOWN_FILE}")
         disks.ledgers[working].durable_end_offset = log.offsets.log_end_offset
-        for survival in (SURVIVALS[0], SURVIVALS[2]):
+        for survival in (NOTHING_KEPT, EVERYTHING_KEPT):
             verify_repaired(disk.reopened(survival), disks, failed, working)
         failed_count += 1
     assert failed_count > 60

@@ -8,14 +8,15 @@ flushed.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, Survival
-from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, deaths
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import DATA_DIR, PARTITION
 from tests.support.logs.moving_log import aside_of, flip_of
@@ -42,37 +43,35 @@ class Move:
         assert self._machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
 
 
-def killed_at(operation: int) -> tuple[FaultyFileSystem, LogLedger]:
-    """What the next process finds: all that was done, durable or not."""
-    move = Move()
-    move.disk.crash_at(operation)
-    with pytest.raises(SimulatedCrash):
-        move.run()
-    return move.disk.killed(), move.ledger
+class Start:
+    """A start of what a process that was killed at that operation of the move has left."""
+
+    def __init__(self, killed_operation: int) -> None:
+        move = Move()
+        move.disk.crash_at(killed_operation)
+        with pytest.raises(SimulatedCrash):
+            move.run()
+        self.disk, self.ledger = move.disk.killed(), move.ledger
+
+    def run(self) -> None:
+        moving_machine(self.disk, CONFIG, 1).open()
 
 
 def test_losing_power_while_a_start_settles_what_a_kill_left_leaves_one_log() -> None:
     rehearsal = Move()
     rehearsal.run()
-    trace = rehearsal.disk.trace
-    flip, aside = flip_of(trace), aside_of(trace)
+    flip, aside = flip_of(rehearsal.disk.trace), aside_of(rehearsal.disk.trace)
     assert flip < aside
     places = set[str]()
+
+    def verify(death: Death[Start]) -> None:
+        for disk in death.disks():
+            places.add(verified_place(disk, death.subject.ledger))
+
     for killed_operation in range(flip + 1, aside + 1):
-        started, _ = killed_at(killed_operation)
-        moving_machine(started, CONFIG, 1).open()
-        assert aside_of(started.trace), "the older copy is put away by that start"
-        # Behind its last operation the power may go as well.
-        for operation, part in (*deaths(started.trace), (len(started.trace) + 1, 0.0)):
-            found, ledger = killed_at(killed_operation)
-            found.crash_at(operation, part=part)
-            if operation <= len(started.trace):
-                with pytest.raises(SimulatedCrash):
-                    moving_machine(found, CONFIG, 1).open()
-            else:
-                moving_machine(found, CONFIG, 1).open()
-            for survival in (NOTHING_KEPT, Survival(Kept.HALF, Kept.HALF), EVERYTHING_KEPT):
-                places.add(verified_place(found.reopened(survival), ledger))
+        sweep = CrashSweep(partial(Start, killed_operation), Start.run)
+        assert aside_of(sweep.trace), "the older copy is put away by that start"
+        sweep.at_deaths(verify)
     assert places == {DATA_DIR, OTHER_DIR}
 
 

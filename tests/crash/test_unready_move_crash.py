@@ -16,14 +16,12 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
-from stratalog.testing.faulty_filesystem import SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.memory_filesystem import Kept, Survival
-from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
+from tests.support.logs.crash_moments import NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
 from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
-from tests.support.logs.sampling import Sampling
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
 STARTS = pytest.mark.parametrize(
@@ -72,22 +70,17 @@ def manager_of(machine: LogMachine) -> LogManager:
 
 @STARTS
 def test_dying_in_a_move_that_begins_badly_leaves_one_log(is_flushed: bool, is_full: bool) -> None:
-    rehearsal = Work(is_flushed=is_flushed, is_full=is_full)
-    begin_count = rehearsal.disk.operation_count
-    rehearsal.move()
-    assert [name for name in rehearsal.disk.inner.list_directory(DATA_DIR) if "orders" in name] == []
-    sampling = Sampling()
     places = set[str]()
-    for operation, part in sampling.some(deaths(rehearsal.disk.trace, begin_count + 1), 2):
-        work = Work(is_flushed=is_flushed, is_full=is_full)
-        work.disk.crash_at(operation, part=part)
-        with pytest.raises(SimulatedCrash):
-            work.move()
-        of_each = (Survival(Kept.EACH, names, seed=operation) for names in (Kept.ALL, Kept.EACH))
-        for survival in (*SURVIVALS, *of_each):
-            if survival in (NOTHING_KEPT, EVERYTHING_KEPT) or sampling.one_in(3):
-                places.add(verify_found(work.disk.reopened(survival), work.ledger))
-        places.add(verify_found(work.disk.killed(), work.ledger))
+
+    def verify(death: Death[Work]) -> None:
+        for disk in death.disks():
+            assert isinstance(disk, FullFileSystem)
+            places.add(verify_found(disk, death.subject.ledger))
+
+    sweep = CrashSweep(lambda: Work(is_flushed=is_flushed, is_full=is_full), Work.move)
+    names = sweep.whole.disk.inner.list_directory(DATA_DIR)
+    assert not [name for name in names if "orders" in name]
+    sweep.at_deaths(verify)
     assert places == {DATA_DIR, OTHER_DIR}
 
 

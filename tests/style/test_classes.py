@@ -59,7 +59,7 @@ MAX_CONSTRUCTOR_PARAMETERS = 7
 MAX_POSITIONAL_FIELDS = 5
 
 # Wide tuples that production code still builds by position. The number may only shrink.
-MAX_TUPLES_BY_POSITION = 4
+MAX_TUPLES_BY_POSITION = 0
 
 
 def constructors_are_narrow(source: Source) -> Iterator[str]:

@@ -50,10 +50,10 @@ def prose_is_not_pinned(source: Source) -> Iterator[str]:
 
 # A rule, the files that it looks at, and how many violations are left.
 BUDGETS: list[tuple[Rule, tuple[str, ...], tuple[str, ...], int]] = [
-    (words_are_plain, PRODUCTION, (".py", ".pyx", ".pxi", ".c", ".h", ".proto", ".md"), 41),
+    (words_are_plain, PRODUCTION, (".py", ".pyx", ".pxi", ".c", ".h", ".proto", ".md"), 4),
     (words_are_plain, ("docs", "scripts"), (".md", ".sh", ".py"), 24),
-    (docstrings_begin_with_a_subject_or_a_verb, PRODUCTION, (".py",), 28),
-    (prose_is_not_pinned, ("tests",), (".py",), 137),
+    (docstrings_begin_with_a_subject_or_a_verb, PRODUCTION, (".py",), 0),
+    (prose_is_not_pinned, ("tests",), (".py",), 86),
 ]
 
 

@@ -11,14 +11,19 @@ Four steps, for all partitions of an import together:
    not close, and close them. The log learns leader epochs that are missing in its file from the batches,
    because a directory may have been copied file by file. A log that cannot be opened is found here, not by a
    server that does not start.
-3. `place`: write their recovery points into the data directory's checkpoint, mark each directory as imported,
-   give it its name in the data directory, and list all of them in the manifest.
+3. `place`: write their recovery points into the data directory's checkpoint, list all of them in the manifest
+   with the epoch of the import, and give each its name in the data directory.
 4. The caller creates the topics. Until then no server reads these directories, and `remove_leftovers` of the
    next import removes them.
 
 Before 3, a failure or an interrupt removes the staging directory. A crash in 1 or 2 leaves it: a starting
 server reports it, and the next import removes it. A crash in 3 leaves recovery points, which a new log
-ignores, and directories with the mark, in the manifest or not.
+ignores, entries in the manifest, and directories of some of these.
+
+The **epoch of an import** is the one that the data directory had claimed. The batches carry epochs of the
+broker, which do not say who has owned the shard: up to the end of the import they count as batches of this
+epoch. The entry keeps it as long as the partition is here. It also tells the next import which directories
+without a topic a killed one has left.
 
 Shared files are never written here: a change first makes a copy (`own_file`). A broker that starts on its
 directory again may truncate them; `shares_files=False` prevents that.
@@ -47,7 +52,6 @@ from stratalog.manager.directories.locked_directory import LockedDirectory
 from stratalog.manager.directories.manifest import PartitionEntry, parse_partition_name, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.partitions.import_mark import write_import_mark
 from stratalog.manager.partitions.partition_metadata import write_partition_metadata
 from stratalog.migration.kafka_log_directory import SourcePartition, SourceTopic
 
@@ -263,15 +267,18 @@ class ImportStaging:
         entries: dict[TopicPartition, PartitionEntry] = {}
         for home, staged_checkpoint in zip(self._homes, staged_checkpoints, strict=True):
             offsets |= staged_checkpoint.read()
-            entries |= read_manifest(self._filesystem, home).partitions
+            entries |= {
+                partition: entry._replace(import_epoch=epochs[partition])
+                for partition, entry in read_manifest(self._filesystem, home).partitions.items()
+            }
         assert entries.keys() == epochs.keys(), "the logs that were opened are those that are placed"
         checkpoint.write(offsets)
-        for partition, epoch in epochs.items():
+        # Before the names: by its entry the next import knows a directory as one that it may remove.
+        manifest.update(partitions=entries)
+        for partition in epochs:
             staged = f"{homes[partition]}/{partition}"
-            write_import_mark(self._filesystem, staged, epoch)
             self._filesystem.rename(staged, self._directory.partition_path(partition))
         self._filesystem.sync_directory(self._directory.path)
-        manifest.update(partitions=entries)
         self._require_nothing_left()
         self._filesystem.remove_tree(self._path)
         if not has_other_logs:

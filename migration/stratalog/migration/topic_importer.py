@@ -42,8 +42,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.locked_directory import LockedDirectory, sibling_paths
-from stratalog.manager.directories.manifest import parse_partition_name
-from stratalog.manager.partitions.import_mark import read_import_mark
+from stratalog.manager.directories.manifest import PartitionEntry, parse_partition_name, read_manifest
 from stratalog.manager.partitions.partition_metadata import read_partition_metadata
 from stratalog.migration.import_plan import ImportPlan, ImportTarget, PresentPartition, plan_import
 from stratalog.migration.import_staging import ImportStaging, StagedLog
@@ -335,6 +334,11 @@ class TopicImporter:
 
     def _present_in(self, path: str) -> list[PresentPartition]:
         found: list[PresentPartition] = []
+        listed: Mapping[TopicPartition, PartitionEntry]
+        try:
+            listed = read_manifest(self._filesystem, path).partitions
+        except FileNotFoundError:
+            listed = {}
         for name in self._filesystem.list_directory(path):
             partition = parse_partition_name(name)
             if partition is not None and self._filesystem.is_directory(f"{path}/{name}"):
@@ -343,7 +347,7 @@ class TopicImporter:
                         partition,
                         f"{path}/{name}",
                         read_partition_metadata(self._filesystem, f"{path}/{name}"),
-                        read_import_mark(self._filesystem, f"{path}/{name}") is not None,
+                        partition in listed and listed[partition].import_epoch is not None,
                     )
                 )
         return found

@@ -10,14 +10,16 @@ out whole batches.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError, StoreUnavailableError
 from stratalog.base.filesystem import Buffer
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
-from stratalog.pipeline.aborted_batches import AbortedBatches
 from stratalog.pipeline.arrow_rows import ArrowRows
 from stratalog.pipeline.topic_snapshot import SliceSpan
 from stratalog.record.batch import batches, complete_prefix_size, crc_matches, records_payload
@@ -25,6 +27,8 @@ from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.record.native import kernels
 from stratalog.record.record_runs import payload_spans
+from stratalog.remote.objects.object_directory import read_slice_index
+from stratalog.remote.store_layout import StoreLayout
 
 ROWS_BYTES = 1 << 20
 ROWS_COUNT = 1 << 16
@@ -37,8 +41,7 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """All records of the spans, in their order, as batches with the columns `names`.
 
-    Raises StoreError, CorruptRecordError; for committed records UnsupportedOperationError where an early
-    version uploaded transactions without their outcome.
+    Raises StoreError, CorruptRecordError.
     """
     for span in spans:
         try:
@@ -56,7 +59,7 @@ def _scan_slice(
     to_arrow = ArrowRows(topic, span.partition, names)
     rows = ColumnBuffers()
     rows_type = TimestampType.CREATE_TIME
-    aborted = AbortedBatches(store, span)
+    aborted = _AbortedBatches(store, span)
     for buffer in _whole_batches(store, span):
         for position, header in batches(buffer):
             # First, because a flipped bit in the header must not leave the batch out.
@@ -140,3 +143,43 @@ def _decode(section: Buffer, count: int, header: BatchHeader, span: SliceSpan, r
         span.end_offset,
         rows,
     )
+
+
+class _Aborted(NamedTuple):
+    first_offset: int
+    last_offset: int
+    """Offset of the marker."""
+
+
+class _AbortedBatches:
+    """The batches of a span's aborted transactions. Not thread-safe: belongs to one scan.
+
+    The slices with the markers name the aborted transactions: the span's own slice and those behind it. They
+    are read when the first batch of a transaction arrives, so a scan without transactions reads none.
+    """
+
+    def __init__(self, store: ObjectStore, span: SliceSpan) -> None:
+        self._store = store
+        self._span = span
+        self._by_producer: dict[int, list[_Aborted]] | None = None
+        """In the order of their markers; None before the first look-up."""
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        """Whether the batch belongs to an aborted transaction. Raises StoreError."""
+        if not header.is_transactional or not self._span.deciding:
+            return False
+        if self._by_producer is None:
+            self._by_producer = self._load()
+        aborted = self._by_producer.get(header.producer_id, [])
+        # Transactions of a producer follow each other: the first one that ends behind the batch decides.
+        next_index = bisect_right(aborted, header.base_offset, key=lambda one: one.last_offset)
+        return next_index < len(aborted) and aborted[next_index].first_offset <= header.base_offset
+
+    def _load(self) -> dict[int, list[_Aborted]]:
+        span = self._span
+        found = defaultdict[int, list[_Aborted]](list)
+        for live in span.deciding:
+            index = read_slice_index(self._store, StoreLayout(span.shard), live.object_name, live.entry)
+            for one in index.aborted_in(span.first_offset, span.end_offset):
+                found[one.producer_id].append(_Aborted(one.first_offset, one.last_offset))
+        return found

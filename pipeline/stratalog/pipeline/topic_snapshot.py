@@ -33,7 +33,6 @@ from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPa
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
-from stratalog.remote.tier.deciding_slices import deciding_slices, has_markers
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,6 @@ def _deciding(
 ) -> tuple[LiveSlice, ...]:
     return tuple(
         live
-        for live in deciding_slices(partition, first_offset, end_offset)
-        if live is own or has_markers(live)
+        for live in partition.deciding_slices(first_offset, end_offset)
+        if live is own or live.has_markers
     )

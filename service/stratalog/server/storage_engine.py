@@ -66,7 +66,6 @@ from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.scratch_space import ScratchSpace
 from stratalog.server.background.tier_manager import ShardTier, TierManager
 from stratalog.server.configuration.broker_config import BrokerConfig
-from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -163,6 +162,9 @@ class StorageEngineBuilder:
             config = BrokerConfig.from_overrides(self._settings.config)
             settings = LogManagerSettings(
                 data_dirs=self._settings.all_log_dirs,
+                cordoned_dirs=tuple(
+                    path for path in self._settings.all_log_dirs if path in config.cordoned_log_dirs
+                ),
                 max_open_files=max_open_below(open_file_limit()),
                 producer_id_expiration_ms=config.producer_expiration_ms,
                 producer_id_expiration_check_interval_ms=config.producer_expiration_check_ms,
@@ -179,7 +181,7 @@ class StorageEngineBuilder:
                 catalog, shards = self._open_metadata(logs, identity)
                 runtime = RuntimeConfig(
                     catalog,
-                    CordonFile(logs.filesystem, self._data_dir),
+                    logs,
                     self._settings.config,
                     self._settings.max_request_bytes,
                 )

@@ -7,6 +7,7 @@ rename is durable leaves the old file (and perhaps the temporary one, which the 
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 
 from stratalog.base.file_contents import write_file
 from stratalog.base.filesystem import FileSystem
@@ -14,13 +15,17 @@ from stratalog.base.filesystem import FileSystem
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def replace_file(filesystem: FileSystem, path: str, data: bytes) -> None:
+def replace_file(
+    filesystem: FileSystem, path: str, data: bytes, *, before_rename: Callable[[], None] = lambda: None
+) -> None:
     """Give the file `path` the contents `data`; durable when this returns. One caller at a time for one path.
 
-    Raises OSError; the file then has the old contents or the new ones.
+    Raises OSError; the file then has the old contents or the new ones. If it failed before it called
+    `before_rename`, the file has the old ones.
     """
     temporary_path = path + TEMPORARY_SUFFIX
     # Sync before the rename: a durable name must not precede its contents.
     write_file(filesystem, temporary_path, [data])
+    before_rename()
     filesystem.rename(temporary_path, path)
     filesystem.sync_directory(posixpath.dirname(path))

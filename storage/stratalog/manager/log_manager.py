@@ -1,22 +1,24 @@
-"""All logs of a process: which are open, in which directories, and how they come and go.
+"""All logs of a process: the open ones, their directories, and how they are created, opened and deleted.
 
-A log is created or loaded when it is asked for, by `open_log`. What is known to be durable about the logs is
-kept in checkpoint files of each directory; they are written by `tasks` (have it do so now and then: it bounds
-the work of a recovery), and at once where a log must not go on before they are right. Many logs can be loaded
-at a time, by as many threads of the caller.
+`open_log` creates or loads a log. Each directory has checkpoint files with the recovery points and starts of
+its logs. `tasks` writes them; a caller runs it from time to time, which bounds the work of a recovery. A log
+that must not go on before a checkpoint is right writes it at once. Threads of the caller may load many logs
+at the same time.
 
-Where a disk fails, its whole directory goes offline, and the logs in it refuse everything; all others go on.
+When a disk fails, its directory goes offline, and its logs refuse every call. The others go on.
 
-A crash finds the logs as `log_loader` describes it. A clean stop leaves a marker in each directory, written
-last; it is there only if every log in it was closed and none was left in a state that still needs recovery.
-Threads: any; one partition is opened, deleted or set aside by one thread at a time, which is the caller's
-duty. Lock order: a log's locks before those of this package.
+`log_loader` describes what a crash leaves of a log. A clean stop writes a marker into each directory, as the
+last step. The marker is there only if each log of the directory was closed and needs no recovery.
+
+Threads: any. One thread at a time opens, deletes or sets aside a partition; the caller sees to that. Lock
+order: a log's locks before those of this package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -39,17 +41,24 @@ from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.found_partitions import FoundPartitions
 from stratalog.manager.directories.locked_directory import DELETE_REASON
 from stratalog.manager.directories.log_directory import LogDirectory, LogDirectoryStatus
-from stratalog.manager.log_closing import Threads, close_logs
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.log_opener import LogOpener, WantedLog
+from stratalog.manager.log_opener import LogOpener, SoughtPartition
 from stratalog.manager.log_tasks import LogTasks
 from stratalog.manager.moves.log_move import LogMove
 from stratalog.manager.moves.move_registry import MoveRegistry
-from stratalog.manager.partitions.import_mark import read_import_mark
 from stratalog.manager.partitions.put_away import PutAway
 from stratalog.manager.partitions.stray_partitions import ClaimOf, StrayPartitions
-from stratalog.manager.recovery_progress import RecoveryProgress
 from stratalog.segment.segment_resources import SegmentResources
+
+R = TypeVar("R")
+
+
+class Threads(Protocol):
+    """Threads of the caller, as an executor of Python's library offers them. Thread-safe."""
+
+    def map(self, work: Callable[[UnifiedLog], R], /, *logs: Iterable[UnifiedLog]) -> Iterator[R]:
+        """The results of all calls, in order."""
+        ...
 
 
 class LogManager:
@@ -65,11 +74,11 @@ class LogManager:
     ) -> None:
         """Use `open`."""
         self.filesystem = directories.filesystem
-        """It notices where a disk fails, and refuses what is offline."""
+        """It notices when a disk fails, and refuses operations in a directory that is offline."""
         self._directories = directories
         self._settings = settings
         self.found = FoundPartitions(directories)
-        """Which partitions have a directory, opened or not."""
+        """The partitions that have a directory, opened or not."""
         self._resources = SegmentResources.over(
             directories.filesystem,
             max_open_files=settings.max_open_files,
@@ -78,16 +87,15 @@ class LogManager:
         self._guard = directories.guard
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._loading: set[TopicPartition] = set()
-        self._progress = RecoveryProgress()
         self.file_delete_delay_ms = settings.file_delete_delay_ms
-        """Directories of deleted partitions, and what moves leave, are removed after this long; may be set at
-        any time, for what is deleted from then on."""
+        """Delay before the directory of a deleted or moved partition is removed. May be set at any time, for
+        later deletions."""
         self._away = PutAway(
             scheduler, ids, directories, lambda: self.file_delete_delay_ms, self._resources.files.forget_below
         )
         self._is_closed = False
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
-        """Whoever is to change a log in a way that a clean must not meet pauses it."""
+        """Cleans compacted logs. A change of a log that must not meet a clean pauses it."""
         self._opener = LogOpener(
             LogEnvironment(clock, scheduler, seeded_random(ids)),
             directories,
@@ -101,9 +109,9 @@ class LogManager:
         self._let_cleaner_into(directories)
         self._away.remove_leftovers()
         self.moves = MoveRegistry(clock, directories, self.cleaner, self._away)
-        """Of logs between directories: what was cut off, and what goes on."""
+        """Moves of logs between directories, in progress or cut off."""
         self.tasks = LogTasks(directories, self.cleaner, self.logs, self._is_open, self.moves.is_moving)
-        """What somebody has to do again and again."""
+        """Periodic work, which the caller runs."""
         self._expiry = scheduler.every(
             "expire producers",
             self.tasks.remove_expired_producers,
@@ -116,7 +124,7 @@ class LogManager:
             try:
                 self.cleaner.add_directory(directory.path)
             except OSError as failure:
-                # Without its checkpoint nothing would be cleaned there.
+                # Without its checkpoint the cleaner cannot work there.
                 directory.health.fail(str(failure))
 
     @staticmethod
@@ -128,8 +136,8 @@ class LogManager:
         settings: LogManagerSettings,
         on_all_failed: Callable[[], None] = lambda: None,
     ) -> LogManager:
-        """Lock the directories and read what is known about their logs. `on_all_failed` is called, once and
-        under any lock, when the last directory has gone offline: nothing can be served then.
+        """Lock the directories and read their manifests and checkpoints. `on_all_failed` is called, once and
+        under any lock, when the last directory has gone offline.
 
         Raises DataDirectoryInUseError, DataDirectoryError.
         """
@@ -149,12 +157,12 @@ class LogManager:
 
     @property
     def data_dirs(self) -> tuple[str, ...]:
-        """In the order of the settings."""
+        """Paths of the log directories, in the order of the settings."""
         return self._settings.data_dirs
 
     @property
     def was_clean(self) -> bool:
-        """The former process closed all logs, so that none has to be recovered."""
+        """The former process closed all logs, so none has to be recovered."""
         return all(directory.was_clean for directory in self._directories)
 
     @property
@@ -163,32 +171,36 @@ class LogManager:
         return self._directories.bound_store_id
 
     def bind_store(self, store_id: str) -> None:
-        """Tie the directories to an object store, and to each other. Raises DataDirectoryError where one is
-        tied to another store, or cannot be written."""
+        """Tie the directories to an object store, and to each other. Raises DataDirectoryError if one is tied
+        to another store, or cannot be written."""
         self._directories.bind_store(store_id)
 
     def missing_directories(self) -> tuple[LogDirectoryStatus, ...]:
-        """Those that were used together with these before, and that the process was started without."""
+        """The directories that were used with these before, and that the process was started without."""
         return self._directories.missing()
 
     def forget_directory(self, directory_id: str) -> str:
-        """Wait no longer for what is in a missing directory: partitions that are nowhere else begin anew when
-        they are opened next. Returns where it was. Raises InvalidRequestError where none is missing that has
-        this id, DataDirectoryError."""
+        """Give up a missing directory: partitions that are nowhere else begin anew when they are opened next.
+        Returns its last path. Raises InvalidRequestError if no missing directory has this id,
+        DataDirectoryError."""
         try:
             return self._directories.forget(directory_id)
         except OSError as failure:
             raise disk_error(failure, str(failure.filename or self._settings.data_dirs[0])) from failure
 
     def directories(self) -> tuple[LogDirectoryStatus, ...]:
-        """How each of them is, in the order of the settings."""
+        """The state of each directory, in the order of the settings."""
         with self._guard:
             return tuple(directory.status for directory in self._directories)
 
-    def cordon(self, path: str, *, is_cordoned: bool = True) -> None:
-        """No new partition goes to that directory from now on, or may again. Raises DataDirectoryError where
-        there is no such directory."""
-        self._directories.cordon(path, is_cordoned=is_cordoned)
+    def altered_cordons(self) -> tuple[str, ...] | None:
+        """Paths of the cordoned directories; None if no manifest has a cordon, so the settings hold."""
+        return self._directories.altered_cordons()
+
+    def alter_cordons(self, paths: Sequence[str] | None) -> None:
+        """Let these directories take no new partitions; None: those of the settings. Raises
+        DataDirectoryError, see `DirectorySet.alter_cordons`."""
+        self._directories.alter_cordons(paths)
 
     def path_of(self, partition: TopicPartition) -> str:
         """The partition's directory, or the one that it would have."""
@@ -196,18 +208,18 @@ class LogManager:
         return f"{self.data_dirs[0]}/{partition}" if holder is None else holder.partition_path(partition)
 
     def directory_of(self, partition: TopicPartition) -> str | None:
-        """The log directory that the partition is in; None where it has none yet. Logs of different
-        directories are best opened beside each other."""
+        """The log directory that the partition is in; None if it has none yet. Open logs of different
+        directories in parallel."""
         holder = self._directories.holder(partition)
         return None if holder is None else holder.path
 
     @property
     def remaining_segment_counts(self) -> dict[str, int]:
-        """By thread that opens logs, the segments of its log that it has not walked yet."""
-        return self._progress.remaining_segment_counts
+        """By name of an opening thread, the segments of its log that it has not walked yet."""
+        return self._opener.progress.remaining_segment_counts
 
     def end_start(self, claim_of: ClaimOf) -> None:
-        """All logs that topics want were opened: the rest are strays, see `StrayPartitions`."""
+        """Settle the strays: all logs that topics want were opened. See `StrayPartitions`."""
         with self._guard:
             strays = StrayPartitions(
                 self.filesystem, self._directories, self._away, claim_of, self.moves.is_wanted
@@ -216,6 +228,22 @@ class LogManager:
             for directory in self._directories:
                 directory.note_start_over()
         self.tasks.keep_spare_space()
+
+    def create_logs(
+        self, partitions: Mapping[TopicPartition, UUID], *, is_first_opening: bool = False
+    ) -> None:
+        """Give a directory to each of these partitions that has none, so that `open_log` finds it.
+
+        Each manifest is written once, which makes this quicker than `open_log` alone for many partitions. A
+        crash leaves each of them there, empty, or not there. `is_first_opening`: as in `open_log`. Raises
+        DataDirectoryError; some of them may be there then.
+        """
+        with self._guard:
+            assert not self._is_closed
+            assert not partitions.keys() & (self._logs.keys() | self._loading), "one of them is open"
+        self._opener.create(
+            [SoughtPartition(key, topic_id, is_first_opening) for key, topic_id in partitions.items()]
+        )
 
     def open_log(
         self,
@@ -230,19 +258,19 @@ class LogManager:
         """The partition's log, loaded and recovered, or created, empty, at `start_offset`.
 
         A directory that belongs to another topic of the same name is set aside. `is_first_opening`: the
-        caller knows that there was no log of this partition before; otherwise none is created while a log
-        directory that may hold it cannot be read. `on_progress` gets the progress of a recovery. Raises
-        DataDirectoryError with a path in the partition's directory, or that of it, also where a manifest
-        lists a directory that is gone.
+        caller knows that the partition never had a log; otherwise no log is created while a log directory
+        that may hold it cannot be read. `on_progress` gets the progress of a recovery. Raises
+        DataDirectoryError, which has the path of the partition's directory or of a file in it, also if a
+        manifest lists a directory that is gone.
         """
         with self._guard:
             assert not self._is_closed
             assert partition not in self._logs, f"{partition} is open already"
             assert partition not in self._loading, f"{partition} is being opened"
             self._loading.add(partition)
-        wanted = WantedLog(partition, topic_id, config, start_offset, is_first_opening)
+        sought = SoughtPartition(partition, topic_id, is_first_opening)
         try:
-            log = self._opener.open(wanted, self._progress.told_by(on_progress))
+            log = self._opener.open(sought, config, start_offset, on_progress)
             with self._guard:
                 assert not self._is_closed
                 self._directories.of(log).note_opened(partition)
@@ -253,11 +281,11 @@ class LogManager:
                 self._loading.discard(partition)
                 for directory in self._directories:
                     directory.note_tried(partition)
-            self._progress.finished()
+            self._opener.progress.finished()
         return log
 
     def log(self, partition: TopicPartition) -> UnifiedLog:
-        """Raises UnknownTopicOrPartitionError where it is not open."""
+        """The open log of the partition. Raises UnknownTopicOrPartitionError if it is not open."""
         log = self._logs.get(partition)
         if log is None:
             raise UnknownTopicOrPartitionError(
@@ -268,40 +296,38 @@ class LogManager:
         return log
 
     def import_epoch(self, partition: TopicPartition) -> int | None:
-        """The epoch under which the partition's directory was taken over from a broker; None where it was
-        not. Raises DataDirectoryError."""
-        path = self.path_of(partition)
-        with disk_errors(path):
-            return read_import_mark(self.filesystem, path)
+        """The epoch under which an import took the partition over from a broker; None if none did."""
+        holder = self._directories.holder(partition)
+        return None if holder is None else holder.import_epoch(partition)
 
     def logs(self) -> tuple[UnifiedLog, ...]:
-        """All open logs, in order, those that are offline among them."""
+        """All open logs, in order, also those that are offline."""
         with self._guard:
             return tuple(self._logs[partition] for partition in sorted(self._logs))
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
-        """All logs, open ones and those that are opened later, forget producers that are idle for so long."""
+        """Let all logs, also those that are opened later, forget producers that are idle for so long."""
         self._opener.producer_id_expiration_ms = expiration_ms
         for log in self.logs():
             self._follow_expiration(log)
 
     def _follow_expiration(self, log: UnifiedLog) -> None:
-        """It may be altered meanwhile: whoever is the last to set it has seen what holds."""
+        """Give the log the expiration in force, again if it is altered meanwhile."""
         expiration_ms: int | None = None
         while expiration_ms != self._opener.producer_id_expiration_ms:
             expiration_ms = self._opener.producer_id_expiration_ms
             log.set_producer_id_expiration_ms(expiration_ms)
 
     def begin_move(self, partition: TopicPartition, target_path: str) -> LogMove:
-        """A move of the open log to that log directory, see `MoveRegistry.begin`. Raises
-        UnknownTopicOrPartitionError besides."""
+        """Begin a move of the open log to that log directory, see `MoveRegistry.begin`. Also raises
+        UnknownTopicOrPartitionError."""
         return self.moves.begin(self.log(partition), target_path)
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Delete the partition's log, open or not: out of the way at once, removed later.
+        """Delete the partition's log, open or not. Its name is free at once; its files are removed later.
 
-        Raises DataDirectoryError; on a disk that is offline it stays then for `delete_leftover` of a later
-        process, and another log may have the name in this one.
+        Raises DataDirectoryError. On a disk that is offline the files stay for `delete_leftover` of a later
+        process; in this process another log may have the name.
         """
         self._delete(partition, self._away.remove_later)
 
@@ -318,8 +344,8 @@ class LogManager:
             remove(path)
 
     def delete_leftover(self, partition: TopicPartition, topic_id: UUID) -> None:
-        """Delete what a topic that is gone has of the partition, which is not open, and not what another one
-        has that has the name now. Raises DataDirectoryError."""
+        """Delete the directories of the partition that are of this topic, which is gone. The partition is not
+        open. Directories of other topics stay. Raises DataDirectoryError."""
         assert partition not in self._logs, f"{partition} is open"
         for directory in self.found.of_topic(partition, topic_id):
             if self._directories.holders(partition) == [directory]:
@@ -331,9 +357,9 @@ class LogManager:
                 self._away.remove_unread(path)
 
     def forget_lost(self, partition: TopicPartition) -> bool:
-        """The topic of the partition, which is not open, is deleted: where its directory is gone, take it out
-        of the manifest. False where there is a directory, or may be one in a log directory that is offline
-        or missing."""
+        """Take a partition whose directory is gone out of the manifest. Its topic is deleted, and it is not
+        open. Returns False if there is a directory, or may be one in a log directory that is offline or
+        missing."""
         with self._guard:
             for directory in self._directories.holders(partition):
                 try:
@@ -345,10 +371,10 @@ class LogManager:
         return self._directories.is_all_known
 
     def set_aside(self, partition: TopicPartition, reason: str) -> str | None:
-        """Close the partition's log and give its directory another name, for a human to look at. It is never
-        deleted.
+        """Close the partition's log and give its directory another name, for an operator to look at. It is
+        never deleted.
 
-        Returns the path, None where there was no directory. Raises DataDirectoryError.
+        Returns the path, None if there was no directory. Raises DataDirectoryError.
         """
         assert reason not in ("", DELETE_REASON)
         return self._take_out(partition, reason, flush=True)
@@ -363,7 +389,7 @@ class LogManager:
                 return
             log.close(flush=False)
             with self._guard:
-                # One that was changed is like one that a crash has left.
+                # A log that was changed is like one that a crash has left.
                 is_clean = log.recovery_report.was_clean and not log.local_log.is_changed
                 self._directories.of(log).note_let_go(partition, is_clean=is_clean)
 
@@ -382,7 +408,7 @@ class LogManager:
             return log.truncation.truncate_to(offset)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
-        """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
+        """Drop all local records and go on, empty, at `offset`. Durable when it returns. Raises
         UnknownTopicOrPartitionError, DataDirectoryError."""
         log = self.log(partition)
         self.moves.end(partition)
@@ -391,7 +417,7 @@ class LogManager:
             log.truncation.truncate_fully_and_start_at(offset)
 
     def _lower_cleaned(self, log: UnifiedLog, end_offset: int) -> None:
-        """What is written to the log behind that offset must never count as cleaned."""
+        """Lower the cleaner's checkpoint: later records above that offset must not count as cleaned."""
         with disk_errors(log.local_log.directory):
             self.cleaner.lower(log.topic_partition, end_offset)
 
@@ -407,7 +433,7 @@ class LogManager:
             try:
                 log.close(flush=flush)
             except DataDirectoryError:
-                # It is offline. What can be saved is saved by whoever looks at the directory.
+                # It is offline. Its files stay for an operator.
                 pass
         with self._guard:
             self._logs.pop(partition, None)
@@ -430,11 +456,11 @@ class LogManager:
         self._directories.of(log).checkpoints.write_for(log, log_start_offset)
 
     def close(self, threads: Threads | None = None) -> None:
-        """Flush and close all logs, write the checkpoints, leave the markers, release the directories. Logs
-        are closed beside each other, if there are threads for it.
+        """Flush and close all logs, write the checkpoints and the markers, release the directories. `threads`
+        close logs in parallel.
 
-        Raises the first error that a log or a directory gave; everything else is closed all the same, and
-        the next process recovers. What was offline before gives none.
+        Raises the first error of a log or a directory; everything else is closed all the same, and the next
+        process recovers. Directories that were offline before raise no error.
         """
         with self._guard:
             if self._is_closed:
@@ -448,7 +474,7 @@ class LogManager:
         failures: list[LogStoreError] = []
         online = self._directories.online()
         try:
-            failed = close_logs(self.logs(), self._is_on_working_disk, threads)
+            failed = self._close_logs(threads)
             failures += failed.values()
             for directory in online:
                 try:
@@ -463,8 +489,19 @@ class LogManager:
         if failures:
             raise failures[0]
 
-    def _is_on_working_disk(self, log: UnifiedLog) -> bool:
-        return self._directories.of(log).is_online
+    def _close_logs(self, threads: Threads | None) -> dict[UnifiedLog, LogStoreError]:
+        """Close all logs, and flush those whose directory works; returns the error of each that failed."""
+
+        def close(log: UnifiedLog) -> LogStoreError | None:
+            try:
+                log.close(flush=self._directories.of(log).is_online)
+            except LogStoreError as failure:
+                return failure
+            return None
+
+        logs = self.logs()
+        outcomes = map(close, logs) if threads is None else threads.map(close, logs)
+        return {log: failure for log, failure in zip(logs, outcomes, strict=True) if failure is not None}
 
     def _close_directory(self, directory: LogDirectory, *, has_failed: bool) -> None:
         logs = self.logs()
@@ -476,7 +513,7 @@ class LogManager:
                 directory.mark_clean_shutdown()
 
     def check(self) -> None:
-        """Prove every log that is not offline, and the shared resources."""
+        """Assert the invariants of every log that is not offline, and of the shared resources."""
         for log in self.logs():
             if not log.availability.is_offline:
                 log.check()

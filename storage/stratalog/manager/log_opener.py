@@ -1,19 +1,25 @@
 """Opens the log of a partition: finds its directory, or gives it one, and loads or creates the log in it.
 
-The manifests say where the partition is. One of the same name with another topic id is an older topic's and
-is set aside. Of two directories that list the partition the one with the higher move number has it; at equal
-numbers an empty one gives way, and otherwise an operator must choose. Where none lists it, and the partition
-is not new, one that was set aside while no topic had its id is taken back.
+The manifests say where the partition is. A directory of the same name with another topic id belongs to an
+older topic and is set aside. If two directories list the partition, the one with the higher move number has
+it; at equal numbers an empty one gives way, and otherwise an operator must choose. If none lists it, and the
+partition is not new, a directory that was set aside while no topic had its id is taken back.
 
-A listed directory that is gone was lost, and the partition stays offline until it is back, or until an
-operator makes an empty directory in its place: then the log begins anew, above the records that were deleted.
-A directory that is there and not listed is not used, unless it is empty.
+If a listed directory is gone, the partition is lost and stays offline until the directory is back, or until
+an operator makes an empty one in its place: then the log begins anew, above the records that were deleted. A
+directory that is not listed is not used, unless it is empty.
+
+Partitions that are created together cost one write of each manifest: their directories are made durable, then
+the manifest lists all of them. A crash leaves each of them listed and empty, or not listed; those of one log
+directory are listed together.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
@@ -44,14 +50,46 @@ from stratalog.segment.segment_resources import SegmentResources
 logger = logging.getLogger(__name__)
 
 
-class WantedLog(NamedTuple):
-    """A log to open, see `LogManager.open_log`."""
+class SoughtPartition(NamedTuple):
+    """A partition that gets a directory if it has none."""
 
     partition: TopicPartition
     topic_id: UUID
-    config: LogConfig
-    start_offset: int
     is_first_opening: bool
+    """See `LogManager.open_log`."""
+
+
+class RecoveryProgress:
+    """The segments that each opening thread still has to walk. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._remaining: dict[str, int] = {}
+
+    @property
+    def remaining_segment_counts(self) -> dict[str, int]:
+        """By name of the thread, segments of the log that it is loading; 0 for an idle thread."""
+        with self._guard:
+            return dict(self._remaining)
+
+    def reporting_to(self, also: Callable[[LoadProgress], None] | None) -> Callable[[LoadProgress], None]:
+        """A function for the loader of a log, which notes the progress and passes it to `also`."""
+
+        def report(progress: LoadProgress) -> None:
+            self._note(progress.remaining_segment_count)
+            if also is not None:
+                also(progress)
+
+        return report
+
+    def finished(self) -> None:
+        """This thread has loaded its log, or failed to."""
+        if self._remaining:
+            self._note(0)
+
+    def _note(self, count: int) -> None:
+        with self._guard:
+            self._remaining[threading.current_thread().name] = count
 
 
 class LogOpener:
@@ -76,29 +114,48 @@ class LogOpener:
         self._cleaner = cleaner
         self._written_by_broker = settings.written_by_broker
         self.producer_id_expiration_ms = settings.producer_id_expiration_ms
-        """Of the next log that is loaded."""
+        """The expiration for logs that are loaded from now on."""
         self._checkpoint = checkpoint
+        self.progress = RecoveryProgress()
+        # Partitions whose directories were made by this process and not loaded yet. Guarded by the guard of
+        # the directories.
+        self._new: set[TopicPartition] = set()
 
-    def open(self, wanted: WantedLog, on_progress: Callable[[LoadProgress], None]) -> UnifiedLog:
+    def create(self, sought: Sequence[SoughtPartition]) -> None:
+        """Give a directory to each partition that has none. Raises DataDirectoryError: what no manifest lists
+        then can be created again."""
+        self._place([one for one in sought if self._find(one) is None])
+
+    def open(
+        self,
+        sought: SoughtPartition,
+        config: LogConfig,
+        start_offset: int,
+        also_report_to: Callable[[LoadProgress], None] | None = None,
+    ) -> UnifiedLog:
         """The log, as far as its files say it. Raises DataDirectoryError, CorruptRecordError."""
-        found = self._find(wanted)
-        if found is not None:
-            self._require_present(found, wanted.partition)
-            return self._load_in(found, wanted, on_progress, is_new=False)
+        partition = sought.partition
+        directory = self._find(sought)
+        if directory is None:
+            directory = self._place([sought])[partition]
         with self._directories.guard:
-            directory = self._directories.emptiest()
-            directory.partitions.add(wanted.partition)
-        try:
-            return self._load_in(directory, wanted, on_progress, is_new=True)
-        except BaseException:
-            # Where the manifest does not list it yet the next try may use another directory.
-            with self._directories.guard:
-                if directory.topic_id(wanted.partition) is None:
-                    directory.note_gone(wanted.partition)
-            raise
+            is_new = partition in self._new
+            self._new.discard(partition)
+        with disk_errors(directory.partition_path(partition)):
+            if not is_new:
+                self._require_present(directory, partition)
+                self._prepare(directory, sought)
+            return self._load(
+                directory,
+                sought,
+                config,
+                start_offset,
+                self.progress.reporting_to(also_report_to),
+                is_new=is_new,
+            )
 
-    def _find(self, wanted: WantedLog) -> LogDirectory | None:
-        """The directory that has the partition; others that list its name are set aside. Raises
+    def _find(self, wanted: SoughtPartition) -> LogDirectory | None:
+        """The directory that has the partition, or None. Sets aside others that list its name. Raises
         DataDirectoryError."""
         partition = wanted.partition
         with self._directories.guard:
@@ -128,7 +185,7 @@ class LogOpener:
         return chosen
 
     def _chosen(self, partition: TopicPartition, ours: Sequence[LogDirectory]) -> LogDirectory | None:
-        """The directory that has the newest copy. Raises DataDirectoryError where two may have it."""
+        """The directory that has the newest copy. Raises DataDirectoryError if two may have it."""
         if not ours:
             return None
         number = max(directory.move_number(partition) for directory in ours)
@@ -147,7 +204,7 @@ class LogOpener:
         return newest[0]
 
     def _require_present(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError where the partition's directory, which the manifest lists, is gone."""
+        """Raises DataDirectoryError if the partition's directory, which the manifest lists, is gone."""
         path = directory.partition_path(partition)
         if not self._exists(path):
             raise DataDirectoryError(
@@ -158,7 +215,7 @@ class LogOpener:
             )
 
     def _require_not_elsewhere(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError where a newer copy may be in a directory that could not be read."""
+        """Raises DataDirectoryError if a newer copy may be in a directory that could not be read."""
         entry = directory.manifest.entry(partition)
         if entry is not None and entry.moving_to:
             raise DataDirectoryError(
@@ -170,7 +227,7 @@ class LogOpener:
             )
 
     def _require_not_unlisted(self, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError where a log directory has the partition's records, as it seems, and its
+        """Raises DataDirectoryError if a log directory seems to have the partition's records, and its
         manifest does not list them."""
         for directory in self._directories.online():
             path = directory.partition_path(partition)
@@ -187,7 +244,7 @@ class LogOpener:
             return self._filesystem.exists(path)
 
     def _is_blank(self, path: str) -> bool:
-        """There is no directory, or one that has no record and never had one."""
+        """Whether there is no directory, or one that has no record and never had one."""
         first_path = segment_path(path, 0, LOG_SUFFIX)
         with disk_errors(path):
             if not self._filesystem.exists(path):
@@ -196,7 +253,7 @@ class LogOpener:
             paths = [f"{path}/{name}" for name in names if name.endswith(LOG_SUFFIX)]
             return not paths or (paths == [first_path] and not self._filesystem.file_size(first_path))
 
-    def _set_aside(self, directory: LogDirectory, wanted: WantedLog, reason: str) -> None:
+    def _set_aside(self, directory: LogDirectory, wanted: SoughtPartition, reason: str) -> None:
         with self._directories.guard:
             stray_path = self._away.put_away(directory, wanted.partition, STRAY_REASON)
         if stray_path is not None:
@@ -208,9 +265,9 @@ class LogOpener:
                 wanted.topic_id,
             )
 
-    def _take_back(self, wanted: WantedLog) -> LogDirectory | None:
-        """Give the partition the directory that was set aside while no topic had its id. Raises
-        DataDirectoryError where there are two."""
+    def _take_back(self, wanted: SoughtPartition) -> LogDirectory | None:
+        """Give the partition the directory that was set aside while no topic had its id; None if there is
+        none. Raises DataDirectoryError if there are two."""
         found = [
             (directory, name, aside)
             for directory in self._directories.online()
@@ -229,14 +286,16 @@ class LogOpener:
         for directory, name, aside in found:
             path, former_path = directory.partition_path(wanted.partition), f"{directory.path}/{name}"
             self._require_not_unlisted(wanted.partition)
-            entry = PartitionEntry(aside.topic_id, log_start_offset=aside.log_start_offset)
+            entry = PartitionEntry(
+                aside.topic_id, log_start_offset=aside.log_start_offset, import_epoch=aside.import_epoch
+            )
             with disk_errors(former_path):
                 if self._filesystem.exists(path):
                     # A creation was cut off there, before it had a record.
                     self._filesystem.remove_tree(path)
                 directory.checkpoints.put_recovery_point(wanted.partition, aside.recovery_point)
                 with self._directories.guard:
-                    # A crash in between leaves a directory without its name, to which a start gives it again.
+                    # After a crash in between, a start sets the directory aside again.
                     directory.files.rename(former_path, path)
                     directory.manifest.update(partitions={wanted.partition: entry}, aside={name: None})
                     directory.note_opened(wanted.partition)
@@ -251,18 +310,63 @@ class LogOpener:
             return directory
         return None
 
-    def _create(self, directory: LogDirectory, wanted: WantedLog) -> None:
-        """Give the new partition a directory, and list it. Raises OSError."""
-        partition, path = wanted.partition, directory.partition_path(wanted.partition)
-        directory.checkpoints.forget(partition)
-        self._cleaner.forget(partition)
-        self._filesystem.make_directories(path)
-        write_partition_metadata(self._filesystem, path, wanted.topic_id)
-        # What the manifest lists is there, also after a power loss.
-        self._filesystem.sync_directory(directory.path)
-        directory.manifest.update(partitions={partition: PartitionEntry(wanted.topic_id)})
+    def _place(self, sought: Sequence[SoughtPartition]) -> dict[TopicPartition, LogDirectory]:
+        """Create the directories of partitions that have none, and list them. Raises DataDirectoryError."""
+        placed: dict[LogDirectory, list[SoughtPartition]] = {}
+        try:
+            for one in sought:
+                with self._directories.guard:
+                    directory = self._directories.emptiest()
+                    directory.partitions.add(one.partition)
+                placed.setdefault(directory, []).append(one)
+            for directory, group in placed.items():
+                self._create_in(directory, group)
+        except BaseException:
+            # The next try may use another directory if no manifest lists the partition.
+            with self._directories.guard:
+                for directory, group in placed.items():
+                    for one in group:
+                        if directory.topic_id(one.partition) is None:
+                            directory.note_gone(one.partition)
+            raise
+        return {one.partition: directory for directory, group in placed.items() for one in group}
 
-    def _prepare(self, directory: LogDirectory, wanted: WantedLog) -> None:
+    def _create_in(self, directory: LogDirectory, group: Sequence[SoughtPartition]) -> None:
+        """Raises DataDirectoryError."""
+        made = set[TopicPartition]()
+        try:
+            for one in group:
+                if not self._exists(directory.partition_path(one.partition)):
+                    made.add(one.partition)
+                self._make_directory(directory, one)
+            # What the manifest lists is there, also after a power loss.
+            with disk_errors(directory.path):
+                self._filesystem.sync_directory(directory.path)
+        except DataDirectoryError:
+            # No manifest can list them yet. What cannot be removed is empty, and used by a later creation.
+            for partition in made:
+                with suppress(OSError):
+                    self._filesystem.remove_tree(directory.partition_path(partition))
+            raise
+        with disk_errors(directory.path):
+            directory.manifest.update(
+                partitions={partition: PartitionEntry(topic_id) for partition, topic_id, _ in group}
+            )
+        with self._directories.guard:
+            self._new = (self._new - {one.partition for one in group}) | made
+
+    def _make_directory(self, directory: LogDirectory, sought: SoughtPartition) -> None:
+        """Raises DataDirectoryError."""
+        partition, topic_id, _ = sought
+        path = directory.partition_path(partition)
+        with disk_errors(path):
+            self._away.set_unlisted_aside(directory, partition, topic_id)
+            directory.checkpoints.forget(partition)
+            self._cleaner.forget(partition)
+            self._filesystem.make_directories(path)
+            write_partition_metadata(self._filesystem, path, topic_id)
+
+    def _prepare(self, directory: LogDirectory, wanted: SoughtPartition) -> None:
         """Compare the directory with its entry of the manifest, which decides. Raises DataDirectoryError,
         OSError."""
         path = directory.partition_path(wanted.partition)
@@ -285,49 +389,43 @@ class LogOpener:
             )
         directory.manifest.change(wanted.partition, state=PartitionState.LIVE)
 
-    def _load_in(
+    def _load(
         self,
         directory: LogDirectory,
-        wanted: WantedLog,
+        sought: SoughtPartition,
+        config: LogConfig,
+        start_offset: int,
         on_progress: Callable[[LoadProgress], None],
         *,
         is_new: bool,
     ) -> UnifiedLog:
-        partition = wanted.partition
-        path = directory.partition_path(partition)
+        """Raises DataDirectoryError, CorruptRecordError, OSError."""
+        partition = sought.partition
         checkpoints = directory.checkpoints
-        with disk_errors(path):
-            if is_new:
-                self._away.set_unlisted_aside(directory, partition, wanted.topic_id)
-            is_empty = is_new and not self._filesystem.exists(path)
-            if is_new:
-                self._create(directory, wanted)
-            else:
-                self._prepare(directory, wanted)
-            log_start_offset = checkpoints.log_start_offset(partition)
-            loader = LogLoader(
-                self._resources,
-                path,
-                wanted.config,
-                LogCheckpoints(
-                    recovery_point=checkpoints.recovery_point(partition),
-                    log_start_offset=log_start_offset,
-                    cleaned_offset=self._cleaner.cleaned_offset(partition, directory.path),
-                    was_clean=directory.is_clean(partition),
-                ),
-                LoadSettings(self.producer_id_expiration_ms, self._written_by_broker),
-                now_ms=self._environment.clock.now_ms(),
-                on_progress=on_progress,
-            )
-            loaded = loader.load(is_new=is_empty, first_offset=max(wanted.start_offset, log_start_offset))
-            end_offset = loaded.local_log.segments.end_offset
-            self._settle(directory, partition, end_offset)
+        log_start_offset = checkpoints.log_start_offset(partition)
+        loader = LogLoader(
+            self._resources,
+            directory.partition_path(partition),
+            config,
+            LogCheckpoints(
+                recovery_point=checkpoints.recovery_point(partition),
+                log_start_offset=log_start_offset,
+                cleaned_offset=self._cleaner.cleaned_offset(partition, directory.path),
+                was_clean=directory.is_clean(partition),
+            ),
+            LoadSettings(self.producer_id_expiration_ms, self._written_by_broker),
+            now_ms=self._environment.clock.now_ms(),
+            on_progress=on_progress,
+        )
+        loaded = loader.load(is_new=is_new, first_offset=max(start_offset, log_start_offset))
+        end_offset = loaded.local_log.segments.end_offset
+        self._settle(directory, partition, end_offset)
         log = UnifiedLog(
             self._environment,
             loaded,
             self._checkpoint,
             partition,
-            wanted.topic_id,
+            sought.topic_id,
             directory.health,
         )
         if end_offset < log.offsets.log_start_offset:
@@ -338,10 +436,10 @@ class LogOpener:
         return log
 
     def _settle(self, directory: LogDirectory, partition: TopicPartition, end_offset: int) -> None:
-        """The loaded log ends there, perhaps below what the checkpoints say. Raises OSError."""
+        """Lower checkpoints that are above the end of the loaded log. Raises OSError."""
         checkpoints = directory.checkpoints
         checkpoints.lower_recovery_point(partition, end_offset)
         if self._cleaner.cleaned_offset(partition, directory.path) > end_offset:
-            # The cleaner's checkpoint is dropped; without it only this one explains holes of a clean.
+            # The cleaner's checkpoint is dropped; then only this one explains the holes of a clean.
             checkpoints.put_recovery_point(partition, end_offset)
         self._cleaner.opened(partition, directory.path, end_offset)

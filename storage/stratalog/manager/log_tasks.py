@@ -1,7 +1,6 @@
-"""What is done to all logs again and again, by whoever has threads for it: each method is one round.
+"""Periodic work on all logs: each method is one round, which a thread of the caller runs.
 
-A log or a directory that fails does not keep the others from their turn: the round ends with the first error,
-when all were tried.
+If a log or a directory fails, the round goes on with the others, and raises the first error at its end.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class LogTasks:
         is_open: Callable[[UnifiedLog], bool],
         is_moving: Callable[[TopicPartition], bool],
     ) -> None:
-        """`logs`: all open ones. `is_open`: this one still is; asked under the checkpoints' locks.
-        `is_moving`: the partition's move keeps the cleaner away, see `MoveRegistry.is_moving`."""
+        """`logs` returns all open logs. `is_open` says whether a log is open; it is called under the locks of
+        the checkpoints. `is_moving`: see `MoveRegistry.is_moving`."""
         self._directories = directories
         self._cleaner = cleaner
         self._logs = logs
@@ -40,8 +39,8 @@ class LogTasks:
         self._is_moving = is_moving
 
     def flush_old(self) -> None:
-        """Flush the logs whose `flush.ms` is over, one after the other: it bounds what a power loss takes.
-        Raises DataDirectoryError; a log that gave one is offline then."""
+        """Flush the logs whose `flush.ms` is over, one after the other. Raises DataDirectoryError; a log that
+        raised one is offline then."""
         failures: list[DataDirectoryError] = []
         for log in self._logs():
             try:
@@ -51,8 +50,8 @@ class LogTasks:
         _raise_first(failures)
 
     def checkpoint_recovery_points(self) -> None:
-        """Write down, in each directory that works, up to where its logs are durable: it bounds the work of a
-        recovery. And keep space where some was given up. Raises DataDirectoryError."""
+        """Write the recovery points of the logs of each directory that works, which bounds the work of a
+        recovery, and reserve spare space again. Raises DataDirectoryError."""
         logs = self._logs()
 
         def write(directory: LogDirectory) -> None:
@@ -62,20 +61,20 @@ class LogTasks:
         self._write_each(write)
 
     def keep_spare_space(self) -> None:
-        """Keep some in each directory that works; see `SpareSpace`."""
+        """Reserve space in each directory that works; see `SpareSpace`."""
         for directory in self._directories.online():
             with suppress(DataDirectoryError):
                 directory.spare.keep()
 
     def checkpoint_starts(self) -> None:
-        """The same for where the logs start."""
+        """Write the log starts of each directory that works. Raises DataDirectoryError."""
         logs = self._logs()
         self._write_each(
             lambda directory: directory.checkpoints.write_starts(logs, partial(self.is_in, directory))
         )
 
     def give_up_spare_space(self) -> None:
-        """The logs are about to be closed, which takes some; nothing is appended any more."""
+        """Release the spare space: the logs are about to be closed, and nothing is appended any more."""
         for directory in self._directories.online():
             with suppress(DataDirectoryError, OSError):
                 directory.spare.give_up()
@@ -91,23 +90,23 @@ class LogTasks:
         _raise_first(failures)
 
     def is_in(self, directory: LogDirectory, log: UnifiedLog) -> bool:
-        """The log is open, and in this directory."""
+        """Whether the log is open, and in this directory."""
         return self._is_open(log) and self._directories.of(log) is directory
 
     def delete_old_segments(self, log: UnifiedLog) -> int:
-        """Drop the segments of a log that is not tiered which are below its start, too many or too old;
-        returns how many. The cleaner stays away meanwhile; a log that is its own it looks after itself,
-        but for one that moves, from which it is kept away. Raises CorruptRecordError, DataDirectoryError.
+        """Drop segments of a log that is not tiered: those below its start, too many or too old. Returns
+        their number. The cleaner is paused meanwhile. It drops the segments of its own logs by itself, except
+        while a move keeps it away. Raises CorruptRecordError, DataDirectoryError.
         """
-        # A move that ends behind the question is no matter: the pause waits for a clean that has begun.
+        # If a move ends right after this look, the pause waits for a clean that has begun.
         if is_cleaned_here(log.local_log.config) and not self._is_moving(log.topic_partition):
             return 0
         with self._cleaner.paused(log.topic_partition):
-            # It may have become the cleaner's, or may have ceased to be: nobody else has it now.
+            # The policy may have changed since. The pause keeps the cleaner away either way.
             return log.retention.delete_old_segments()
 
     def remove_expired_producers(self) -> None:
-        """Forget the producers that have been idle for too long."""
+        """Forget producers that have been idle for too long."""
         for log in self._logs():
             log.remove_expired_producers()
 

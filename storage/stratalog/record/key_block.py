@@ -1,11 +1,12 @@
 """The block of a key stream: up to 4,096 entries as columns, little-endian, each at a multiple of 8 bytes.
 
-    block        = block-header column{4 or 5}
+    block        = block-header column{4}
     block-header = entry-count u32, flags u32, block-bytes u32, block-crc u32
     column       = value{entry-count} padding           padded with zeros to a multiple of 8
-    columns      = hash-high u64, hash-low u64, ordinal u32, tombstone u8 (0 or 1), version i64 (flag 1)
+    columns      = hash-high u64, hash-low u64, ordinal u32, tombstone u8 (0 or 1)
 
-`block-bytes` counts the header too; `block-crc` is the CRC-32C of the block without those four bytes.
+No flags are known. `block-bytes` counts the header too; `block-crc` is the CRC-32C of the block without those
+four bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ import struct
 
 MAX_BLOCK_ENTRY_COUNT = 4096
 ALIGNMENT_BYTES = 8
-HAS_VERSION_FLAG = 1 << 0
 
 BLOCK_HEADER = struct.Struct("<IIII")
 BLOCK_CRC_POSITION = BLOCK_HEADER.size - 4
-HASH_BYTES, ORDINAL_BYTES, TOMBSTONE_BYTES, VERSION_BYTES = 8, 4, 1, 8
+HASH_BYTES, ORDINAL_BYTES, TOMBSTONE_BYTES = 8, 4, 1
 
 
 def aligned(size_bytes: int) -> int:
@@ -26,11 +26,11 @@ def aligned(size_bytes: int) -> int:
     return size_bytes + -size_bytes % ALIGNMENT_BYTES
 
 
-def block_size_bytes(entry_count: int, *, has_version: bool) -> int:
+def block_size_bytes(entry_count: int) -> int:
     """The size of a block: header, columns and their padding."""
     return (
         BLOCK_HEADER.size
-        + entry_count * (2 * HASH_BYTES + VERSION_BYTES * has_version)
+        + entry_count * 2 * HASH_BYTES
         + aligned(entry_count * ORDINAL_BYTES)
         + aligned(entry_count * TOMBSTONE_BYTES)
     )

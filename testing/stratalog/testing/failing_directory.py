@@ -10,7 +10,10 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 
 
 class FailingDirectory(PosixFileSystem):
-    """Files below `broken` cannot be opened any more, once it is named. Thread-safe: set it once."""
+    """Nothing at or below `broken` can be opened, read, listed or made, once it is named.
+
+    Thread-safe: set it once.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,3 +31,19 @@ class FailingDirectory(PosixFileSystem):
     def open_read(self, path: str) -> AppendFile:
         self.refuse_broken(path)
         return super().open_read(path)
+
+    def read_file(self, path: str) -> bytes:
+        self.refuse_broken(path)
+        return super().read_file(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        self.refuse_broken(path)
+        return super().list_directory(path)
+
+    def exists(self, path: str) -> bool:
+        self.refuse_broken(path)
+        return super().exists(path)
+
+    def make_directories(self, path: str) -> None:
+        self.refuse_broken(path)
+        super().make_directories(path)

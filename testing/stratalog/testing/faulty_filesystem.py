@@ -54,6 +54,8 @@ class FaultyFileSystem(WrappedFileSystem):
         self._guard = threading.Lock()
         self._fates: dict[int, Fate] = {}
         self._crash: SimulatedCrash | None = None
+        self._refused: Callable[[str], bool] = lambda _: False
+        self._refusal = 0
 
     @property
     def operation_count(self) -> int:
@@ -69,6 +71,14 @@ class FaultyFileSystem(WrappedFileSystem):
         """Let this operation raise OSError with the errno `number`, after the fraction `part` of it as with
         `crash_at`."""
         self._fates[operation] = Fate(part, OSError(number, os.strerror(number)))
+
+    def fail_where(self, matches: Callable[[str], bool], *, number: int = errno.EIO) -> None:
+        """Let each operation whose line in `trace` matches raise OSError with that errno, until `mend`."""
+        self._refused, self._refusal = matches, number
+
+    def mend(self) -> None:
+        """End what `fail_where` began."""
+        self._refused = lambda _: False
 
     def reopened(self, survival: Survival) -> FaultyFileSystem:
         """The disk as a new process finds it after a power loss now."""
@@ -87,6 +97,9 @@ class FaultyFileSystem(WrappedFileSystem):
                 raise self._crash
             self.trace.append(f"{name} {path}")
             fate = self._fates.get(len(self.trace))
+            if fate is None and self._refused(self.trace[-1]):
+                first_path = path.partition(" ")[0]
+                return Fate(0.0, OSError(self._refusal, os.strerror(self._refusal), first_path))
             if fate is not None and isinstance(fate.error, SimulatedCrash):
                 self._crash = fate.error
             return fate

@@ -5,8 +5,9 @@ Every actor of a simulation gets a `FaultyObjectStore` of its own over one share
 the outcome. The same plan over the same calls gives the same trace, so a failing run is repeated by its seed
 and read in its trace.
 
-`before` is called with each operation ahead of its fault. A test may let other actors act there, which
-interleaves them at the grain of requests without a thread.
+`before` is called with each operation ahead of its fault, and `after` with each that the store has answered,
+before the caller gets the answer. A test may let other actors act there, which interleaves them at the grain
+of requests without a thread.
 
 A stopped actor gets `ActorStopped`, which is no `Exception`: code that handles errors must not get the chance
 to continue. Its writes that land late can still be released: a machine that is dead has packets under way.
@@ -118,6 +119,7 @@ class FaultyObjectStore:
         actor: str = "",
         trace: StoreTrace | None = None,
         before: Callable[[Operation], None] | None = None,
+        after: Callable[[Operation], None] | None = None,
     ) -> None:
         """`random` chooses where a body, a listing or a bulk deletion is cut off."""
         self._inner = inner
@@ -126,6 +128,7 @@ class FaultyObjectStore:
         self._actor = actor
         self._trace = trace or StoreTrace()
         self._before = before
+        self._after = after
         self._lock = threading.Lock()
         self._held: list[_Held] = []
         self._is_stopped = False
@@ -266,6 +269,8 @@ class FaultyObjectStore:
             self._trace.end(operation, fault, type(error).__name__)
             raise
         self._trace.end(operation, fault, "ok")
+        if self._after is not None:
+            self._after(operation)
         return result
 
     def _fail(self, operation: Operation, fault: Fault) -> NoReturn:

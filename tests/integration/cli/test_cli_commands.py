@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import (
+    FencedError,
+    InvalidRequestError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.cli.main import COMMANDS, main, stratalog
 from stratalog.record.partitioner import partition_for_key
 from tests.support.service.server_process import ServerProcess
 
-PROGRAM = "import sys; from stratalog.cli.main import main; sys.argv[:1] = ['stratalog']; main()"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
-    with ServerProcess(f"{tmp_path_factory.mktemp('cli')}/data") as running:
-        yield running
+PROGRAM = [sys.executable, "-m", "stratalog.cli"]
+_Error = TypeVar("_Error", bound=LogStoreError)
 
 
 @pytest.fixture
@@ -59,11 +62,11 @@ class Runner:
         """The JSON lines that it prints."""
         return [json.loads(line) for line in self(*arguments, "--json").splitlines()]
 
-    def failure(self, *arguments: str, stdin: bytes = b"") -> str:
-        """The message of a command that must fail."""
+    def failure(self, error: type[_Error], *arguments: str, stdin: bytes = b"") -> _Error:
+        """The error of a command that must fail."""
         result = self.result(*arguments, stdin=stdin)
-        assert isinstance(result.exception, LogStoreError), result.output
-        return str(result.exception)
+        assert isinstance(result.exception, error), result.output
+        return result.exception
 
     def result(self, *arguments: str, stdin: bytes = b"") -> Result:
         return CliRunner().invoke(stratalog, arguments, input=stdin)
@@ -74,39 +77,27 @@ def json_lines(*records: Mapping[str, object]) -> bytes:
 
 
 def test_a_topic_from_creation_to_deletion(run: Runner, topic: str) -> None:
-    created = run.json("topic", "create", topic, "--partitions", "2", "--config", "retention.ms=-1")
-    assert (created["name"], created["partition_count"], created["config_overrides"]) == (
-        topic,
-        2,
-        {"retention.ms": "-1"},
-    )
-    assert topic in run("topic", "list")
+    config = {"segment.bytes": "1000000", "retention.ms": "-1", "local.retention.ms": "1000"}
+    options = [option for name, value in config.items() for option in ("--config", f"{name}={value}")]
+    created = run.json("topic", "create", topic, "--partitions", "2", *options)
+    assert (created["name"], created["partition_count"]) == (topic, 2)
+    assert list(created["config_overrides"].items()) == sorted(config.items())
+    assert topic in run("topic", "list").split()
     assert topic in [entry["name"] for entry in run.json("topic", "list")]
     [described] = run.json("topic", "describe", topic)
     assert described["config"]["retention.ms"] == "-1"
-    assert "retention.ms" in run("topic", "describe", topic)
-    assert "exists" in run.failure("topic", "create", topic) or "already" in run.failure(
-        "topic", "create", topic
-    )
-    run("topic", "delete", topic)
-    assert topic not in run("topic", "list")
-    assert "no such topic" in run.failure("topic", "delete", topic)
-
-
-def test_configuration_is_printed_in_the_order_of_its_names(run: Runner, topic: str) -> None:
-    config = dict.fromkeys(("segment.bytes", "retention.ms", "local.retention.ms", "segment.ms"), "1000000")
-    options = [option for name, value in config.items() for option in ("--config", f"{name}={value}")]
-    created = run.json("topic", "create", topic, *options)
-    assert list(created["config_overrides"]) == sorted(config)
-    [described] = run.json("topic", "describe", topic)
     assert list(described["config"]) == sorted(described["config"])
+    assert "retention.ms" in run("topic", "describe", topic)
+    run.failure(TopicAlreadyExistsError, "topic", "create", topic)
+    run("topic", "delete", topic)
+    assert topic not in run("topic", "list").split()
+    run.failure(UnknownTopicOrPartitionError, "topic", "delete", topic)
 
 
 def test_one_of_a_thing_is_not_many(run: Runner, topic: str) -> None:
     assert run("topic", "create", topic) == f"created {topic} with 1 partition\n"
     assert run.result("produce", topic, stdin=b"x\n").stderr == f"1 record appended to {topic}\n"
     assert "uploaded 1 slice in 1 object, " in run("tier", "upload", topic)
-    assert "the topic has 1 partition, " in run.failure("consume", topic, "--partition", "1")
 
 
 def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
@@ -123,20 +114,14 @@ def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
     assert [line["key"] for line in run.lines("consume", topic)] == [None] * 4
 
 
-def test_lines_may_be_sent_in_every_codec(run: Runner, topic: str) -> None:
-    run("topic", "create", topic)
-    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
-    for codec in codecs:
-        run("produce", topic, "--compression", codec, stdin=f"{codec}\n".encode())
-    assert run("consume", topic).split() == codecs
-
-
 def test_lines_of_text_may_have_keys(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     run("produce", topic, "--key-separator", ":", stdin=b"a:1\nb:2:3\n")
     assert run("consume", topic, "--key-separator", "=") == "a=1\nb=2:3\n"
-    message = run.failure("produce", topic, "--key-separator", ":", stdin=b"c:ok\nnothing\n")
-    assert message.startswith("line 2: the line has no key separator")
+    wrong = run.failure(
+        InvalidRequestError, "produce", topic, "--key-separator", ":", stdin=b"c:ok\nnothing\n"
+    )
+    assert str(wrong).startswith("line 2: ")
 
 
 def test_bytes_that_are_not_text_survive_both_formats(run: Runner, topic: str) -> None:
@@ -188,13 +173,11 @@ def test_json_lines_carry_everything_there_and_back(run: Runner, topic: str) -> 
 def test_a_bad_line_is_named_and_what_came_before_is_stored(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     data = json_lines({"value": "good"}) + b'{"value": 7}\n' + json_lines({"value": "never"})
-    message = run.failure("produce", topic, "--format", "json", stdin=data)
-    assert message.startswith("line 2: value must be a string")
-    assert "the 1 record before it is stored" in message
-    big = b"x" * 2_000_000 + b"\n"
-    message = run.failure("produce", topic, stdin=b"small\n" + big)
-    assert "max.message.bytes" in message
-    assert "1 record is stored, line 2 is the first that is not" in message
+    wrong = run.failure(InvalidRequestError, "produce", topic, "--format", "json", stdin=data)
+    assert str(wrong).startswith("line 2: ")
+    assert "the 1 record before it is stored" in str(wrong)
+    large = run.failure(RecordTooLargeError, "produce", topic, stdin=b"small\n" + b"x" * 2_000_000)
+    assert "1 record is stored, line 2 is the first that is not" in str(large)
     assert run("consume", topic).split() == ["good", "small"]
 
 
@@ -203,18 +186,17 @@ def test_lines_are_stored_however_small_the_topics_segments_are(run: Runner, top
     lines = [f"line-{number}" for number in range(5000)]
     run("produce", topic, stdin="".join(f"{line}\n" for line in lines).encode())
     assert run("consume", topic).split() == lines
-    message = run.failure("produce", topic, stdin=b"small\n" + b"x" * 30_000 + b"\n")
-    assert "a record is too large even alone" in message
-    assert "larger than segment.bytes" in message
-    assert "1 record is stored, line 2 is the first that is not" in message
+    large = run.failure(RecordTooLargeError, "produce", topic, stdin=b"small\n" + b"x" * 30_000)
+    assert "1 record is stored, line 2 is the first that is not" in str(large)
 
 
 def test_a_bad_line_far_behind_costs_none_of_those_before_it(run: Runner, topic: str) -> None:
     run("topic", "create", topic, "--partitions", "3")
     lines = json_lines(*({"key": str(number), "value": "v" * 20} for number in range(20_000)))
-    message = run.failure("produce", topic, "--format", "json", stdin=lines + b"nonsense\n" + lines)
-    assert message.startswith("line 20001: ")
-    assert "the 20,000 records before it are stored" in message
+    stdin = lines + b"nonsense\n" + lines
+    wrong = run.failure(InvalidRequestError, "produce", topic, "--format", "json", stdin=stdin)
+    assert str(wrong).startswith("line 20001: ")
+    assert "the 20,000 records before it are stored" in str(wrong)
     assert len(run("consume", topic).split()) == 20_000
 
 
@@ -236,7 +218,7 @@ def test_reading_begins_where_it_is_told(run: Runner, topic: str) -> None:
     for start, values in expected.items():
         assert run("consume", topic, "--from", start).split() == [str(value) for value in values], start
     assert run("consume", topic, "--from", "3", "--max", "2").split() == ["3", "4"]
-    assert "outside the partition" in run.failure("consume", topic, "--from", "11")
+    run.failure(OffsetOutOfRangeError, "consume", topic, "--from", "11")
     assert run.result("consume", topic, "--from", "yesterday").exit_code == 2
 
 
@@ -247,8 +229,8 @@ def test_reading_may_be_limited_to_partitions(run: Runner, topic: str) -> None:
     assert run("consume", topic, "--partition", "1") == "from-1\n"
     both = run("consume", topic, "--partition", "0", "--partition", "2").split()
     assert sorted(both) == ["from-0", "from-2"]
-    assert "has 3 partitions" in run.failure("consume", topic, "--partition", "3")
-    assert "fewer partitions" in run.failure("produce", topic, "--partition", "3", stdin=b"x\n")
+    run.failure(UnknownTopicOrPartitionError, "consume", topic, "--partition", "3")
+    run.failure(UnknownTopicOrPartitionError, "produce", topic, "--partition", "3", stdin=b"x\n")
 
 
 def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) -> None:
@@ -277,7 +259,7 @@ def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) 
         "log_start_offset": 5,
     }
     assert run("consume", topic) == "2\n"
-    assert "high watermark" in run.failure("records", "delete", topic, "--partition", "0", "--before", "99")
+    run.failure(OffsetOutOfRangeError, "records", "delete", topic, "--partition", "0", "--before", "99")
 
 
 def test_the_status_of_a_server_that_was_replaced_says_so(
@@ -292,7 +274,7 @@ def test_the_status_of_a_server_that_was_replaced_says_so(
         assert run.json("tier", "status")["takeover"] is None
         assert "another server" not in run("tier", "status")
         monkeypatch.setenv("STRATALOG_SERVER", former.address)
-        assert "another server has taken over" in run.failure("topic", "create", "t")
+        run.failure(FencedError, "topic", "create", "t")
         takeover = run.json("tier", "status")["takeover"]
         assert takeover["owner"].endswith(f":{owner.pid}")
         assert takeover["epoch"] == 2
@@ -331,9 +313,8 @@ def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> N
         ["0", "-", "-", "-"],
         ["1", "1", "3000", "1970-01-01T00:00:03.000Z"],
     ]
-    message = run.failure("log", "offsets", topic, "--partition", "2")
-    assert "the topic has no such partition" in message
-    assert "partition_count=`2`" in message
+    unknown = run.failure(UnknownTopicOrPartitionError, "log", "offsets", topic, "--partition", "2")
+    assert unknown.fields["partition_count"] == 2
     for wrong in ("newest", "-1", str(1 << 63)):
         assert run.result("log", "offsets", topic, "--at", wrong).exit_code == 2
 
@@ -352,9 +333,8 @@ def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> N
     ],
 )
 def test_an_unknown_topic_is_said_by_every_command(run: Runner, arguments: tuple[str, ...]) -> None:
-    message = run.failure(*arguments, stdin=b"")
-    assert "no such topic" in message
-    assert "nope" in message
+    unknown = run.failure(UnknownTopicOrPartitionError, *arguments)
+    assert unknown.fields == {"topic": "nope"}
 
 
 @pytest.mark.parametrize(
@@ -379,14 +359,17 @@ def test_a_wrong_command_line_is_a_usage_error(run: Runner, arguments: tuple[str
 
 
 def as_process(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        capture_output=True,
-        timeout=60,
-        check=False,
-        env=environment,
-    )
+    return subprocess.run([*PROGRAM, *arguments], capture_output=True, timeout=60, check=False)
+
+
+@contextmanager
+def process(*arguments: str) -> Generator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
+    """A command as a process, with both its outputs. It has written no error at its end."""
+    with subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        yield running, running.stdout, running.stderr
+        assert running.stderr.read() == b""
 
 
 def test_a_failure_is_one_line_and_exit_code_one(server: ServerProcess) -> None:
@@ -403,25 +386,7 @@ def test_a_server_that_is_not_there_is_said_in_one_line() -> None:
     assert b"HOST:PORT" in as_process("topic", "list", "--server", "nowhere").stderr
 
 
-def test_following_goes_on_until_interrupted(server: ServerProcess, run: Runner, topic: str) -> None:
-    run("topic", "create", topic)
-    run("produce", topic, stdin=b"before\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", PROGRAM, "consume", topic, "--follow", "--server", server.address]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    ) as follower:
-        assert follower.stdout is not None
-        assert follower.stderr is not None
-        assert follower.stdout.readline() == b"before\n"
-        run("produce", topic, stdin=b"after\n")
-        assert follower.stdout.readline() == b"after\n"
-        follower.send_signal(signal.SIGINT)
-        assert follower.wait(60) == 130
-        assert follower.stderr.read() == b""
-
-
-def test_following_goes_on_behind_a_restart_of_the_server(
+def test_following_goes_on_behind_a_restart_of_the_server_until_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ServerProcess(f"{tmp_path}/data") as server:
@@ -429,39 +394,28 @@ def test_following_goes_on_behind_a_restart_of_the_server(
         run = Runner()
         run("topic", "create", "t")
         run("produce", "t", stdin=b"before\n")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-c", PROGRAM, "consume", "t", "--follow"]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-        ) as follower:
-            assert follower.stdout is not None
-            assert follower.stderr is not None
-            assert follower.stdout.readline() == b"before\n"
+        with process("consume", "t", "--follow") as (follower, output, errors):
+            assert output.readline() == b"before\n"
+            run("produce", "t", stdin=b"meanwhile\n")
+            assert output.readline() == b"meanwhile\n"
             server.add_options("--listen", server.address)
             server.kill()
-            assert follower.stderr.readline().startswith(b"waiting for the server: ")
+            # One line for each time it waits.
+            assert errors.readline().startswith(b"waiting for the server: ")
             server.start()
             run("produce", "t", stdin=b"after\n")
-            assert follower.stdout.readline() == b"after\n"
+            assert output.readline() == b"after\n"
             follower.send_signal(signal.SIGINT)
             assert follower.wait(60) == 130
-            assert follower.stderr.read() == b"", "one line for each time it waits"
 
 
-def test_a_reader_that_leaves_the_pipe_ends_it_quietly(
-    server: ServerProcess, run: Runner, topic: str
-) -> None:
+def test_a_reader_that_leaves_the_pipe_ends_it_quietly(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     run("produce", topic, stdin=b"x" * 100 + b"\n" + b"y\n" * 50_000)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", PROGRAM, "consume", topic, "--server", server.address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as reader:
-        assert reader.stdout is not None
-        assert reader.stderr is not None
-        reader.stdout.readline()
-        reader.stdout.close()
+    with process("consume", topic) as (reader, output, _):
+        output.readline()
+        output.close()
         assert reader.wait(60) in (0, 1)
-        assert reader.stderr.read() == b""
 
 
 def test_help_needs_no_server_and_imports_little() -> None:
@@ -475,9 +429,7 @@ def test_help_needs_no_server_and_imports_little() -> None:
         "stratalog.main(['--help'], standalone_mode=False);"
         f"sys.exit(any(name in sys.modules for name in {heavy!r}))"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, check=False)
-    assert ended.returncode == 0
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, check=False).returncode == 0
 
 
 def test_the_version_is_that_of_the_distribution(

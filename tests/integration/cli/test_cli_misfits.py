@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -32,12 +32,10 @@ GOOD = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
-    with ServerProcess(f"{tmp_path_factory.mktemp('misfits')}/data") as running:
-        program = [sys.executable, "-m", "stratalog.cli"]
-        create = [*program, "topic", "create", TOPIC, "--server", running.address]
-        subprocess.run(create, check=True, capture_output=True)
-        yield running
+def address(server: ServerProcess) -> str:
+    """The address of a server that has the topic."""
+    CliRunner().invoke(stratalog, ["topic", "create", TOPIC, "--server", server.address])
+    return server.address
 
 
 def commands(
@@ -119,14 +117,14 @@ TEXTS = [
 
 @pytest.mark.parametrize(("path", "command", "parameter"), TEXTS)
 def test_text_that_is_not_utf8(
-    server: ServerProcess,
+    address: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     path: tuple[str, ...],
     command: click.Command,
     parameter: click.Parameter,
 ) -> None:
-    monkeypatch.setenv("STRATALOG_SERVER", server.address)
+    monkeypatch.setenv("STRATALOG_SERVER", address)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     Path("logs").mkdir()

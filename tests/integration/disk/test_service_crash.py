@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.producer_settings import ProducerSettings
@@ -99,38 +98,3 @@ async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
             assert (status.epoch, status.last_upload_error) == (2, "")
         assert await read_back(server.address) == values
         assert server.stop() == 0
-
-
-async def test_killed_again_and_again_it_comes_back_with_everything(tmp_path: Path) -> None:
-    with ServerProcess(f"{tmp_path}/data") as server:
-        async with Client(server.address, retry=PATIENT) as client:
-            await client.admin.create_topic("t")
-        for number in range(5):
-            async with Client(server.address, retry=PATIENT) as client:
-                producer = client.producer(ProducerSettings(acks=Durability.DISK))
-                sent = [await producer.send("t", None, b"%d" % number) for _ in range(10)]
-                await producer.flush()
-                assert [future.result().offset for future in sent] == list(
-                    range(number * 10, number * 10 + 10)
-                )
-                if number % 2:
-                    await client.admin.upload(delete_local=True)
-            server.kill()
-            server.start()
-        [found] = (await read_back(server.address)).values()
-        assert found == [b"%d" % (number // 10) for number in range(50)]
-
-
-async def test_a_client_is_told_that_the_server_is_gone(tmp_path: Path) -> None:
-    with ServerProcess(f"{tmp_path}/data") as server:
-        async with Client(server.address, retry=RetryPolicy(deadline_s=0)) as client:
-            await client.admin.create_topic("t")
-            producer = client.producer()
-            await (await producer.send("t", None, b"stored"))
-            server.kill()
-            with pytest.raises(LogStoreError, match="does not answer") as caught:
-                await client.admin.list_topics()
-            assert caught.value.code == "SERVER_UNAVAILABLE"
-            future = await producer.send("t", None, b"x")
-            with pytest.raises(LogStoreError, match="does not answer"):
-                await future

@@ -136,64 +136,6 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone(tmp_path: Path
         assert not (await bench.client.admin.tier_status()).offline_partitions
 
 
-async def test_without_its_directory_a_partition_goes_on_from_the_store(tmp_path: Path) -> None:
-    await damaged(tmp_path)
-    async with service_bench(tmp_path) as bench:
-        assert len((await bench.client.admin.tier_status()).offline_partitions) == 1
-    path = tmp_path / "data" / "t-1"
-    path.rename(tmp_path / "kept")
-    for _ in range(2):
-        async with service_bench(tmp_path) as bench:
-            [offline] = (await bench.client.admin.tier_status()).offline_partitions
-            assert offline.path == str(path)
-            assert "make an empty directory at its path" in offline.reason
-            with pytest.raises(DataDirectoryError):
-                await bench.append("t", [b"x"], 1)
-    path.mkdir()
-    async with service_bench(tmp_path) as bench:
-        assert await values(bench) == [[b"tiered", b"local"], [b"tiered"]]
-        assert await bench.append("t", [b"x"], 1) == 1
-
-
-async def test_damage_below_the_recovery_point_is_offline_too(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 1, AT_DISK)
-        await append_both(bench)
-    (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
-    flip(segment(tmp_path, "t-0", 3), -2)
-    before = segment(tmp_path, "t-0", 3).read_bytes()
-    for _ in range(2):
-        async with service_bench(tmp_path) as bench:
-            with pytest.raises(DataDirectoryError, match="recovery_point"):
-                await bench.append("t", [b"x"])
-            await bench.client.admin.create_topic("other")
-            assert await bench.append("other", [b"x"]) == 0
-            await bench.client.admin.delete_topic("other")
-    assert segment(tmp_path, "t-0", 3).read_bytes() == before
-
-
-async def test_a_damaged_topic_id_takes_its_partition_offline_and_nothing_is_renamed(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 2)
-        for number in (0, 1):
-            await bench.append("t", [b"a"], number)
-    metadata = tmp_path / "data" / "t-1" / "partition.metadata"
-    before, whole = contents(tmp_path / "data" / "t-1"), metadata.read_text()
-    damaged_id = whole[:-22] + ("A" if whole[-22] == "B" else "B") + whole[-21:]
-    metadata.write_text(damaged_id)
-    async with service_bench(tmp_path) as bench:
-        [offline] = (await bench.client.admin.tier_status()).offline_partitions
-        assert f"path=`{metadata}`" in offline.reason
-        assert f"expected_topic_id=`{whole[-22:]}`" in offline.reason
-        assert f" topic_id=`{damaged_id[-22:]}`" in offline.reason
-        assert await bench.append("t", [b"b"]) == 1
-    # The person does what the reason says.
-    metadata.write_text(whole)
-    assert contents(tmp_path / "data" / "t-1") == before
-    async with service_bench(tmp_path) as bench:
-        assert await values(bench) == [[b"a", b"b"], [b"a"]]
-
-
 async def test_compaction_leaves_an_offline_partition_alone(tmp_path: Path) -> None:
     config = {"cleanup.policy": "compact"}
     async with service_bench(tmp_path) as bench:

@@ -27,17 +27,17 @@ LOCAL = {"remote.storage.enable": "false"}
 
 
 class StubbornDisk(PosixFileSystem):
-    """Has no room to make a directory of this name, and lets nobody rename one of that; such a disk does not
-    go offline."""
+    """Has no room to look into a directory of this name, and refuses to rename one of that; such a disk does
+    not go offline."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.unmade: str | None = None
+        self.unread: str | None = None
         self.unrenamed: str | None = None
 
-    def make_directories(self, path: str) -> None:
-        _refuse(path, self.unmade, errno.ENOSPC)
-        super().make_directories(path)
+    def list_directory(self, path: str) -> list[str]:
+        _refuse(path, self.unread, errno.ENOSPC)
+        return super().list_directory(path)
 
     def rename(self, source: str, target: str) -> None:
         _refuse(source, self.unrenamed, errno.EPERM)
@@ -77,10 +77,10 @@ async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_oth
     disk = StubbornDisk()
     config = {"num.recovery.threads.per.data.dir": "1"}
     async with service_bench(tmp_path, filesystem=disk, config=config) as bench:
-        disk.unmade, disk.unrenamed = "t-2", "t-0"
+        disk.unread, disk.unrenamed = "t-2", "t-0"
         with pytest.raises(DataDirectoryError):
             await bench.client.admin.create_topic("t", 3, LOCAL)
-        disk.unmade = disk.unrenamed = None
+        disk.unread = disk.unrenamed = None
         assert [Path(tmp_path, "data", f"t-{number}").exists() for number in range(3)] == [True, False, False]
         assert "the log of t-0, a topic that could not be created, stays" in caplog.text
         assert "still in the catalog" not in caplog.text

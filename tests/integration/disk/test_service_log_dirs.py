@@ -4,7 +4,6 @@ takes."""
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError, InvalidRequestError
-from stratalog.base.filesystem import AppendFile
-from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.main import stratalog
 from stratalog.server.app import serve
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.v1 import admin_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
-
-
-class FailingDisk(PosixFileSystem):
-    """Refuses to open files below these directories for writing, once they are named."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broken: tuple[str, ...] = ()
-
-    def open_append(self, path: str) -> AppendFile:
-        if self.broken and path.startswith(self.broken):
-            raise OSError(errno.EIO, "input/output error", path)
-        return super().open_append(path)
 
 
 def path_of(bench: ServiceBench, number: int, topic: str = "t") -> str:
@@ -117,18 +102,6 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
             assert refusal.value.fields["log_dirs"] == f"{tmp_path}/data, {other}"
 
 
-async def test_a_directory_that_is_left_out_keeps_its_cordon(tmp_path: Path) -> None:
-    other = f"{tmp_path}/other"
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        await bench.client.admin.alter_configs({"cordoned.log.dirs": other})
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
-        await bench.client.admin.create_topic("t")
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        states = [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
-        assert states == ["live", "cordoned"]
-
-
 async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,67 +116,31 @@ async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
         [text] = told()
         assert f": {wrong}. " in text
         assert f"as in {data}, {other};" in text
-        assert "log-dirs uncordon PATH" in text
     async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": other}):
         assert told() == []
     async with service_bench(tmp_path, config={"cordoned.log.dirs": other}) as bench:
         assert len(told()) == 1
-        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-    async with service_bench(tmp_path, config={"cordoned.log.dirs": other}):
-        assert told() == []
+        with pytest.raises(InvalidRequestError):
+            await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
 
 
-async def test_the_last_uncordon_leaves_nothing_behind_but_against_the_start(tmp_path: Path) -> None:
-    other = f"{tmp_path}/other"
-    given = {"cordoned.log.dirs": other}
-
-    async def states(bench: ServiceBench) -> list[str]:
-        return [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
-
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        await bench.client.admin.cordon_log_dir(other)
-        assert dict(bench.server.engine.runtime.layers.dynamic) == given
-        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-        assert not bench.server.engine.runtime.layers.dynamic
-    async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
-        assert await states(bench) == ["live", "cordoned"], "nothing beats what this start was given"
-        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-        assert await states(bench) == ["live", "live"]
-    async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
-        assert await states(bench) == ["live", "live"], "let in for good"
-
-
-async def test_uncordon_says_what_became_of_the_directory(tmp_path: Path) -> None:
-    disk, data, other, wrong = FailingDisk(), f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
-
-    async def uncordon(bench: ServiceBench, path: str) -> str:
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", path)
-        assert shown.exit_code == 0, shown.output
-        return str(shown.output)
-
-    cordoned = {"cordoned.log.dirs": f"{data},{other},{wrong}"}
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        await bench.client.admin.create_topic("t", 2)
-        number = next(number for number in range(2) if path_of(bench, number) == other)
-    async with service_bench(tmp_path, config=cordoned) as bench:
-        assert await uncordon(bench, data) == f"{data} takes new partitions\n"
-        assert (
-            await uncordon(bench, other)
-            == f"the cordon of {other} is gone; it takes no new partitions while it is missing\n"
-        )
-        assert (
-            await uncordon(bench, wrong)
-            == f"the cordon of {wrong} is gone; the server was started without that directory\n"
-        )
+async def test_the_cordon_of_an_offline_directory_cannot_be_altered(tmp_path: Path) -> None:
+    disk, data, other = FailingDirectory(), f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await bench.client.admin.create_topic("t", 2)
         await bench.client.admin.cordon_log_dir(other)
-        disk.broken = (other,)
+        disk.broken = other
+        number = next(number for number in range(2) if path_of(bench, number) == other)
         with pytest.raises(DataDirectoryError):
             await bench.append("t", [b"x"], number)
-        assert (
-            await uncordon(bench, other)
-            == f"the cordon of {other} is gone; it takes no new partitions while it is offline\n"
-        )
+        shown = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", other)
+        assert shown.exit_code == 1
+        assert isinstance(shown.exception, DataDirectoryError)
+        with pytest.raises(DataDirectoryError) as refusal:
+            await bench.client.admin.alter_configs({"cordoned.log.dirs": data})
+        assert refusal.value.fields["path"] == other
+        assert dict(bench.server.engine.runtime.layers.dynamic) == {"cordoned.log.dirs": other}
 
 
 async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
@@ -276,10 +213,7 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         assert [len(part) for part in await bench.read_all("t")] == [4]
 
 
-@pytest.mark.parametrize("is_cancelled", [True, False])
-async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(
-    tmp_path: Path, is_cancelled: bool
-) -> None:
+async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: Path) -> None:
     data, other = f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         admin = bench.client.admin
@@ -300,21 +234,14 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(
         assert "takes nothing new; uncordon it" in move.reason
         shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
         assert "takes nothing new; uncordon it" in shown.output
-        if is_cancelled:
-            ended = await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
-            assert (ended.exit_code, ended.output) == (0, "the move of t-0 has ended\n")
-            assert not (await admin.describe_log_dirs()).moves
-            with pytest.raises(InvalidRequestError, match="is not moving"):
-                await admin.cancel_move("t", 0)
-        else:
-            await admin.cordon_log_dir(target, is_cordoned=False)
-            await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
-            await admin.move_partition("t", 0, target)
-            [move] = await until_moved(bench)
-            assert (move.state, move.reason) == ("done", "")
-        assert path_of(bench, 0) == (source if is_cancelled else target)
+        ended = await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
+        assert (ended.exit_code, ended.output) == (0, "the move of t-0 has ended\n")
+        assert not (await admin.describe_log_dirs()).moves
+        with pytest.raises(InvalidRequestError):
+            await admin.cancel_move("t", 0)
+        assert path_of(bench, 0) == source
         assert [len(part) for part in await bench.read_all("t")] == [4]
-    assert Path(target, "t-0").exists() is not is_cancelled
+    assert not Path(target, "t-0").exists()
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert not (await bench.client.admin.describe_log_dirs()).moves
 
@@ -329,31 +256,10 @@ async def test_what_was_deleted_is_removed_after_the_delay_of_now(tmp_path: Path
             await asyncio.sleep(0.01)
 
 
-async def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path) -> None:
-    disk, other = FailingDisk(), f"{tmp_path}/other"
-    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
-        await bench.client.admin.create_topic("t", 2, {"segment.bytes": "1024"})
-        numbers = {path_of(bench, number): number for number in range(2)}
-        for number in range(2):
-            await bench.append("t", [b"x" * 900], number)
-        disk.broken = (other,)
-        for message in ("the local disk failed", "offline"):
-            with pytest.raises(DataDirectoryError, match=message):
-                await bench.append("t", [b"x" * 900], numbers[other])
-        assert await bench.append("t", [b"x" * 900], numbers[f"{tmp_path}/data"]) == 1
-        dirs = (await bench.client.admin.describe_log_dirs()).log_dirs
-        assert [(one.state, "input/output error" in one.reason) for one in dirs] == [
-            ("live", False),
-            ("offline", True),
-        ]
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
-        assert f"{other} is offline: " in shown.output
-
-
 def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = FailingDisk()
+    disk = FailingDirectory()
     monkeypatch.setattr("stratalog.server.app.PosixFileSystem", lambda: disk)
     settings = ServerSettings(
         data_dir=f"{tmp_path}/data",
@@ -362,7 +268,7 @@ def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(
     )
 
     def break_it(_: object) -> None:
-        disk.broken = (f"{tmp_path}/data",)
+        disk.broken = f"{tmp_path}/data"
 
     with pytest.raises(DataDirectoryError, match="every log directory has failed") as failure:
         serve(settings, break_it)

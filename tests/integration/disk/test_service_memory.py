@@ -26,7 +26,7 @@ from stratalog.record.record import Record
 from stratalog.server.rpc.request_memory import MemoryLease, RequestMemory
 from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import ServiceBench, service_bench, waiting_count
 
 PATIENCE_S = 60.0
 VALUE_BYTES = 100_000
@@ -252,7 +252,7 @@ async def test_a_poll_holds_what_it_has_read_and_no_more(tmp_path: Path) -> None
         signal = bench.server.engine.registry.partition("t", 0).signal
         positions = {TopicPartition("t", 0): 0}
         poll = asyncio.create_task(bench.client.fetch(positions, max_wait_ms=60_000, min_bytes=5000))
-        await until(lambda: signal.waiter_count == 1 and 0 < memory.held_bytes < 2000)
+        await until(lambda: waiting_count(signal) == 1 and 0 < memory.held_bytes < 2000)
         poll.cancel()
         await until(lambda: memory.held_bytes == 0)
 
@@ -266,7 +266,7 @@ async def test_a_call_beyond_those_that_may_be_open_is_refused(tmp_path: Path) -
             asyncio.create_task(bench.client.fetch(positions, max_wait_ms=60_000, min_bytes=1))
             for _ in range(2)
         ]
-        await until(lambda: signal.waiter_count == 2)
+        await until(lambda: waiting_count(signal) == 2)
         with pytest.raises(OverloadedError, match="too many calls"):
             await bench.append("t", [b"x"])
         polls[0].cancel()

@@ -49,16 +49,14 @@ async def fill(bench: ServiceBench) -> None:
         await bench.append("t", [b"x" * 900], number)
 
 
-@pytest.mark.parametrize("is_empty_instead", [False, True])
-async def test_a_directory_that_is_missing_is_waited_for(tmp_path: Path, is_empty_instead: bool) -> None:
+async def test_a_directory_that_is_missing_is_waited_for(tmp_path: Path) -> None:
     other, away = tmp_path / "other", tmp_path / "away"
     async with service_bench(tmp_path, log_dirs=(str(other),)) as bench:
         await fill(bench)
         lost = numbers_by_dir(bench, "t")[str(other)]
         other_id = (await bench.client.admin.describe_log_dirs()).log_dirs[1].directory_id
     other.rename(away)
-    dirs = (str(other),) if is_empty_instead else ()
-    async with service_bench(tmp_path, log_dirs=dirs, metrics_listen="127.0.0.1:0") as bench:
+    async with service_bench(tmp_path, log_dirs=(str(other),), metrics_listen="127.0.0.1:0") as bench:
         assert await bench.append("t", [b"y"], 1 - lost) == 1
         await bench.client.admin.create_topic("u", 2, LOCAL)
         refused: tuple[Callable[[], Awaitable[object]], ...] = (
@@ -83,13 +81,12 @@ async def test_a_directory_that_is_missing_is_waited_for(tmp_path: Path, is_empt
             text = answer.read().decode()
         assert "stratalog_log_manager_missing_log_directory_count 1.0" in text
         assert "stratalog_log_manager_offline_log_directory_count 1.0" in text
-    if is_empty_instead:
-        shutil.rmtree(other)
+    shutil.rmtree(other)
     away.rename(other)
     async with service_bench(tmp_path, log_dirs=(str(other),)) as bench:
         assert [len(records) for records in await bench.read_all("t")] == [1 + (lost == 1), 1 + (lost == 0)]
         states = [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
-        assert states == (["live", "live", "missing"] if is_empty_instead else ["live", "live"])
+        assert states == ["live", "live", "missing"], "the one that stood in its place"
 
 
 async def test_a_directory_that_is_forgotten_is_not_waited_for(tmp_path: Path) -> None:
@@ -116,30 +113,6 @@ async def test_a_directory_that_is_forgotten_is_not_waited_for(tmp_path: Path) -
             await bench.append("t", [b"y"], lost)
     async with service_bench(tmp_path) as bench:
         assert await bench.append("t", [b"y"], lost) == 0
-        assert [len(records) for records in await bench.read_all("t")] == [1, 1]
-
-
-async def test_a_copy_of_the_plain_files_alone_begins_nothing_anew(tmp_path: Path) -> None:
-    """As `cp` makes it without `-r`, at a place of which no other directory knows."""
-    async with service_bench(tmp_path) as bench:
-        await fill(bench)
-    data, whole = tmp_path / "data", tmp_path / "whole"
-    data.rename(whole)
-    data.mkdir()
-    for path in whole.iterdir():
-        if path.is_file():
-            shutil.copy(path, data)
-    for number in range(2):
-        async with service_bench(tmp_path) as bench:
-            with pytest.raises(DataDirectoryError, match="is gone from its log directory") as failure:
-                await bench.append("t", [b"y"], number)
-            assert failure.value.fields["path"] == f"{data}/t-{number}"
-            # What is new is created as ever.
-            await bench.client.admin.create_topic(f"new-{number}", 1, LOCAL)
-            assert await bench.append(f"new-{number}", [b"y"]) == 0
-    for number in range(2):
-        shutil.copytree(whole / f"t-{number}", data / f"t-{number}")
-    async with service_bench(tmp_path) as bench:
         assert [len(records) for records in await bench.read_all("t")] == [1, 1]
 
 

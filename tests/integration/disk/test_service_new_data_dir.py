@@ -6,8 +6,6 @@ Records are of 1970, so that only what was altered at run time keeps them.
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
@@ -15,8 +13,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-from stratalog.base.errors import DataDirectoryError, FencedError, InvalidConfigError
-from stratalog.base.filesystem import AppendFile
+from stratalog.base.errors import FencedError, InvalidConfigError
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
@@ -25,7 +22,6 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.configuration.cordon_file import CORDON_FILE
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.sequential_ids import SequentialIds
@@ -145,35 +141,3 @@ async def test_nothing_is_deleted_by_a_configuration_that_is_out_of_date(
         async with service_bench(tmp_path):
             pass
     assert refusal.value.fields["name"] == "key.of.the.future"
-
-
-class FullDisk(PosixFileSystem):
-    """Has no room for the file of the cordons while it is full."""
-
-    is_full = False
-
-    def open_append(self, path: str) -> AppendFile:
-        if self.is_full and CORDON_FILE in path:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        return super().open_append(path)
-
-
-async def test_a_full_disk_is_cordoned_although_it_does_not_take_that(tmp_path: Path) -> None:
-    disk, other = FullDisk(), f"{tmp_path}/other"
-
-    async def states(bench: ServiceBench) -> list[str]:
-        return [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
-
-    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
-        disk.is_full = True
-        result = await asyncio.to_thread(run, bench, "log-dirs", "cordon", other)
-        assert result.exit_code == 1
-        assert isinstance(result.exception, DataDirectoryError)
-        assert await states(bench) == ["live", "cordoned"]
-        disk.is_full = False
-        assert (await asyncio.to_thread(run, bench, "log-dirs", "cordon", other)).exit_code == 0
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        assert await states(bench) == ["live", "cordoned"]
-        assert await altered(bench) == {"cordoned.log.dirs": other}
-        # Another machine of the store has other disks.
-        assert not bench.server.engine.catalog.state().server_config

@@ -60,35 +60,6 @@ def path_of(bench: ServiceBench, number: int) -> str:
     return bench.server.engine.registry.partition("t", number).log.local_log.directory
 
 
-async def test_a_directory_that_fails_is_offline_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    log_dirs = (f"{tmp_path}/other",)
-    async with service_bench(tmp_path, log_dirs=log_dirs) as bench:
-        await bench.client.admin.create_topic("t", 4)
-        found = {number: path_of(bench, number) for number in range(4)}
-    broken = sorted(number for number, path in found.items() if path.startswith(log_dirs[0]))
-    assert len(broken) == 2, "each directory has as many"
-    disk = WatchedDisk()
-    disk.broken = tuple(f"/t-{number}" for number in broken)
-    with caplog.at_level(logging.ERROR):
-        async with service_bench(tmp_path, filesystem=disk, log_dirs=log_dirs) as bench:
-            for number, path in found.items():
-                if number not in broken:
-                    assert await bench.append("t", [b"x"], number) == 0
-                    continue
-                with pytest.raises(DataDirectoryError, match="offline") as failure:
-                    await bench.append("t", [b"x"], number)
-                assert failure.value.fields["path"] == path
-                assert "input/output error" in str(failure.value)
-                assert not failure.value.retriable
-    told = sorted(message for message in caplog.messages if "stays offline" in message)
-    assert [message.partition(" ")[0] for message in told] == [f"t-{number}" for number in broken]
-    assert f"path=`{found[broken[0]]}`" in told[0]
-    async with service_bench(tmp_path, log_dirs=log_dirs) as bench:
-        assert await bench.append("t", [b"x"], broken[0]) == 0
-
-
 async def test_a_fault_in_opening_a_log_keeps_no_other_from_being_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,7 +23,7 @@ from stratalog.server import app
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.service.service_bench import QUIET, ServiceBench, service_bench
+from tests.support.service.service_bench import QUIET, ServiceBench, service_bench, waiting_count
 
 PATIENCE_S = 60.0
 PARTITION_COUNT = 20
@@ -85,7 +85,7 @@ async def stop_while(
     """
     poll = asyncio.create_task(bench.client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
     signals = bench.server.engine.registry.partition("idle", 0).signal
-    await until(lambda: signals.waiter_count == 1)
+    await until(lambda: waiting_count(signals) == 1)
     store.stall()
     calling = call()
     await until(store.is_stalled.is_set)
@@ -139,7 +139,7 @@ async def test_a_stop_ends_sessions_with_a_reason(tmp_path: Path) -> None:
         responses = bench.client.fetch_stream({TopicPartition("t", 0): 0})
         session = asyncio.ensure_future(anext(responses))
         partition = bench.server.engine.registry.partition("t", 0)
-        await until(lambda: partition.signal.waiter_count == 1)
+        await until(lambda: waiting_count(partition.signal) == 1)
         await bench.server.stop()
         with pytest.raises(StoppingError):
             await session
@@ -166,7 +166,7 @@ async def test_a_signal_ends_the_upload_that_a_task_has_begun(
         await client.admin.create_topic("idle")
         poll = asyncio.create_task(client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
         partition = server.engine.registry.partition("idle", 0)
-        await until(lambda: partition.signal.waiter_count == 1)
+        await until(lambda: waiting_count(partition.signal) == 1)
         store.stall()
         async with client.producer() as producer:
             for _ in range(30):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -168,8 +167,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_one_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+async def test_one_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "exports" / "out"
     target.parent.mkdir()
     async with service_bench(tmp_path) as bench:
@@ -179,12 +177,11 @@ async def test_one_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: si
             *("--server", bench.client.address),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         assert process.stdout is not None
         assert await process.stdout.readline() == b"fetching\n"
         assert len(list(target.parent.iterdir())) == 1
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         _, errors = await process.communicate()
     assert (process.returncode, errors) == (130, b"")
     assert not list(target.parent.iterdir())

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,6 +11,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
+from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
@@ -25,6 +23,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
+from tests.support.kafka.import_command import import_golden, import_kafka
 from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -34,26 +33,12 @@ TOPICS = ("g1-appendtime", "g1-codecs", "g1-compacted", "g1-recompressed", "g1-t
 BROKERS_ID = UUID(int=77)
 
 
-def import_golden(folder: Path) -> None:
-    shutil.copytree(DATA, folder / "kafka")
-    arguments = ["import", "kafka", f"{folder}/kafka", "--data-dir", f"{folder}/data"]
-    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
-
-
 async def run(address: str, *arguments: str) -> tuple[int, str, str]:
-    """Exit code and both outputs of the command, which has a process and so an event loop of its own."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "import sys; from stratalog.cli.main import main; sys.argv[:1] = ['stratalog']; main()",
-        *("export", "kafka", *arguments, "--server", address),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    output, errors = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode(), errors.decode()
+    """Exit code and both outputs of the command, which runs in a thread with an event loop of its own."""
+    command = ["export", "kafka", *arguments, "--server", address]
+    result = await asyncio.to_thread(CliRunner().invoke, stratalog, command)
+    error = f"{result.exception}\n" if isinstance(result.exception, LogStoreError) else ""
+    return result.exit_code, result.stdout, result.stderr + error
 
 
 async def exported(bench: ServiceBench, *arguments: str) -> list[Any]:
@@ -134,8 +119,7 @@ async def test_another_cluster_gets_other_producer_ids(tmp_path: Path) -> None:
         for header in golden
     ]
     folder = tmp_path / "again"
-    arguments = ["import", "kafka", str(target), "--data-dir", f"{folder}/data"]
-    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
+    import_kafka(folder / "data", target)
     async with service_bench(folder) as bench:
         for isolation in IsolationLevel:
             [records] = await bench.read_all("g1-txn", isolation=isolation)
@@ -161,8 +145,7 @@ async def test_a_compacted_tier_comes_out_with_its_holes(tmp_path: Path) -> None
     metadata = (tmp_path / "kafka" / "keyed-1" / "partition.metadata").read_text()
     assert parse_partition_metadata(metadata) == BROKERS_ID
     folder = tmp_path / "again"
-    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{folder}/data"]
-    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
+    import_kafka(folder / "data", tmp_path / "kafka")
     async with service_bench(folder) as bench:
         assert await bench.read_all("keyed") == expected
         ends = await bench.client.latest("keyed")
@@ -189,8 +172,7 @@ async def test_transactions_that_are_open_are_counted_and_told(tmp_path: Path) -
         [Record(0, 1000, b"k", b"v")], base_offset=4, leader_epoch=0, producer=BatchProducer(4, 0, 0)
     )
     (directory / f"{0:020}.log").write_bytes(data)
-    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
-    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
+    import_kafka(tmp_path / "data", tmp_path / "kafka")
     async with service_bench(tmp_path) as bench:
         [log] = await exported(bench, "t", f"{tmp_path}/out")
         assert log["open_transactions"] == 2

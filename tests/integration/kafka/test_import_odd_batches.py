@@ -20,6 +20,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import MAX_SENT_BYTES, Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
+from tests.support.kafka.import_command import import_kafka
 from tests.support.service.service_bench import service_bench
 
 FIRST_MS = 1_700_000_000_000
@@ -29,7 +30,7 @@ def large() -> bytes:
     """It decompresses to more than a client of ours may send."""
     count = MAX_SENT_BYTES // (1 << 20) + 1
     return encode_batch(
-        [Record(0, FIRST_MS + number, b"k", bytes(1 << 20)) for number in range(count)],
+        [Record(0, FIRST_MS + number, b"k", b"v" * (1 << 20)) for number in range(count)],
         codec=Codec.ZSTD,
         leader_epoch=0,
     )
@@ -80,8 +81,7 @@ async def test_what_a_broker_took_is_read_and_exported(
     (tmp_path / "kafka" / "recovery-point-offset-checkpoint").write_text(offsets)
     (tmp_path / "kafka" / "log-start-offset-checkpoint").write_text(format_checkpoint({}))
     (tmp_path / "kafka" / ".kafka_cleanshutdown").touch()
-    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
-    assert (await asyncio.to_thread(invoke, *arguments)).exit_code == 0
+    import_kafka(tmp_path / "data", tmp_path / "kafka")
     async with service_bench(tmp_path) as bench:
         if is_tiered:
             await bench.client.admin.upload([], delete_local=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from stratalog.base.types import TopicPartition
-from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import format_checkpoint
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
@@ -20,6 +17,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
+from tests.support.kafka.import_command import import_kafka, import_report
 from tests.support.service.service_bench import service_bench
 
 PARTITION = TopicPartition("t", 0)
@@ -57,20 +55,12 @@ def write_log(folder: Path) -> Path:
 
 
 async def require_told(folder: Path, count: int, first_offset: int, stops_at: int) -> None:
-    arguments = ["import", "kafka", f"{folder}/kafka"]
-    text = CliRunner().invoke(
-        stratalog, [*arguments, "--data-dir", f"{folder}/trial"], catch_exceptions=False
-    )
-    assert text.exit_code == 0
     told = "open transaction" if count == 1 else "open transactions"
     assert (
         f"warning: t-0 has {count} {told}, the first one from offset {first_offset};"
         f" readers of committed records stop at offset {stops_at} until"
-    ) in text.stdout
-    result = CliRunner().invoke(
-        stratalog, [*arguments, "--data-dir", f"{folder}/data", "--json"], catch_exceptions=False
-    )
-    report = json.loads(result.stdout)
+    ) in import_kafka(folder / "trial", folder / "kafka")
+    report = import_report(folder / "data", folder / "kafka")
     assert report["topics"][0]["partitions"][0]["open_transactions"] == count
     assert [remark for remark in report["remarks"] if told in remark]
     async with service_bench(folder) as bench:
@@ -108,7 +98,6 @@ async def test_where_all_are_ended_nothing_is_told(tmp_path: Path) -> None:
         stamp(marker, 0, base_offset=offset, leader_epoch=0)
         data += marker
     (directory / f"{0:020}.log").write_bytes(data)
-    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data", "--json"]
-    report = json.loads(CliRunner().invoke(stratalog, arguments, catch_exceptions=False).stdout)
+    report = import_report(tmp_path / "data", tmp_path / "kafka")
     assert report["topics"][0]["partitions"][0]["open_transactions"] == 0
     assert not [remark for remark in report["remarks"] if "transaction" in remark]

@@ -6,12 +6,10 @@ Fetched by Maven on first use; skipped where that, or Java, cannot be had.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -30,7 +28,8 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
 from stratalog.record.record import Record
-from tests.support.kafka.kafka_broker import KafkaBroker
+from tests.support.kafka.import_command import import_golden
+from tests.support.kafka.kafka_broker import KafkaBroker, encoded
 from tests.support.kafka.kafka_distribution import KafkaDistribution
 from tests.support.logs.log_machine import LogMachine
 from tests.support.places import GOLDEN
@@ -41,12 +40,6 @@ TOPICS = ("appendtime", "codecs", "compacted", "recompressed", "txn")
 OURS = "ours"
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-
-def import_golden(folder: Path) -> None:
-    shutil.copytree(GOLDEN / "data", folder / "kafka")
-    arguments = ["import", "kafka", f"{folder}/kafka", "--data-dir", f"{folder}/data"]
-    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
 
 
 async def write_ours(bench: ServiceBench) -> None:
@@ -70,14 +63,14 @@ async def export(bench: ServiceBench, topic: str, target: Path, topic_id: UUID, 
 SUFFIXES = (".log", ".txnindex", ".snapshot")
 
 
-def batch_lines(dump: str, suffix: str) -> list[str]:
-    """The lines about batches, aborted transactions and producers in files of that suffix, without names of
-    files and positions in them."""
+def batch_lines(dump: str, directory: Path, suffix: str) -> list[str]:
+    """The lines about batches, aborted transactions and producers in files of that directory and suffix,
+    without names of files and positions in them."""
     sections = re.split(r"^Dumping (\S+)$", dump, flags=re.MULTILINE)
     return [
         re.sub(r"position: \d+ ", "", line.strip())
         for name, text in zip(sections[1::2], sections[2::2], strict=True)
-        if name.endswith(suffix)
+        if name.startswith(str(directory)) and name.endswith(suffix)
         for line in text.splitlines()
         if re.match(r"(baseOffset|version|producerId): ", line)
     ]
@@ -93,63 +86,46 @@ async def test_the_dump_tool_finds_nothing_wrong(tmp_path: Path, kafka: KafkaDis
         await bench.client.admin.upload([])
     directories = [tmp_path / "data" / f"{name}-0" for name in (OURS, *(f"g1-{name}" for name in TOPICS))]
     logs = [path for directory in directories for path in sorted(directory.glob("*.log"))]
+    logs.append(write_linked_lz4(tmp_path / "lz4"))
     indexes = [path for directory in directories for path in sorted(directory.glob("*index"))]
     found = kafka.dump(logs, "--deep-iteration", "--print-data-log")
     assert found.count("isvalid: true") > len(directories)
+    assert len(re.findall(r"^\| offset: ", found.rpartition("Dumping ")[2], re.MULTILINE)) == 3000
     for text in (found, kafka.dump(indexes, "--index-sanity-check")):
         assert text.count("Dumping ") > len(directories)
         assert not re.search(r"isvalid: false|Mismatch|Found|Exception|not valid|Error", text), text
     assert len(list((tmp_path / "data" / f"{OURS}-0").glob("*.log"))) > 3
 
 
-def test_the_dump_tool_reads_lz4_batches_of_every_client(tmp_path: Path, kafka: KafkaDistribution) -> None:
-    """Kafka's reader knows no blocks that refer to each other, which other encoders write."""
+def write_linked_lz4(folder: Path) -> Path:
+    """A log whose lz4 blocks refer to each other when they are sent. Kafka's reader knows no such blocks."""
     plain = encode_batch([Record(0, 1000, b"k%d" % number, os.urandom(40)) for number in range(3000)])
     section = LZ4.compress(plain[HEADER_SIZE:], block_size=LZ4.BLOCKSIZE_MAX64KB)
     header = parse_header(plain)._replace(
         attributes=Codec.LZ4, batch_length=HEADER_SIZE - LOG_OVERHEAD + len(section)
     )
     crc = crc32c(section, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
-    machine = LogMachine(PosixFileSystem(), data_dirs=(str(tmp_path),))
+    machine = LogMachine(PosixFileSystem(), data_dirs=(str(folder),))
     machine.start().appender.append_as_leader(header._replace(crc=crc).pack() + section, 1)
     machine.stop()
-    [log] = tmp_path.glob("*/*.log")
-    found = kafka.dump([log], "--deep-iteration", "--print-data-log")
-    assert "isvalid: true" in found
-    assert len(re.findall(r"^\| offset: ", found, re.MULTILINE)) == 3000
+    [log] = folder.glob("*/*.log")
+    return log
 
 
 async def test_what_was_replayed_is_dumped_as_kafkas_own(tmp_path: Path, kafka: KafkaDistribution) -> None:
     import_golden(tmp_path)
     async with service_bench(tmp_path) as bench:
         await export(bench, "g1-txn", tmp_path / "out", UUID(int=9), "--keep-producer-ids")
-    ours, theirs = (
-        kafka.dump([path for suffix in SUFFIXES for path in sorted(directory.glob(f"g1-txn-0/*{suffix}"))])
-        for directory in (tmp_path / "out", GOLDEN / "data")
-    )
+    directories = tmp_path / "out", GOLDEN / "data"
+    paths = [directory.glob(f"g1-txn-0/*{suffix}") for directory in directories for suffix in SUFFIXES]
+    dump = kafka.dump([path for found in paths for path in sorted(found)])
     for suffix in SUFFIXES:
-        our_lines, their_lines = batch_lines(ours, suffix), batch_lines(theirs, suffix)
+        our_lines, their_lines = (batch_lines(dump, directory, suffix) for directory in directories)
         assert our_lines
         if suffix == ".snapshot":
             # Theirs lie where their segments began; the last one has everything.
             our_lines, their_lines = our_lines[-4:], their_lines[-4:]
         assert our_lines == their_lines
-
-
-async def consume(address: str, isolation_level: str, *topics: str) -> list[list[dict[str, Any]]]:
-    """The records of each topic as the golden data has them, read by another client."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.kafka.kafka_consume", address, isolation_level, *topics),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    return [json.loads(line) for line in output.splitlines()]
-
-
-def encoded(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
 
 
 def put_in_place(exported: Path, log_dir: Path) -> None:
@@ -165,10 +141,10 @@ def put_in_place(exported: Path, log_dir: Path) -> None:
 
 async def test_a_broker_serves_what_was_exported(tmp_path: Path, kafka: KafkaDistribution) -> None:
     import_golden(tmp_path)
-    broker = await asyncio.to_thread(KafkaBroker, kafka, tmp_path)
+    broker = KafkaBroker(kafka, tmp_path)
     names = [OURS, *(f"g1-{name}" for name in TOPICS)]
     with broker.running():
-        topic_ids = {name: await asyncio.to_thread(broker.create_topic, name, 1) for name in names}
+        topic_ids = {name: broker.create_topic(name) for name in names}
         refused = CliRunner().invoke(
             stratalog,
             ["import", "kafka", str(broker.log_dir), "--data-dir", f"{tmp_path}/other", "--dry-run"],
@@ -185,10 +161,10 @@ async def test_a_broker_serves_what_was_exported(tmp_path: Path, kafka: KafkaDis
         put_in_place(tmp_path / "out" / name, broker.log_dir)
     with broker.running():
         for isolation_level in ("read_uncommitted", "read_committed"):
-            found = await consume(broker.address, isolation_level, *(f"g1-{name}" for name in TOPICS), OURS)
-            for name, records in zip(TOPICS, found, strict=False):
+            for name in TOPICS:
                 lines = (GOLDEN / "expected" / f"{name}.{isolation_level}.jsonl").read_text().splitlines()
-                assert records == list(map(json.loads, lines)), name
-            assert [(record["offset"], record["value"]) for record in found[-1]] == [
+                assert broker.records(f"g1-{name}", isolation_level) == list(map(json.loads, lines)), name
+            found = broker.records(OURS, isolation_level)
+            assert [(record["offset"], record["value"]) for record in found] == [
                 (record.offset, encoded(record.value)) for record in expected_ours
             ]

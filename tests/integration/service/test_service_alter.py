@@ -72,24 +72,23 @@ async def retain(bench: ServiceBench) -> None:
     await asyncio.to_thread(engine.tiers.remote_retention_pass)
 
 
-async def test_appends_rolls_and_visibility_go_by_the_new_configuration(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        topic = await bench.client.admin.create_topic("t")
+async def test_appends_rolls_and_visibility_go_by_the_new_configuration(bench: ServiceBench) -> None:
+    topic = await bench.client.admin.create_topic("t")
+    await bench.append("t", [b"x" * 3000])
+    await bench.append("t", [b"x" * 3000])
+    altered = {"max.message.bytes": "2000", "segment.bytes": "1024", "min.durability": "disk"}
+    alter(bench, "t", altered)
+    await bench.append("t", [b"before the look" * 200])
+    await look(bench)
+    log = partition_of(bench).log
+    assert log.offsets.high_watermark == log.offsets.recovery_point == 3, "visible records stay visible"
+    with pytest.raises(RecordTooLargeError):
         await bench.append("t", [b"x" * 3000])
-        await bench.append("t", [b"x" * 3000])
-        altered = {"max.message.bytes": "2000", "segment.bytes": "1024", "min.durability": "disk"}
-        alter(bench, "t", altered)
-        await bench.append("t", [b"before the look" * 200])
-        await look(bench)
-        log = partition_of(bench).log
-        assert log.offsets.high_watermark == log.offsets.recovery_point == 3, "visible records stay visible"
-        with pytest.raises(RecordTooLargeError):
-            await bench.append("t", [b"x" * 3000])
-        await bench.append("t", [b"x" * 500])
-        assert [info.base_offset for info in log.reader.segments()] == [0, 3]
-        assert log.offsets.recovery_point == 4, "an append is acknowledged at disk now"
-        [described] = await bench.client.admin.describe_topics(["t"])
-        assert (described.config["max.message.bytes"], described.topic_id) == ("2000", topic.topic_id)
+    await bench.append("t", [b"x" * 500])
+    assert [info.base_offset for info in log.reader.segments()] == [0, 3]
+    assert log.offsets.recovery_point == 4, "an append is acknowledged at disk now"
+    [described] = await bench.client.admin.describe_topics(["t"])
+    assert (described.config["max.message.bytes"], described.topic_id) == ("2000", topic.topic_id)
 
 
 async def test_flushes_and_new_segments_go_by_the_new_configuration(tmp_path: Path) -> None:
@@ -117,60 +116,57 @@ async def test_flushes_and_new_segments_go_by_the_new_configuration(tmp_path: Pa
         assert [len(part) for part in await bench.read_all("t")] == [6]
 
 
-async def test_a_weaker_durability_shows_waiting_records_at_once(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 1, {"min.durability": "disk"})
-        partition = partition_of(bench)
-        await asyncio.to_thread(
-            partition.log.appender.append_group, [encode_batch([Record(0, 0, None, b"v")])], 1
-        )
-        assert partition.log.offsets.high_watermark == 0
-        waiter = asyncio.Event()
-        partition.signal.enter(waiter)
-        alter(bench, "t", {})
-        await look(bench)
-        await asyncio.wait_for(waiter.wait(), 20)
-        assert partition.log.offsets.high_watermark == 1
+async def test_a_weaker_durability_shows_waiting_records_at_once(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 1, {"min.durability": "disk"})
+    partition = partition_of(bench)
+    await asyncio.to_thread(
+        partition.log.appender.append_group, [encode_batch([Record(0, 0, None, b"v")])], 1
+    )
+    assert partition.log.offsets.high_watermark == 0
+    waiter = asyncio.Event()
+    partition.signal.enter(waiter)
+    alter(bench, "t", {})
+    await look(bench)
+    await asyncio.wait_for(waiter.wait(), 20)
+    assert partition.log.offsets.high_watermark == 1
 
 
 @pytest.mark.parametrize("is_tiered", [True, False])
 @pytest.mark.parametrize(("before", "after", "start"), [("1000", "-1", 0), ("-1", "1000", 1)])
 async def test_the_first_pass_of_retention_goes_by_the_new_configuration(
-    tmp_path: Path, is_tiered: bool, before: str, after: str, start: int
+    bench: ServiceBench, is_tiered: bool, before: str, after: str, start: int
 ) -> None:
     """No look in between, and no other topic is held up."""
     tier = {} if is_tiered else UNTIERED
-    async with service_bench(tmp_path) as bench:
-        for name, retention_ms in (("t", before), ("other", "1000")):
-            await bench.client.admin.create_topic(name, 1, {**tier, "retention.ms": retention_ms})
-            await bench.append(name, [b"of 1970"])
-        await bench.client.admin.upload()
-        alter(bench, "t", {**tier, "retention.ms": after})
-        await retain(bench)
-        assert partition_of(bench).log_start_offset == start
-        assert partition_of(bench, "other").log_start_offset == 1
+    for name, retention_ms in (("t", before), ("other", "1000")):
+        await bench.client.admin.create_topic(name, 1, {**tier, "retention.ms": retention_ms})
+        await bench.append(name, [b"of 1970"])
+    await bench.client.admin.upload()
+    alter(bench, "t", {**tier, "retention.ms": after})
+    await retain(bench)
+    assert partition_of(bench).log_start_offset == start
+    assert partition_of(bench, "other").log_start_offset == 1
 
 
 @pytest.mark.parametrize("tier", [{}, UNTIERED])
 async def test_a_refused_configuration_deletes_nothing_and_is_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, tier: dict[str, str]
+    bench: ServiceBench, caplog: pytest.LogCaptureFixture, tier: dict[str, str]
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        for name in ("t", "other"):
-            await bench.client.admin.create_topic(name, 1, {**tier, "retention.ms": "1000"})
-            await bench.append(name, [b"of 1970"])
-        await bench.client.admin.upload()
-        alter(bench, "t", {**tier, "a.key.of.the.future": "1"})
-        with caplog.at_level(logging.WARNING):
-            for _ in range(2):
-                await retain(bench)
-        assert sum("a.key.of.the.future" in message for message in caplog.messages) == 1
-        assert partition_of(bench).log_start_offset == 0
-        assert partition_of(bench, "other").log_start_offset == 1
-        assert await bench.append("t", [b"goes on"]) == 1
-        alter(bench, "t", {**tier, "retention.ms": "1000"})
-        await retain(bench)
-        assert partition_of(bench).log_start_offset > 0
+    for name in ("t", "other"):
+        await bench.client.admin.create_topic(name, 1, {**tier, "retention.ms": "1000"})
+        await bench.append(name, [b"of 1970"])
+    await bench.client.admin.upload()
+    alter(bench, "t", {**tier, "a.key.of.the.future": "1"})
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            await retain(bench)
+    assert sum("a.key.of.the.future" in message for message in caplog.messages) == 1
+    assert partition_of(bench).log_start_offset == 0
+    assert partition_of(bench, "other").log_start_offset == 1
+    assert await bench.append("t", [b"goes on"]) == 1
+    alter(bench, "t", {**tier, "retention.ms": "1000"})
+    await retain(bench)
+    assert partition_of(bench).log_start_offset > 0
 
 
 async def test_without_the_catalog_records_that_only_this_disk_has_are_kept(tmp_path: Path) -> None:
@@ -218,32 +214,31 @@ async def test_partitions_that_were_added_are_served(tmp_path: Path) -> None:
 
 
 async def test_an_alteration_that_failed_half_way_and_was_taken_back_leaves_no_log_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 2, {"retention.ms": "-1"})
-        for number in (0, 1):
-            await bench.append("t", [b"of 1970"], number)
-        await bench.client.admin.upload()
-        reconfigure, failing = UnifiedLog.reconfigure, {1}
+    await bench.client.admin.create_topic("t", 2, {"retention.ms": "-1"})
+    for number in (0, 1):
+        await bench.append("t", [b"of 1970"], number)
+    await bench.client.admin.upload()
+    reconfigure, failing = UnifiedLog.reconfigure, {1}
 
-        def fail_some(log: UnifiedLog, config: LogConfig) -> None:
-            if log.topic_partition.partition in failing:
-                raise DataDirectoryError("the disk failed", path=log.local_log.directory)
-            reconfigure(log, config)
+    def fail_some(log: UnifiedLog, config: LogConfig) -> None:
+        if log.topic_partition.partition in failing:
+            raise DataDirectoryError("the disk failed", path=log.local_log.directory)
+        reconfigure(log, config)
 
-        monkeypatch.setattr(UnifiedLog, "reconfigure", fail_some)
-        partitions = [partition_of(bench, "t", number) for number in (0, 1)]
-        alter(bench, "t", {"retention.ms": "1000"})
-        await retain(bench)
-        assert [partition.log.local_log.config.retention_ms for partition in partitions] == [1000, -1]
-        alter(bench, "t", {"retention.ms": "-1"})
-        failing.add(0)
-        await retain(bench)
-        failing.clear()
-        await retain(bench)
-        assert [partition.log.local_log.config.retention_ms for partition in partitions] == [-1, -1]
-        assert [partition.log_start_offset for partition in partitions] == [0, 0]
+    monkeypatch.setattr(UnifiedLog, "reconfigure", fail_some)
+    partitions = [partition_of(bench, "t", number) for number in (0, 1)]
+    alter(bench, "t", {"retention.ms": "1000"})
+    await retain(bench)
+    assert [partition.log.local_log.config.retention_ms for partition in partitions] == [1000, -1]
+    alter(bench, "t", {"retention.ms": "-1"})
+    failing.add(0)
+    await retain(bench)
+    failing.clear()
+    await retain(bench)
+    assert [partition.log.local_log.config.retention_ms for partition in partitions] == [-1, -1]
+    assert [partition.log_start_offset for partition in partitions] == [0, 0]
 
 
 @pytest.mark.parametrize("is_default", [False, True])
@@ -301,38 +296,37 @@ async def test_tiering_can_be_switched_on_and_is_not_switched_off_over_slices(tm
 
 
 @pytest.mark.timeout(120)
-async def test_follows_beside_appends_reads_and_deletions(tmp_path: Path) -> None:
+async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -> None:
     """In any order acknowledged records are read, at disk, and deleted topics are gone."""
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        is_done = asyncio.Event()
+    await bench.client.admin.create_topic("t")
+    is_done = asyncio.Event()
 
-        async def follow() -> None:
-            while not is_done.is_set():
-                await asyncio.gather(look(bench), look(bench), retain(bench))
+    async def follow() -> None:
+        while not is_done.is_set():
+            await asyncio.gather(look(bench), look(bench), retain(bench))
 
-        async def churn() -> None:
-            for _ in range(10):
-                await bench.client.admin.create_topic("short-lived")
-                await asyncio.to_thread(alter, bench, "short-lived", None, 2)
-                await bench.client.admin.delete_topic("short-lived")
+    async def churn() -> None:
+        for _ in range(4):
+            await bench.client.admin.create_topic("short-lived")
+            await asyncio.to_thread(alter, bench, "short-lived", None, 2)
+            await bench.client.admin.delete_topic("short-lived")
 
-        async def append() -> None:
-            for number in range(30):
-                level = ("os", "disk")[number % 2]
-                config = {"min.durability": level, "segment.bytes": str(1024 + number), "retention.ms": "-1"}
-                await asyncio.to_thread(alter, bench, "t", config, 1 + number // 10)
-                await bench.append("t", [b"x" * 300])
+    async def append() -> None:
+        for number in range(12):
+            level = ("os", "disk")[number % 2]
+            config = {"min.durability": level, "segment.bytes": str(1024 + number), "retention.ms": "-1"}
+            await asyncio.to_thread(alter, bench, "t", config, 1 + number // 4)
+            await bench.append("t", [b"x" * 300])
 
-        following = asyncio.create_task(follow())
-        await asyncio.gather(append(), churn())
-        is_done.set()
-        await following
-        await look(bench)
-        records = await bench.read_all("t")
-        assert [len(part) for part in records] == [30, 0, 0]
-        assert [topic.name for topic in await bench.client.admin.list_topics()] == ["t"]
-        assert partition_of(bench).log.local_log.config.min_durability is Durability.DISK
-        await asyncio.to_thread(bench.server.engine.logs.check)
-        with pytest.raises((UnknownTopicOrPartitionError, OffsetOutOfRangeError)):
-            await bench.append("short-lived", [b"x"])
+    following = asyncio.create_task(follow())
+    await asyncio.gather(append(), churn())
+    is_done.set()
+    await following
+    await look(bench)
+    records = await bench.read_all("t")
+    assert [len(part) for part in records] == [12, 0, 0]
+    assert [topic.name for topic in await bench.client.admin.list_topics()] == ["t"]
+    assert partition_of(bench).log.local_log.config.min_durability is Durability.DISK
+    await asyncio.to_thread(bench.server.engine.logs.check)
+    with pytest.raises((UnknownTopicOrPartitionError, OffsetOutOfRangeError)):
+        await bench.append("short-lived", [b"x"])

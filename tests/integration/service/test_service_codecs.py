@@ -122,7 +122,7 @@ def rows(store: MemoryObjectStore) -> list[tuple[int, bytes | None, bytes | None
     return [(row["offset"], row["key"], row["value"]) for row in found]
 
 
-async def test_batches_of_librdkafka_pass_as_they_are(tmp_path: Path) -> None:
+async def test_batches_of_librdkafka_pass_as_they_are(bench: ServiceBench) -> None:
     """Those that a broker kept of it, bare snappy among them."""
     data = CODECS_LOG.read_bytes()
     plain = [
@@ -131,12 +131,11 @@ async def test_batches_of_librdkafka_pass_as_they_are(tmp_path: Path) -> None:
         if not header.has_producer_id
     ]
     assert codecs_of(b"".join(plain)) == set(Codec) - {Codec.LZ4}
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", config={"retention.ms": "-1"})
-        for batch in plain:
-            await bench.client.append_batches("t", 0, batch)
-        assert bodies(await fetched(bench, "t")) == [batch[MAGIC_POSITION:] for batch in plain]
-        [found] = await bench.read_all("t")
-        assert [record._replace(offset=0) for record in found] == [
-            record._replace(offset=0) for batch in plain for record in decode_all(batch)
-        ]
+    await bench.client.admin.create_topic("t", config={"retention.ms": "-1"})
+    for batch in plain:
+        await bench.client.append_batches("t", 0, batch)
+    assert bodies(await fetched(bench, "t")) == [batch[MAGIC_POSITION:] for batch in plain]
+    [found] = await bench.read_all("t")
+    assert [record._replace(offset=0) for record in found] == [
+        record._replace(offset=0) for batch in plain for record in decode_all(batch)
+    ]

@@ -19,10 +19,9 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
 T0 = TopicPartition("t", 0)
-PATIENCE_S = 60.0
 
 
 def values_of(answer: log_pb2.FetchedPartition, fetch_offset: int) -> list[bytes | None]:
@@ -38,264 +37,228 @@ async def with_topic(bench: ServiceBench, partition_count: int = 1, durability: 
     await bench.client.admin.create_topic("t", partition_count, {"min.durability": durability})
 
 
-async def waiters(bench: ServiceBench, count: int) -> None:
-    """Until so many fetches wait for partition 0."""
-    signal = bench.server.engine.registry.partition("t", 0).signal
-    async with asyncio.timeout(PATIENCE_S):
-        while signal.waiter_count != count:
-            await asyncio.sleep(0)
-
-
-async def test_an_empty_partition_answers_at_once_with_nothing(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        answer = await fetch_one(bench, 0)
-        assert (answer.batches, answer.next_fetch_offset, answer.high_watermark) == (b"", 0, 0)
-        assert not answer.HasField("error")
-
-
-async def test_a_fetch_begins_at_the_record_that_was_asked_for(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        await bench.append("t", [b"0", b"1", b"2"])
-        await bench.append("t", [b"3", b"4"])
-        for offset in range(6):
-            answer = await fetch_one(bench, offset)
-            assert values_of(answer, offset) == [b"%d" % number for number in range(offset, 5)]
-            assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (5, 5, 5)
+async def test_a_fetch_begins_at_the_record_that_was_asked_for(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    await bench.append("t", [b"0", b"1", b"2"])
+    await bench.append("t", [b"3", b"4"])
+    for offset in range(6):
+        answer = await fetch_one(bench, offset)
+        assert values_of(answer, offset) == [b"%d" % number for number in range(offset, 5)]
+        assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (5, 5, 5)
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 1 << 62])
-async def test_an_offset_outside_the_partition_says_where_the_inside_is(tmp_path: Path, offset: int) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        await bench.append("t", [b"0", b"1", b"2"])
-        answer = await fetch_one(bench, offset)
-        assert answer.error.code == "OFFSET_OUT_OF_RANGE"
-        error = error_of_info(answer.error)
-        assert isinstance(error, OffsetOutOfRangeError)
-        assert error.fields["offset"] == offset
-        if offset > 0:
-            assert (error.fields["log_start_offset"], error.fields["log_end_offset"]) == (0, 3)
+async def test_an_offset_outside_the_partition_says_where_the_inside_is(
+    bench: ServiceBench, offset: int
+) -> None:
+    await with_topic(bench)
+    await bench.append("t", [b"0", b"1", b"2"])
+    answer = await fetch_one(bench, offset)
+    assert answer.error.code == "OFFSET_OUT_OF_RANGE"
+    error = error_of_info(answer.error)
+    assert isinstance(error, OffsetOutOfRangeError)
+    assert error.fields["offset"] == offset
+    if offset > 0:
+        assert (error.fields["log_start_offset"], error.fields["log_end_offset"]) == (0, 3)
 
 
-async def test_one_failing_partition_does_not_hide_the_others(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench, 2)
-        await bench.append("t", [b"x"], partition=1)
-        positions = {
-            TopicPartition("t", 1): 0,
-            TopicPartition("nope", 0): 0,
-            TopicPartition("t", 7): 0,
-            T0: 9,
-        }
-        answers = await bench.client.fetch(positions, max_wait_ms=60_000)
-        assert [answer.error.code for answer in answers] == [
-            "",
-            "UNKNOWN_TOPIC_OR_PARTITION",
-            "UNKNOWN_TOPIC_OR_PARTITION",
-            "OFFSET_OUT_OF_RANGE",
-        ]
-        assert values_of(answers[0], 0) == [b"x"]
+async def test_one_failing_partition_does_not_hide_the_others(bench: ServiceBench) -> None:
+    await with_topic(bench, 2)
+    await bench.append("t", [b"x"], partition=1)
+    positions = {
+        TopicPartition("t", 1): 0,
+        TopicPartition("nope", 0): 0,
+        TopicPartition("t", 7): 0,
+        T0: 9,
+    }
+    answers = await bench.client.fetch(positions, max_wait_ms=60_000)
+    assert [answer.error.code for answer in answers] == [
+        "",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "OFFSET_OUT_OF_RANGE",
+    ]
+    assert values_of(answers[0], 0) == [b"x"]
 
 
-async def test_a_fetch_without_sense_is_refused(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        for request in (
-            log_pb2.FetchRequest(),
-            log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")], max_bytes=-1),
-            log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")], max_wait_ms=-1),
-            log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t", max_bytes=-1)]),
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await bench.client.log.Fetch(request)
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+async def test_a_fetch_without_sense_is_refused(bench: ServiceBench) -> None:
+    for request in (
+        log_pb2.FetchRequest(),
+        log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")], max_bytes=-1),
+        log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")], max_wait_ms=-1),
+        log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t", max_bytes=-1)]),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await bench.client.log.Fetch(request)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 # --- byte budgets ------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_keeps_to_its_budget_and_to_whole_batches(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        for number in range(10):
-            await bench.append("t", [bytes([number]) * 100])
-        size_bytes = len((await fetch_one(bench, 0)).batches) // 10
-        for room in (1, size_bytes, 2 * size_bytes + 1, 5 * size_bytes - 1):
-            answer = await fetch_one(bench, 0, max_bytes=room)
-            assert len(answer.batches) == max(1, room // size_bytes) * size_bytes
-            assert len((await fetch_one(bench, 0, partition_max_bytes=room)).batches) == len(answer.batches)
+async def test_an_answer_keeps_to_its_budget_and_to_whole_batches(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    for number in range(10):
+        await bench.append("t", [bytes([number]) * 100])
+    size_bytes = len((await fetch_one(bench, 0)).batches) // 10
+    for room in (1, size_bytes, 2 * size_bytes + 1, 5 * size_bytes - 1):
+        answer = await fetch_one(bench, 0, max_bytes=room)
+        assert len(answer.batches) == max(1, room // size_bytes) * size_bytes
+        assert len((await fetch_one(bench, 0, partition_max_bytes=room)).batches) == len(answer.batches)
 
 
-async def test_the_budget_is_shared_by_the_partitions_in_turn(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench, 4)
-        for partition in range(4):
+async def test_the_budget_is_shared_by_the_partitions_in_turn(bench: ServiceBench) -> None:
+    await with_topic(bench, 4)
+    for partition in range(4):
+        await bench.append("t", [bytes(1000)], partition=partition)
+    positions = {TopicPartition("t", partition): 0 for partition in range(4)}
+    answers = await bench.client.fetch(positions, max_bytes=2500)
+    assert [bool(answer.batches) for answer in answers] == [True, True, False, False]
+    assert [answer.next_fetch_offset for answer in answers] == [1, 1, 0, 0]
+
+
+async def test_a_session_reaches_every_partition_whatever_the_budget(bench: ServiceBench) -> None:
+    await with_topic(bench, 4)
+    for partition in range(4):
+        for _ in range(5):
             await bench.append("t", [bytes(1000)], partition=partition)
-        positions = {TopicPartition("t", partition): 0 for partition in range(4)}
-        answers = await bench.client.fetch(positions, max_bytes=2500)
-        assert [bool(answer.batches) for answer in answers] == [True, True, False, False]
-        assert [answer.next_fetch_offset for answer in answers] == [1, 1, 0, 0]
-
-
-async def test_a_session_reaches_every_partition_whatever_the_budget(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench, 4)
-        for partition in range(4):
-            for _ in range(5):
-                await bench.append("t", [bytes(1000)], partition=partition)
-        positions = {TopicPartition("t", partition): 0 for partition in range(4)}
-        reached: dict[int, int] = {}
-        order: list[int] = []
-        async for response in bench.client.fetch_stream(positions, max_bytes=1):
-            for answer in response.partitions:
-                reached[answer.partition] = answer.next_fetch_offset
-                order.append(answer.partition)
-            if sum(reached.values()) == 20:
-                break
-        assert set(order[:4]) == {0, 1, 2, 3}, "every partition had its turn before any had its second"
+    positions = {TopicPartition("t", partition): 0 for partition in range(4)}
+    reached: dict[int, int] = {}
+    order: list[int] = []
+    async for response in bench.client.fetch_stream(positions, max_bytes=1):
+        for answer in response.partitions:
+            reached[answer.partition] = answer.next_fetch_offset
+            order.append(answer.partition)
+        if sum(reached.values()) == 20:
+            break
+    assert set(order[:4]) == {0, 1, 2, 3}, "every partition had its turn before any had its second"
 
 
 # --- waiting -----------------------------------------------------------------------------------------------
 
 
-async def test_a_long_poll_wakes_when_records_arrive(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-        await waiters(bench, 1)
-        await bench.append("t", [b"x"])
-        answer = await asyncio.wait_for(poll, PATIENCE_S)
-        assert values_of(answer, 0) == [b"x"]
-        await waiters(bench, 0)
+async def test_a_long_poll_wakes_when_records_arrive(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
+    await bench.until_waiting(1)
+    await bench.append("t", [b"x"])
+    answer = await asyncio.wait_for(poll, PATIENCE_S)
+    assert values_of(answer, 0) == [b"x"]
+    await bench.until_waiting(0)
 
 
-async def test_a_long_poll_ends_empty_at_its_deadline(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        answer = await fetch_one(bench, 0, max_wait_ms=30)
-        assert (answer.batches, answer.next_fetch_offset) == (b"", 0)
+async def test_a_long_poll_ends_empty_at_its_deadline(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    for max_wait_ms in (0, 30):
+        answer = await fetch_one(bench, 0, max_wait_ms=max_wait_ms)
+        assert (answer.batches, answer.next_fetch_offset, answer.high_watermark) == (b"", 0, 0)
+        assert not answer.HasField("error")
 
 
-async def test_a_long_poll_waits_for_as_much_as_it_asked_for(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000, min_bytes=3000))
-        await waiters(bench, 1)
-        for _ in range(3):
-            assert not poll.done()
-            await bench.append("t", [bytes(1000)])
-        answer = await asyncio.wait_for(poll, PATIENCE_S)
-        assert answer.next_fetch_offset == 3
+async def test_a_long_poll_waits_for_as_much_as_it_asked_for(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000, min_bytes=3000))
+    await bench.until_waiting(1)
+    for _ in range(3):
+        assert not poll.done()
+        await bench.append("t", [bytes(1000)])
+    answer = await asyncio.wait_for(poll, PATIENCE_S)
+    assert answer.next_fetch_offset == 3
 
 
-async def test_a_poll_for_more_than_fits_does_not_wait_in_vain(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        for _ in range(4):
-            await bench.append("t", [bytes(1000)])
-        limits = {"max_wait_ms": 60_000, "min_bytes": 1 << 20, "partition_max_bytes": 1500}
-        answer = await asyncio.wait_for(fetch_one(bench, 0, **limits), PATIENCE_S)
-        assert answer.next_fetch_offset == 1
+async def test_a_poll_for_more_than_fits_does_not_wait_in_vain(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    for _ in range(4):
+        await bench.append("t", [bytes(1000)])
+    limits = {"max_wait_ms": 60_000, "min_bytes": 1 << 20, "partition_max_bytes": 1500}
+    answer = await asyncio.wait_for(fetch_one(bench, 0, **limits), PATIENCE_S)
+    assert answer.next_fetch_offset == 1
 
 
-async def test_records_that_could_still_be_lost_are_not_shown(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench, durability="disk")
-        partition = bench.server.engine.registry.partition("t", 0)
-        partition.log.appender.append_as_leader(encode_batch([Record(0, 0, None, b"x")]), 1)
-        answer = await fetch_one(bench, 0)
-        assert (answer.batches, answer.high_watermark) == (b"", 0)
-        poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-        await waiters(bench, 1)
-        await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.OS)
-        assert values_of(await asyncio.wait_for(poll, PATIENCE_S), 0) == [b"x", b"y"]
+async def test_records_that_could_still_be_lost_are_not_shown(bench: ServiceBench) -> None:
+    await with_topic(bench, durability="disk")
+    partition = bench.server.engine.registry.partition("t", 0)
+    partition.log.appender.append_as_leader(encode_batch([Record(0, 0, None, b"x")]), 1)
+    answer = await fetch_one(bench, 0)
+    assert (answer.batches, answer.high_watermark) == (b"", 0)
+    poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
+    await bench.until_waiting(1)
+    await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.OS)
+    assert values_of(await asyncio.wait_for(poll, PATIENCE_S), 0) == [b"x", b"y"]
 
 
-async def test_a_poll_that_is_cancelled_leaves_nobody_waiting(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-        await waiters(bench, 1)
-        poll.cancel()
-        await waiters(bench, 0)
+async def test_a_poll_that_is_cancelled_leaves_nobody_waiting(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
+    await bench.until_waiting(1)
+    poll.cancel()
+    await bench.until_waiting(0)
 
 
 # --- sessions ----------------------------------------------------------------------------------------------
 
 
-async def test_a_session_follows_what_is_appended(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench, 2)
-        positions = {TopicPartition("t", partition): 0 for partition in range(2)}
-        seen: list[bytes | None] = []
-        next_value = 0
-        async with asyncio.timeout(PATIENCE_S):
-            await bench.append("t", [b"0"])
-            async for fetched in bench.client.consumer(positions).fetches():
-                seen += [record.value for record in fetched.records]
-                next_value += 1
-                if next_value == 20:
-                    break
-                await bench.append("t", [b"%d" % next_value], partition=next_value % 2)
-        assert seen == [b"%d" % number for number in range(20)]
-
-
-async def test_a_partition_that_fails_leaves_the_session_and_the_others_go_on(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench, 2)
-        positions = {T0: 9, TopicPartition("t", 1): 0}
-        errors: list[str] = []
-        values: list[bytes | None] = []
-        async with asyncio.timeout(PATIENCE_S):
-            async for response in bench.client.fetch_stream(positions):
-                for answer in response.partitions:
-                    if answer.HasField("error"):
-                        errors.append(answer.error.code)
-                        await bench.append("t", [b"a"], partition=1)
-                    else:
-                        values += values_of(answer, 0)
-                if values:
-                    break
-        assert (errors, values) == (["OFFSET_OUT_OF_RANGE"], [b"a"])
-
-
-async def test_a_session_without_partitions_left_ends(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        async with asyncio.timeout(PATIENCE_S):
-            responses = [response async for response in bench.client.fetch_stream({T0: 5})]
-        assert [answer.error.code for response in responses for answer in response.partitions] == [
-            "OFFSET_OUT_OF_RANGE"
-        ]
-
-
-async def test_a_session_learns_that_its_records_were_deleted(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
+async def test_a_session_follows_what_is_appended(bench: ServiceBench) -> None:
+    await with_topic(bench, 2)
+    positions = {TopicPartition("t", partition): 0 for partition in range(2)}
+    seen: list[bytes | None] = []
+    next_value = 0
+    async with asyncio.timeout(PATIENCE_S):
         await bench.append("t", [b"0"])
-        consumer = bench.client.consumer({T0: 0})
-        fetches = consumer.fetches()
-        await anext(fetches)
-        await waiters(bench, 1)
-        await bench.append("t", [b"1"])
-        await anext(fetches)
-        assert consumer.positions == {T0: 2}
-        await fetches.aclose()
-        assert await bench.client.admin.delete_records("t", 0, -1) == 2
-        late = bench.client.consumer({T0: 1}).fetches()
-        with pytest.raises(OffsetOutOfRangeError):
-            await anext(late)
+        async for fetched in bench.client.consumer(positions).fetches():
+            seen += [record.value for record in fetched.records]
+            next_value += 1
+            if next_value == 20:
+                break
+            await bench.append("t", [b"%d" % next_value], partition=next_value % 2)
+    assert seen == [b"%d" % number for number in range(20)]
 
 
-async def test_deleting_a_topic_ends_its_readers(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench)
-        poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-        await waiters(bench, 1)
-        await bench.client.admin.delete_topic("t")
-        answer = await asyncio.wait_for(poll, PATIENCE_S)
-        assert answer.error.code == "UNKNOWN_TOPIC_OR_PARTITION"
+async def test_a_partition_that_fails_leaves_the_session_and_the_others_go_on(bench: ServiceBench) -> None:
+    await with_topic(bench, 2)
+    positions = {T0: 9, TopicPartition("t", 1): 0}
+    errors: list[str] = []
+    values: list[bytes | None] = []
+    async with asyncio.timeout(PATIENCE_S):
+        async for response in bench.client.fetch_stream(positions):
+            for answer in response.partitions:
+                if answer.HasField("error"):
+                    errors.append(answer.error.code)
+                    await bench.append("t", [b"a"], partition=1)
+                else:
+                    values += values_of(answer, 0)
+            if values:
+                break
+        assert (errors, values) == (["OFFSET_OUT_OF_RANGE"], [b"a"])
+        # A session without a partition left ends.
+        [response] = [response async for response in bench.client.fetch_stream({T0: 5})]
+    assert [answer.error.code for answer in response.partitions] == ["OFFSET_OUT_OF_RANGE"]
+
+
+async def test_a_session_learns_that_its_records_were_deleted(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    await bench.append("t", [b"0"])
+    consumer = bench.client.consumer({T0: 0})
+    fetches = consumer.fetches()
+    await anext(fetches)
+    await bench.until_waiting(1)
+    await bench.append("t", [b"1"])
+    await anext(fetches)
+    assert consumer.positions == {T0: 2}
+    await fetches.aclose()
+    assert await bench.client.admin.delete_records("t", 0, -1) == 2
+    late = bench.client.consumer({T0: 1}).fetches()
+    with pytest.raises(OffsetOutOfRangeError):
+        await anext(late)
+
+
+async def test_deleting_a_topic_ends_its_readers(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
+    await bench.until_waiting(1)
+    await bench.client.admin.delete_topic("t")
+    answer = await asyncio.wait_for(poll, PATIENCE_S)
+    assert answer.error.code == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 async def test_a_shutdown_ends_polls_and_sessions_at_once(tmp_path: Path) -> None:
@@ -305,7 +268,7 @@ async def test_a_shutdown_ends_polls_and_sessions_at_once(tmp_path: Path) -> Non
         session = bench.client.log.FetchStream(
             log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
         )
-        await waiters(bench, 2)
+        await bench.until_waiting(2)
         stopping = asyncio.create_task(bench.server.stop())
         assert (await poll).batches == b""
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -318,7 +281,7 @@ async def test_a_replaced_server_refuses_readers_and_writers(tmp_path: Path) -> 
     async with service_bench(tmp_path) as bench:
         await with_topic(bench)
         poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-        await waiters(bench, 1)
+        await bench.until_waiting(1)
         store = f"file://{tmp_path}/data.store"
         async with service_bench(tmp_path / "other", store_url=store):
             await asyncio.to_thread(bench.server.engine.tiers.refresh_pass)
@@ -334,39 +297,35 @@ async def test_a_replaced_server_refuses_readers_and_writers(tmp_path: Path) -> 
 # --- across tiers ------------------------------------------------------------------------------------------
 
 
-async def test_reading_goes_over_from_the_objects_to_the_local_log(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench, 2)
-        expected: list[list[bytes]] = [[], []]
-        for turn in range(3):
-            for partition in range(2):
-                for number in range(20):
-                    value = b"%d-%d-%d" % (turn, partition, number)
-                    await bench.append("t", [value], partition=partition)
-                    expected[partition].append(value)
-            if turn < 2:
-                await bench.client.admin.upload(delete_local=True)
-        [first, _] = await bench.client.admin.describe_log("t")
-        assert (first.log_start_offset, first.local_log_start_offset, first.tiered_end_offset) == (0, 40, 40)
-        for start in (0, 7, 20, 39, 40, 41, 60):
-            positions = {TopicPartition("t", partition): start for partition in range(2)}
-            records = await bench.read_all("t", start=positions)
-            assert [[record.value for record in part] for part in records] == [
-                part[start:] for part in expected
-            ]
+async def test_reading_goes_over_from_the_objects_to_the_local_log(bench: ServiceBench) -> None:
+    await with_topic(bench, 2)
+    expected: list[list[bytes]] = [[], []]
+    for turn in range(3):
+        for partition in range(2):
+            for number in range(20):
+                value = b"%d-%d-%d" % (turn, partition, number)
+                await bench.append("t", [value], partition=partition)
+                expected[partition].append(value)
+        if turn < 2:
+            await bench.client.admin.upload(delete_local=True)
+    [first, _] = await bench.client.admin.describe_log("t")
+    assert (first.log_start_offset, first.local_log_start_offset, first.tiered_end_offset) == (0, 40, 40)
+    for start in (0, 7, 20, 39, 40, 41, 60):
+        positions = {TopicPartition("t", partition): start for partition in range(2)}
+        records = await bench.read_all("t", start=positions)
+        assert [[record.value for record in part] for part in records] == [part[start:] for part in expected]
 
 
-async def test_a_small_budget_reads_many_tiered_partitions_in_turn(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await with_topic(bench, 6)
-        for partition in range(6):
-            for _ in range(3):
-                await bench.append("t", [bytes(500)], partition=partition)
-        await bench.client.admin.upload(delete_local=True)
-        positions = {TopicPartition("t", partition): 0 for partition in range(6)}
-        answers = await bench.client.fetch(positions, max_bytes=700)
-        assert sum(bool(answer.batches) for answer in answers) == 1
-        assert [len(part) for part in await bench.read_all("t")] == [3] * 6
+async def test_a_small_budget_reads_many_tiered_partitions_in_turn(bench: ServiceBench) -> None:
+    await with_topic(bench, 6)
+    for partition in range(6):
+        for _ in range(3):
+            await bench.append("t", [bytes(500)], partition=partition)
+    await bench.client.admin.upload(delete_local=True)
+    positions = {TopicPartition("t", partition): 0 for partition in range(6)}
+    answers = await bench.client.fetch(positions, max_bytes=700)
+    assert sum(bool(answer.batches) for answer in answers) == 1
+    assert [len(part) for part in await bench.read_all("t")] == [3] * 6
 
 
 TIERED_PARTITION_COUNT = 500

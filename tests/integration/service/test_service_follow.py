@@ -32,9 +32,8 @@ from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Fault, Operation
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench
+from tests.support.service.service_bench import HOUR_MS, PATIENCE_S, ServiceBench, service_bench
 
-PATIENCE_S = 20
 DISK = {"min.durability": "disk"}
 
 
@@ -80,11 +79,8 @@ async def test_a_topic_that_is_deleted_elsewhere_is_withdrawn_with_the_next_look
         await bench.client.admin.upload()
         await bench.append("t", [b"local"])
         engine = bench.server.engine
-        signal = engine.registry.partition("t", 0).signal
         poll = asyncio.create_task(poll_error(bench.client, "t", 2))
-        async with asyncio.timeout(PATIENCE_S):
-            while not signal.waiter_count:
-                await asyncio.sleep(0)
+        await bench.until_waiting(1)
         catalog_of(store).delete(engine.registry.topic("t").topic_id)
         await look(bench)
         assert await asyncio.wait_for(poll, PATIENCE_S) == "UNKNOWN_TOPIC_OR_PARTITION"
@@ -257,7 +253,7 @@ async def test_without_an_answer_disk_is_acknowledged_for_a_while_only(tmp_path:
         clock.advance(1)
         with pytest.raises(StoreUnavailableError):
             await look(bench)
-        with pytest.raises(StoreUnavailableError, match="has not answered for 3660 s"):
+        with pytest.raises(StoreUnavailableError):
             await bench.append("t", [b"lost"])
         record = Record(0, 0, None, b"lost")
         with pytest.raises(StoreUnavailableError):

@@ -7,12 +7,11 @@ to the server's own logs.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import NamedTuple
 
 import grpc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.clock import SystemClock
@@ -26,11 +25,11 @@ from stratalog.record.record import Record
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.logs.sampling import examples_of
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, end_transaction, service_bench
 from tests.support.tiered.unstable_uploads import unstable_uploads
 
 T0 = TopicPartition("t", 0)
-PATIENCE_S = 60.0
 MAX_TIME_MS = 100
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -134,7 +133,7 @@ class Writer:
         offsets = self.oracle.open.pop(producer)
         if not committed:
             self.oracle.aborted.update(offsets)
-        marker = self._partition.end_transaction(producer, 0, 0, committed=committed)
+        marker = end_transaction(self._partition, producer, committed=committed)
         assert marker.base_offset == self.oracle.end_offset
         header = self._partition.log.reader.header_at(marker.base_offset)
         assert header is not None
@@ -144,14 +143,6 @@ class Writer:
 async def writer_to(bench: ServiceBench, **config: str) -> Writer:
     await bench.client.admin.create_topic("t", config=config)
     return Writer(bench.server.engine.registry.partition("t", 0))
-
-
-async def waiters(bench: ServiceBench, count: int) -> None:
-    """Until so many fetches wait for the partition."""
-    signal = bench.server.engine.registry.partition("t", 0).signal
-    async with asyncio.timeout(PATIENCE_S):
-        while signal.waiter_count != count:
-            await asyncio.sleep(0)
 
 
 async def offset_at(
@@ -189,6 +180,7 @@ async def fetched_in_pieces(
     segment_bytes=st.sampled_from(["1024", "100000"]),
     uploads=st.sets(st.integers(0, 29), max_size=2),
 )
+@settings(max_examples=examples_of(4))
 def test_readers_get_what_was_committed_or_all_there_is_from_either_tier(
     steps: list[Step], max_bytes: int, start_share: float, segment_bytes: str, uploads: set[int]
 ) -> None:
@@ -212,23 +204,24 @@ def test_readers_get_what_was_committed_or_all_there_is_from_either_tier(
     asyncio.run(run())
 
 
-async def test_a_transaction_that_is_open_below_the_tiered_end_is_not_yet_committed(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        writer = await writer_to(bench)
-        writer.send(PLAIN, 10, 20)
-        writer.send(1, 30, 90)
-        writer.send(PLAIN, 40)
-        with unstable_uploads():
-            await bench.client.admin.upload(delete_local=True)
-        assert bench.server.engine.registry.partition("t", 0).tiered_end_offset == 5
-        for turn in range(2):
-            for isolation in IsolationLevel:
-                await require_records(bench, writer.oracle, isolation, 0, 1)
-                await require_offsets(bench, writer.oracle, isolation)
-                await require_times(bench, writer.oracle, isolation)
-            if turn == 0:
-                assert await offset_at(bench, COMMITTED, None, 30) == -1
-                writer.end(1, committed=True)
+async def test_a_transaction_that_is_open_below_the_tiered_end_is_not_yet_committed(
+    bench: ServiceBench,
+) -> None:
+    writer = await writer_to(bench)
+    writer.send(PLAIN, 10, 20)
+    writer.send(1, 30, 90)
+    writer.send(PLAIN, 40)
+    with unstable_uploads():
+        await bench.client.admin.upload(delete_local=True)
+    assert bench.server.engine.registry.partition("t", 0).tiered_end_offset == 5
+    for turn in range(2):
+        for isolation in IsolationLevel:
+            await require_records(bench, writer.oracle, isolation, 0, 1)
+            await require_offsets(bench, writer.oracle, isolation)
+            await require_times(bench, writer.oracle, isolation)
+        if turn == 0:
+            assert await offset_at(bench, COMMITTED, None, 30) == -1
+            writer.end(1, committed=True)
 
 
 async def require_offsets(bench: ServiceBench, oracle: Oracle, isolation: IsolationLevel) -> None:
@@ -256,65 +249,50 @@ async def require_records(
 @pytest.mark.parametrize("durability", ["os", "disk"])
 @pytest.mark.parametrize("committed", [True, False])
 async def test_a_poll_for_committed_records_wakes_when_their_transaction_ends(
-    tmp_path: Path, durability: str, committed: bool
+    bench: ServiceBench, durability: str, committed: bool
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        writer = await writer_to(bench, **{"min.durability": durability})
+    writer = await writer_to(bench, **{"min.durability": durability})
+    writer.send(1, 10)
+    await bench.append("t", [b"behind it"])
+    poll = asyncio.create_task(bench.client.fetch({T0: 0}, max_wait_ms=60_000, isolation=COMMITTED))
+    await bench.until_waiting(1)
+    [answer] = await bench.client.fetch({T0: 0}, max_wait_ms=60_000)
+    assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (2, 2, 0)
+    assert not poll.done()
+    partition = bench.server.engine.registry.partition("t", 0)
+    await asyncio.to_thread(end_transaction, partition, 1, committed=committed)
+    [answer] = await asyncio.wait_for(poll, PATIENCE_S)
+    assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (3, 3, 3)
+    told = [(one.producer_id, one.first_offset, one.last_offset) for one in answer.aborted_transactions]
+    assert told == ([] if committed else [(1, 0, 2)])
+    values = [record.value for part in fetched_parts(answer, 0) for record in part.records]
+    assert values == ([value_of(1, 0), b"behind it"] if committed else [b"behind it"])
+
+
+async def test_a_session_follows_the_last_stable_offset(bench: ServiceBench) -> None:
+    writer = await writer_to(bench)
+    fetches = bench.client.consumer({T0: 0}, isolation=COMMITTED).fetches()
+    for turn, committed in enumerate([True, False, True]):
         writer.send(1, 10)
-        await bench.append("t", [b"behind it"])
-        poll = asyncio.create_task(bench.client.fetch({T0: 0}, max_wait_ms=60_000, isolation=COMMITTED))
-        await waiters(bench, 1)
-        [answer] = await bench.client.fetch({T0: 0}, max_wait_ms=60_000)
-        assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (2, 2, 0)
-        assert not poll.done()
-        partition = bench.server.engine.registry.partition("t", 0)
-        await asyncio.to_thread(partition.end_transaction, 1, 0, 0, committed=committed)
-        [answer] = await asyncio.wait_for(poll, PATIENCE_S)
-        assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (3, 3, 3)
-        told = [(one.producer_id, one.first_offset, one.last_offset) for one in answer.aborted_transactions]
-        assert told == ([] if committed else [(1, 0, 2)])
-        values = [record.value for part in fetched_parts(answer, 0) for record in part.records]
-        assert values == ([value_of(1, 0), b"behind it"] if committed else [b"behind it"])
+        writer.send(PLAIN, 20)
+        coming = asyncio.ensure_future(anext(fetches))
+        await bench.until_waiting(1)
+        assert not coming.done()
+        writer.end(1, committed=committed)
+        fetched = await asyncio.wait_for(coming, PATIENCE_S)
+        found = [(record.offset, record.value) for record in fetched.records]
+        assert found == writer.oracle.records(COMMITTED, 3 * turn)
+    await fetches.aclose()
 
 
-async def test_a_session_follows_the_last_stable_offset(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        writer = await writer_to(bench)
-        fetches = bench.client.consumer({T0: 0}, isolation=COMMITTED).fetches()
-        for turn, committed in enumerate([True, False, True]):
-            writer.send(1, 10)
-            writer.send(PLAIN, 20)
-            coming = asyncio.ensure_future(anext(fetches))
-            await waiters(bench, 1)
-            assert not coming.done()
-            writer.end(1, committed=committed)
-            fetched = await asyncio.wait_for(coming, PATIENCE_S)
-            found = [(record.offset, record.value) for record in fetched.records]
-            assert found == writer.oracle.records(COMMITTED, 3 * turn)
-        await fetches.aclose()
-
-
-async def test_a_reader_of_everything_is_not_told_of_transactions(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        writer = await writer_to(bench)
-        writer.send(1, 10)
-        writer.end(1, committed=False)
-        [answer] = await bench.client.fetch({T0: 0})
-        assert not answer.aborted_transactions
-        assert [record.value for part in fetched_parts(answer, 0) for record in part.records] == [
-            value_of(1, 0)
-        ]
-
-
-async def test_an_unknown_isolation_level_is_refused(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await writer_to(bench)
-        fetch = log_pb2.FetchRequest(
-            partitions=[log_pb2.FetchPartition(topic="t")],
-            isolation=7,  # type: ignore[arg-type]  # on purpose
-        )
-        offsets = log_pb2.ListOffsetsRequest(isolation=7)  # type: ignore[arg-type]  # on purpose
-        for call in (bench.client.log.Fetch(fetch), bench.client.log.ListOffsets(offsets)):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+async def test_an_unknown_isolation_level_is_refused(bench: ServiceBench) -> None:
+    await writer_to(bench)
+    fetch = log_pb2.FetchRequest(
+        partitions=[log_pb2.FetchPartition(topic="t")],
+        isolation=7,  # type: ignore[arg-type]  # on purpose
+    )
+    offsets = log_pb2.ListOffsetsRequest(isolation=7)  # type: ignore[arg-type]  # on purpose
+    for call in (bench.client.log.Fetch(fetch), bench.client.log.ListOffsets(offsets)):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

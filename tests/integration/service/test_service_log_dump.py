@@ -12,7 +12,7 @@ from stratalog.cli.main import stratalog
 from tests.support.service.server_process import ServerProcess
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-LINES_PER_CODEC = 400
+LINES_PER_CODEC = 100
 
 
 def lines_of(*arguments: str, stdin: bytes = b"") -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def of_type(items: list[dict[str, Any]], *types: str) -> list[dict[str, Any]]:
 
 def fill(address: str) -> list[dict[str, Any]]:
     """Records in every codec over several segments; returns them as they are consumed."""
-    lines_of("topic", "create", "orders", "--config", "segment.bytes=20000", "--server", address)
+    lines_of("topic", "create", "orders", "--config", "segment.bytes=4000", "--server", address)
     for codec in CODECS:
         records = [
             {
@@ -43,10 +43,9 @@ def fill(address: str) -> list[dict[str, Any]]:
             }
             for number in range(LINES_PER_CODEC)
         ]
-        for begin in range(0, LINES_PER_CODEC, 100):
-            text = "".join(json.dumps(record) + "\n" for record in records[begin : begin + 100])
-            command = ("produce", "orders", "--format", "json", "--compression", codec, "--server", address)
-            lines_of(*command, stdin=text.encode())
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        command = ("produce", "orders", "--format", "json", "--compression", codec, "--server", address)
+        lines_of(*command, stdin=text.encode())
     return lines_of("consume", "orders", "--server", address)
 
 

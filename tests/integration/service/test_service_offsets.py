@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +13,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.record.record import Record
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import ServiceBench
 
 T0 = TopicPartition("t", 0)
 
@@ -45,82 +44,80 @@ async def append(bench: ServiceBench, *timestamps_ms: int) -> None:
     await bench.client.append("t", 0, [Record(0, timestamp_ms, b"k", b"v") for timestamp_ms in timestamps_ms])
 
 
-async def test_every_name_of_an_offset_as_data_moves_through_the_tiers(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", config={"cleanup.policy": "compact"})
-        empty = {
-            "earliest": 0,
-            "latest": 0,
-            "max_timestamp": -1,
-            "earliest_local": 0,
-            "latest_tiered": -1,
-            "earliest_pending_upload": 0,
-            "compacted_upto": 0,
-        }
-        assert await all_specs(bench) == empty
-        await append(bench, 10, 30, 20)
-        assert await all_specs(bench) == {**empty, "latest": 3, "max_timestamp": 1}
+async def test_every_name_of_an_offset_as_data_moves_through_the_tiers(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", config={"cleanup.policy": "compact"})
+    empty = {
+        "earliest": 0,
+        "latest": 0,
+        "max_timestamp": -1,
+        "earliest_local": 0,
+        "latest_tiered": -1,
+        "earliest_pending_upload": 0,
+        "compacted_upto": 0,
+    }
+    assert await all_specs(bench) == empty
+    await append(bench, 10, 30, 20)
+    assert await all_specs(bench) == {**empty, "latest": 3, "max_timestamp": 1}
+    await bench.client.admin.upload()
+    tiered = {**empty, "latest": 3, "max_timestamp": 1, "latest_tiered": 2, "earliest_pending_upload": 3}
+    assert await all_specs(bench) == tiered
+    await bench.client.admin.upload(delete_local=True)
+    assert await all_specs(bench) == {**tiered, "earliest_local": 3}
+    await append(bench, 25)
+    assert await all_specs(bench) == {**tiered, "earliest_local": 3, "latest": 4}
+    assert await bench.client.admin.delete_records("t", 0, 2) == 2
+    moved = await all_specs(bench)
+    assert (moved["earliest"], moved["latest"], moved["max_timestamp"]) == (2, 4, 3)
+
+
+async def test_compaction_is_reported_no_further_than_what_is_served_from_it(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", config={"cleanup.policy": "compact"})
+    for _ in range(2):
+        await append(bench, *range(10))
         await bench.client.admin.upload()
-        tiered = {**empty, "latest": 3, "max_timestamp": 1, "latest_tiered": 2, "earliest_pending_upload": 3}
-        assert await all_specs(bench) == tiered
-        await bench.client.admin.upload(delete_local=True)
-        assert await all_specs(bench) == {**tiered, "earliest_local": 3}
-        await append(bench, 25)
-        assert await all_specs(bench) == {**tiered, "earliest_local": 3, "latest": 4}
-        assert await bench.client.admin.delete_records("t", 0, 2) == 2
-        moved = await all_specs(bench)
-        assert (moved["earliest"], moved["latest"], moved["max_timestamp"]) == (2, 4, 3)
+    [job] = await bench.client.admin.run_compaction(["t"])
+    assert (job.records_in, job.records_out) == (20, 1)
+    state = bench.server.engine.registry.partition("t", 0).tier_state()
+    assert state is not None
+    assert state.compacted_upto == 20
+    assert (await all_specs(bench))["compacted_upto"] == 0, "the local copy still has every record"
+    await bench.client.admin.upload(delete_local=True)
+    assert (await all_specs(bench))["compacted_upto"] == 20
 
 
-async def test_compaction_is_reported_no_further_than_what_is_served_from_it(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", config={"cleanup.policy": "compact"})
-        for _ in range(2):
-            await append(bench, *range(10))
-            await bench.client.admin.upload()
-        [job] = await bench.client.admin.run_compaction(["t"])
-        assert (job.records_in, job.records_out) == (20, 1)
-        state = bench.server.engine.registry.partition("t", 0).tier_state()
-        assert state is not None
-        assert state.compacted_upto == 20
-        assert (await all_specs(bench))["compacted_upto"] == 0, "the local copy still has every record"
-        await bench.client.admin.upload(delete_local=True)
-        assert (await all_specs(bench))["compacted_upto"] == 20
-
-
-async def test_a_topic_that_is_not_tiered_has_nothing_pending(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", config={"remote.storage.enable": "false"})
-        await append(bench, 1, 2)
-        answers = await all_specs(bench)
-        assert (answers["latest_tiered"], answers["earliest_pending_upload"], answers["latest"]) == (
-            -1,
-            -1,
-            2,
-        )
+async def test_a_topic_that_is_not_tiered_has_nothing_pending(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", config={"remote.storage.enable": "false"})
+    await append(bench, 1, 2)
+    answers = await all_specs(bench)
+    assert (answers["latest_tiered"], answers["earliest_pending_upload"], answers["latest"]) == (
+        -1,
+        -1,
+        2,
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_search_by_time_finds_the_first_record_in_whichever_tier(tmp_path: Path, seed: int) -> None:
+async def test_a_search_by_time_finds_the_first_record_in_whichever_tier(
+    bench: ServiceBench, seed: int
+) -> None:
     chance = random.Random(seed)
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        timestamps: list[int] = []
-        for turn in range(6):
-            for _ in range(chance.randrange(1, 6)):
-                times = [chance.randrange(1000) for _ in range(chance.randrange(1, 5))]
-                await append(bench, *times)
-                timestamps += times
-            if turn in (1, 3):
-                await bench.client.admin.upload(delete_local=chance.random() < 0.7)
-        log_start_offset = chance.randrange(len(timestamps) // 3)
-        await bench.client.admin.delete_records("t", 0, log_start_offset)
-        readable = list(enumerate(timestamps))[log_start_offset:]
-        for wanted in (0, *(chance.randrange(1100) for _ in range(20)), 10**12):
-            found = next((Answer(*at) for at in readable if at[1] >= wanted), Answer(-1))
-            assert await by_time(bench, wanted) == found, (wanted, timestamps)
-        newest = max(readable, key=lambda at: (at[1], -at[0]))
-        assert await by_spec(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP) == Answer(*newest)
+    await bench.client.admin.create_topic("t")
+    timestamps: list[int] = []
+    for turn in range(6):
+        for _ in range(chance.randrange(1, 6)):
+            times = [chance.randrange(1000) for _ in range(chance.randrange(1, 5))]
+            await append(bench, *times)
+            timestamps += times
+        if turn in (1, 3):
+            await bench.client.admin.upload(delete_local=chance.random() < 0.7)
+    log_start_offset = chance.randrange(len(timestamps) // 3)
+    await bench.client.admin.delete_records("t", 0, log_start_offset)
+    readable = list(enumerate(timestamps))[log_start_offset:]
+    for wanted in (0, *(chance.randrange(1100) for _ in range(20)), 10**12):
+        found = next((Answer(*at) for at in readable if at[1] >= wanted), Answer(-1))
+        assert await by_time(bench, wanted) == found, (wanted, timestamps)
+    newest = max(readable, key=lambda at: (at[1], -at[0]))
+    assert await by_spec(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP) == Answer(*newest)
 
 
 LOOKS = {"offset_for_timestamp": Answer(1, 2000), "max_timestamp": Answer(2, 4000)}
@@ -128,75 +125,68 @@ LOOKS = {"offset_for_timestamp": Answer(1, 2000), "max_timestamp": Answer(2, 400
 
 @pytest.mark.parametrize("local_look", LOOKS)
 async def test_segments_that_are_deleted_between_the_looks_into_the_tiers_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_look: str
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, local_look: str
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        for timestamp_ms in (1000, 2000, 4000, 4000):
-            await append(bench, timestamp_ms)
-            await bench.client.admin.upload()
-        engine = bench.server.engine
-        reader = engine.registry.partition("t", 0).log.reader
-        look = getattr(reader, local_look)
+    await bench.client.admin.create_topic("t")
+    for timestamp_ms in (1000, 2000, 4000, 4000):
+        await append(bench, timestamp_ms)
+        await bench.client.admin.upload()
+    engine = bench.server.engine
+    reader = engine.registry.partition("t", 0).log.reader
+    look = getattr(reader, local_look)
 
-        def look_too_late(*arguments: int) -> object:
-            engine.tiers.upload_now([], delete_local=True)
-            return look(*arguments)
+    def look_too_late(*arguments: int) -> object:
+        engine.tiers.upload_now([], delete_local=True)
+        return look(*arguments)
 
-        monkeypatch.setattr(reader, local_look, look_too_late)
-        find = {
-            "offset_for_timestamp": lambda: by_time(bench, 1500),
-            "max_timestamp": lambda: by_spec(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP),
-        }
-        assert await find[local_look]() == LOOKS[local_look]
-
-
-async def test_a_query_without_sense_is_refused_and_harms_no_other(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        with pytest.raises(InvalidRequestError):
-            await bench.client.list_offsets([(T0, None, None)])
-        with pytest.raises(InvalidRequestError):
-            await bench.client.list_offsets([(T0, None, -5)])
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await bench.client.list_offsets([(TopicPartition("t", 1), log_pb2.OFFSET_SPEC_LATEST, None)])
-        request = log_pb2.ListOffsetsRequest()
-        request.queries.add(topic="nope", spec=log_pb2.OFFSET_SPEC_LATEST)
-        request.queries.add(topic="t", spec=log_pb2.OFFSET_SPEC_LATEST)
-        answers = (await bench.client.log.ListOffsets(request)).answers
-        assert [(answer.error.code, answer.offset) for answer in answers] == [
-            ("UNKNOWN_TOPIC_OR_PARTITION", -1),
-            ("", 0),
-        ]
+    monkeypatch.setattr(reader, local_look, look_too_late)
+    find = {
+        "offset_for_timestamp": lambda: by_time(bench, 1500),
+        "max_timestamp": lambda: by_spec(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP),
+    }
+    assert await find[local_look]() == LOOKS[local_look]
 
 
-async def test_many_queries_at_once_are_answered_in_order(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 8)
-        for partition in range(8):
-            await bench.append("t", [b"x"] * partition, partition) if partition else None
-        latest = await asyncio.gather(*(bench.client.latest("t") for _ in range(10)))
-        assert all(
-            offsets == {TopicPartition("t", number): number for number in range(8)} for offsets in latest
-        )
+async def test_a_query_without_sense_is_refused_and_harms_no_other(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    with pytest.raises(InvalidRequestError):
+        await bench.client.list_offsets([(T0, None, None)])
+    with pytest.raises(InvalidRequestError):
+        await bench.client.list_offsets([(T0, None, -5)])
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await bench.client.list_offsets([(TopicPartition("t", 1), log_pb2.OFFSET_SPEC_LATEST, None)])
+    request = log_pb2.ListOffsetsRequest()
+    request.queries.add(topic="nope", spec=log_pb2.OFFSET_SPEC_LATEST)
+    request.queries.add(topic="t", spec=log_pb2.OFFSET_SPEC_LATEST)
+    answers = (await bench.client.log.ListOffsets(request)).answers
+    assert [(answer.error.code, answer.offset) for answer in answers] == [
+        ("UNKNOWN_TOPIC_OR_PARTITION", -1),
+        ("", 0),
+    ]
+
+
+async def test_many_queries_at_once_are_answered_in_order(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 8)
+    for partition in range(8):
+        await bench.append("t", [b"x"] * partition, partition) if partition else None
+    latest = await asyncio.gather(*(bench.client.latest("t") for _ in range(10)))
+    assert all(offsets == {TopicPartition("t", number): number for number in range(8)} for offsets in latest)
 
 
 async def test_starts_and_ends_are_told_while_no_read_of_the_store_gets_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(_self: WorkerPools, _function: object) -> None:
         raise StoreUnavailableError("too many reads wait")
 
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.append("t", [b"x"])
-        monkeypatch.setattr(WorkerPools, "cold", refuse)
-        assert await by_spec(bench, log_pb2.OFFSET_SPEC_LATEST) == Answer(1)
-        with pytest.raises(StoreUnavailableError):
-            await by_time(bench, 0)
+    await bench.client.admin.create_topic("t")
+    await bench.append("t", [b"x"])
+    monkeypatch.setattr(WorkerPools, "cold", refuse)
+    assert await by_spec(bench, log_pb2.OFFSET_SPEC_LATEST) == Answer(1)
+    with pytest.raises(StoreUnavailableError):
+        await by_time(bench, 0)
 
 
-async def test_too_many_queries_in_one_request_are_refused(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        with pytest.raises(InvalidRequestError):
-            await bench.client.list_offsets([(T0, log_pb2.OFFSET_SPEC_LATEST, None)] * 10_001)
+async def test_too_many_queries_in_one_request_are_refused(bench: ServiceBench) -> None:
+    with pytest.raises(InvalidRequestError):
+        await bench.client.list_offsets([(T0, log_pb2.OFFSET_SPEC_LATEST, None)] * 10_001)

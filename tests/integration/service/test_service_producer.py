@@ -34,105 +34,97 @@ from stratalog.record.partitioner import partition_for_key
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 from tests.support.service.server_process import ServerProcess
-from tests.support.service.service_bench import service_bench
+from tests.support.service.service_bench import ServiceBench, service_bench
 
 PATIENT = RetryPolicy(deadline_s=60.0)
 SMALL_BATCHES = ProducerSettings(batch_bytes=200, linger_ms=0)
 
 
-async def test_records_of_a_key_keep_their_order_and_their_partition(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 5)
-        async with bench.client.producer(SMALL_BATCHES) as producer:
-            for number in range(1000):
-                await producer.post("t", b"key-%d" % (number % 17), b"%d" % number)
-        seen: dict[bytes, list[int]] = {}
-        for partition, records in enumerate(await bench.read_all("t")):
-            for record in records:
-                assert record.key is not None
-                assert record.value is not None
-                assert partition_for_key(record.key, 5) == partition
-                seen.setdefault(record.key, []).append(int(record.value))
-        assert seen == {b"key-%d" % key: list(range(key, 1000, 17)) for key in range(17)}
+async def test_records_of_a_key_keep_their_order_and_their_partition(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 5)
+    async with bench.client.producer(SMALL_BATCHES) as producer:
+        for number in range(1000):
+            await producer.post("t", b"key-%d" % (number % 17), b"%d" % number)
+    seen: dict[bytes, list[int]] = {}
+    for partition, records in enumerate(await bench.read_all("t")):
+        for record in records:
+            assert record.key is not None
+            assert record.value is not None
+            assert partition_for_key(record.key, 5) == partition
+            seen.setdefault(record.key, []).append(int(record.value))
+    assert seen == {b"key-%d" % key: list(range(key, 1000, 17)) for key in range(17)}
 
 
 @pytest.mark.parametrize("codec", Codec)
-async def test_a_record_arrives_with_everything_it_had(tmp_path: Path, codec: Codec) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        settings = ProducerSettings(codec=codec, acks=Durability.DISK)
-        async with bench.client.producer(settings) as producer:
-            headers = [("h", b"x"), ("h", None)]
-            acknowledged = await (
-                await producer.send("t", b"k", b"v" * 500, timestamp_ms=77, headers=headers)
-            )
-            assert acknowledged == (TopicPartition("t", 0), 0, Durability.DISK)
-            await producer.post("t", b"k", None)
-        [[record, tombstone]] = await bench.read_all("t")
-        assert record == Record(0, 77, b"k", b"v" * 500, (("h", b"x"), ("h", None)))
-        assert tombstone.is_tombstone
+async def test_a_record_arrives_with_everything_it_had(bench: ServiceBench, codec: Codec) -> None:
+    await bench.client.admin.create_topic("t")
+    settings = ProducerSettings(codec=codec, acks=Durability.DISK)
+    async with bench.client.producer(settings) as producer:
+        headers = [("h", b"x"), ("h", None)]
+        acknowledged = await (await producer.send("t", b"k", b"v" * 500, timestamp_ms=77, headers=headers))
+        assert acknowledged == (TopicPartition("t", 0), 0, Durability.DISK)
+        await producer.post("t", b"k", None)
+    [[record, tombstone]] = await bench.read_all("t")
+    assert record == Record(0, 77, b"k", b"v" * 500, (("h", b"x"), ("h", None)))
+    assert tombstone.is_tombstone
 
 
-async def test_records_without_a_key_spread_over_the_partitions(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 3)
-        async with bench.client.producer(SMALL_BATCHES) as producer:
-            for _ in range(100):
-                await producer.post("t", None, bytes(50))
-        counts = [len(records) for records in await bench.read_all("t")]
-        assert sum(counts) == 100
-        assert min(counts) > 10
+async def test_records_without_a_key_spread_over_the_partitions(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 3)
+    async with bench.client.producer(SMALL_BATCHES) as producer:
+        for _ in range(100):
+            await producer.post("t", None, bytes(50))
+    counts = [len(records) for records in await bench.read_all("t")]
+    assert sum(counts) == 100
+    assert min(counts) > 10
 
 
-async def test_a_failure_that_nobody_asked_about_is_raised_by_the_flush(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
-        producer = bench.client.producer(SMALL_BATCHES)
-        for size_bytes in (10, 5000, 6000, 10):
-            await producer.post("t", None, bytes(size_bytes))
-        with pytest.raises(RecordTooLargeError):
-            await producer.flush()
+async def test_a_failure_that_nobody_asked_about_is_raised_by_the_flush(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
+    producer = bench.client.producer(SMALL_BATCHES)
+    for size_bytes in (10, 5000, 6000, 10):
+        await producer.post("t", None, bytes(size_bytes))
+    with pytest.raises(RecordTooLargeError):
         await producer.flush()
-        assert [len(records) for records in await bench.read_all("t")] == [2]
+    await producer.flush()
+    assert [len(records) for records in await bench.read_all("t")] == [2]
 
 
-async def test_every_batch_tells_what_became_of_it(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 2, {"max.message.bytes": "1000"})
-        outcomes: list[BatchOutcome] = []
-        producer = bench.client.producer(SMALL_BATCHES, on_outcome=outcomes.append)
-        sizes = [5000 if tag % 7 == 3 else 50 for tag in range(100)]
-        for tag, size_bytes in enumerate(sizes):
-            await producer.post("t", None, bytes(size_bytes), partition=tag % 2, tag=tag)
-        with pytest.raises(RecordTooLargeError):
-            await producer.flush()
-        stored = [len(records) for records in await bench.read_all("t")]
-        for partition in range(2):
-            mine = [outcome for outcome in outcomes if outcome.topic_partition.partition == partition]
-            assert sum(outcome.record_count for outcome in mine if outcome.error is None) == stored[partition]
-            failed = [outcome.first_tag for outcome in mine if outcome.error is not None]
-            assert failed == [tag for tag in range(partition, 100, 2) if sizes[tag] == 5000]
-            # Tags of a partition's batches go on where the batch before ends.
-            expected = partition
-            for outcome in sorted(mine, key=lambda outcome: outcome.first_tag):
-                assert outcome.first_tag == expected
-                expected += 2 * outcome.record_count
-            assert expected == 100 + partition
+async def test_every_batch_tells_what_became_of_it(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 2, {"max.message.bytes": "1000"})
+    outcomes: list[BatchOutcome] = []
+    producer = bench.client.producer(SMALL_BATCHES, on_outcome=outcomes.append)
+    sizes = [5000 if tag % 7 == 3 else 50 for tag in range(100)]
+    for tag, size_bytes in enumerate(sizes):
+        await producer.post("t", None, bytes(size_bytes), partition=tag % 2, tag=tag)
+    with pytest.raises(RecordTooLargeError):
+        await producer.flush()
+    stored = [len(records) for records in await bench.read_all("t")]
+    for partition in range(2):
+        mine = [outcome for outcome in outcomes if outcome.topic_partition.partition == partition]
+        assert sum(outcome.record_count for outcome in mine if outcome.error is None) == stored[partition]
+        failed = [outcome.first_tag for outcome in mine if outcome.error is not None]
+        assert failed == [tag for tag in range(partition, 100, 2) if sizes[tag] == 5000]
+        # Tags of a partition's batches go on where the batch before ends.
+        expected = partition
+        for outcome in sorted(mine, key=lambda outcome: outcome.first_tag):
+            assert outcome.first_tag == expected
+            expected += 2 * outcome.record_count
+        assert expected == 100 + partition
 
 
-async def test_what_cannot_be_sent_is_refused_at_once(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 2)
-        producer = bench.client.producer()
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await producer.post("nope", None, b"x")
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await producer.post("t", None, b"x", partition=2)
-        with pytest.raises(InvalidRequestError):
-            await producer.post("t", None, b"x", timestamp_ms=-3)
-        refused = bench.client.producer(ProducerSettings(acks=Durability.OBJECT))
-        with pytest.raises(UnsupportedOperationError):
-            await (await refused.send("t", None, b"x"))
+async def test_what_cannot_be_sent_is_refused_at_once(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 2)
+    producer = bench.client.producer()
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await producer.post("nope", None, b"x")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await producer.post("t", None, b"x", partition=2)
+    with pytest.raises(InvalidRequestError):
+        await producer.post("t", None, b"x", timestamp_ms=-3)
+    refused = bench.client.producer(ProducerSettings(acks=Durability.OBJECT))
+    with pytest.raises(UnsupportedOperationError):
+        await (await refused.send("t", None, b"x"))
 
 
 @pytest.mark.parametrize(
@@ -150,52 +142,49 @@ async def test_what_cannot_be_sent_is_refused_at_once(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("linger_ms", [0, 3_600_000])
-@pytest.mark.parametrize("is_first", [True, False])
 async def test_what_can_be_no_record_is_refused_at_once_and_harms_no_other(
-    tmp_path: Path, misfit: dict[str, Any], error: type[Exception], linger_ms: int, *, is_first: bool
+    bench: ServiceBench, misfit: dict[str, Any], error: type[Exception], linger_ms: int
 ) -> None:
     given: dict[str, Any] = {"key": b"k", "value": b"v", **misfit}
     bytes_like: Any = bytearray(b"bytes-like")
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        outcomes: list[BatchOutcome] = []
-        producer = bench.client.producer(ProducerSettings(linger_ms=linger_ms), on_outcome=outcomes.append)
-        futures: list[asyncio.Future[Acknowledged]] = []
-        for number in range(10):
-            if is_first or number:
-                for _ in range(2):
-                    with pytest.raises(error):
-                        _ = await producer.send("t", **given)
-            futures.append(await producer.send("t", b"k", b"%d" % number, headers=[("name", None)]))
-            if number % 3 == 2:
-                await asyncio.wait_for(producer.flush(), 30)
-        futures.append(await producer.send("t", b"k", bytes_like))
-        await asyncio.wait_for(producer.close(), 30)
-        assert [future.result().offset for future in futures] == [*range(11)]
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [*(b"%d" % n for n in range(10)), b"bytes-like"]
-        assert producer.buffered_bytes == 0
-        assert sum(outcome.record_count for outcome in outcomes) == 11
+    await bench.client.admin.create_topic("t")
+    outcomes: list[BatchOutcome] = []
+    producer = bench.client.producer(ProducerSettings(linger_ms=linger_ms), on_outcome=outcomes.append)
+    futures: list[asyncio.Future[Acknowledged]] = []
+    for number in range(10):
+        # The first record of a batch, and a later one.
+        for _ in range(2):
+            with pytest.raises(error):
+                _ = await producer.send("t", **given)
+        futures.append(await producer.send("t", b"k", b"%d" % number, headers=[("name", None)]))
+        if number % 3 == 2:
+            await asyncio.wait_for(producer.flush(), 30)
+    futures.append(await producer.send("t", b"k", bytes_like))
+    await asyncio.wait_for(producer.close(), 30)
+    assert [future.result().offset for future in futures] == [*range(11)]
+    [records] = await bench.read_all("t")
+    assert [record.value for record in records] == [*(b"%d" % n for n in range(10)), b"bytes-like"]
+    assert producer.buffered_bytes == 0
+    assert sum(outcome.record_count for outcome in outcomes) == 11
 
 
-async def test_a_batch_that_is_too_large_as_it_is_stored_makes_no_other_smaller(tmp_path: Path) -> None:
+async def test_a_batch_that_is_too_large_as_it_is_stored_makes_no_other_smaller(bench: ServiceBench) -> None:
     """It was much smaller when it was sent than those that come then."""
     config = {"compression.type": "uncompressed", "max.message.bytes": "100000"}
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", config=config)
-        outcomes: list[BatchOutcome] = []
-        settings = ProducerSettings(batch_bytes=300_000, linger_ms=3_600_000, codec=Codec.ZSTD)
-        producer = bench.client.producer(settings, on_outcome=outcomes.append)
-        source = random.Random(1)
-        batches = [[bytes(80_000)] * 2, *([source.randbytes(50) for _ in range(200)] for _ in range(2))]
-        for values in batches:
-            for value in values:
-                await producer.post("t", None, value)
-            # Not the flush, which waits for what is under way.
-            producer._seal(TopicPartition("t", 0))  # pyright: ignore[reportPrivateUsage]  # no flush
-        await producer.flush()
-        counts = [outcome.record_count for outcome in outcomes]
-        assert counts == [1, 1, 200, 200]
+    await bench.client.admin.create_topic("t", config=config)
+    outcomes: list[BatchOutcome] = []
+    settings = ProducerSettings(batch_bytes=300_000, linger_ms=3_600_000, codec=Codec.ZSTD)
+    producer = bench.client.producer(settings, on_outcome=outcomes.append)
+    source = random.Random(1)
+    batches = [[bytes(80_000)] * 2, *([source.randbytes(50) for _ in range(200)] for _ in range(2))]
+    for values in batches:
+        for value in values:
+            await producer.post("t", None, value)
+        # Not the flush, which waits for what is under way.
+        producer._seal(TopicPartition("t", 0))  # pyright: ignore[reportPrivateUsage]  # no flush
+    await producer.flush()
+    counts = [outcome.record_count for outcome in outcomes]
+    assert counts == [1, 1, 200, 200]
 
 
 async def test_a_callback_that_fails_harms_no_record(
@@ -214,84 +203,61 @@ async def test_a_callback_that_fails_harms_no_record(
 
 
 async def test_a_sender_that_fails_as_nobody_expects_leaves_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        producer = bench.client.producer(SMALL_BATCHES)
+    await bench.client.admin.create_topic("t")
+    producer = bench.client.producer(SMALL_BATCHES)
 
-        def fail(_sender: PartitionSender, _batch: SealedBatch, _response: log_pb2.AppendResponse) -> None:
-            raise ValueError("a defect")
+    def fail(_sender: PartitionSender, _batch: SealedBatch, _response: log_pb2.AppendResponse) -> None:
+        raise ValueError("a defect")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(PartitionSender, "_acknowledge", fail)
-            futures = [await producer.send("t", None, b"%03d" % number) for number in range(100)]
-            await asyncio.wait_for(producer.flush(), 30)
-            assert all(future.done() for future in futures)
-        lost = [future for future in futures if future.exception() is not None]
-        assert len(lost) > 10
-        assert "sending to t-0 failed" in caplog.text
-        # What is sent from then on gets its own answers.
-        before = await bench.client.latest("t")
-        last = await producer.send("t", None, b"last")
-        await asyncio.wait_for(producer.close(), 30)
-        assert last.result().offset >= min(before.values(), default=0)
-        [records] = await bench.read_all("t")
-        assert records[last.result().offset].value == b"last"
-
-
-async def test_a_full_buffer_makes_the_sender_wait(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        producer = bench.client.producer(ProducerSettings(max_buffered_bytes=10_000, linger_ms=3_600_000))
-        for _ in range(10):
-            await producer.post("t", None, bytes(2000), partition=0)
-            if producer.buffered_bytes > 10_000:
-                break
-        blocked = asyncio.create_task(producer.post("t", None, b"blocked", partition=0))
-        await asyncio.sleep(0)
-        assert not blocked.done()
-        await producer.flush()
-        await blocked
-        assert producer.buffered_bytes < 10_000
-        await producer.close()
-        assert producer.buffered_bytes == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionSender, "_acknowledge", fail)
+        futures = [await producer.send("t", None, b"%03d" % number) for number in range(100)]
+        await asyncio.wait_for(producer.flush(), 30)
+        assert all(future.done() for future in futures)
+    lost = [future for future in futures if future.exception() is not None]
+    assert len(lost) > 10
+    assert "sending to t-0 failed" in caplog.text
+    # What is sent from then on gets its own answers.
+    before = await bench.client.latest("t")
+    last = await producer.send("t", None, b"last")
+    await asyncio.wait_for(producer.close(), 30)
+    assert last.result().offset >= min(before.values(), default=0)
+    [records] = await bench.read_all("t")
+    assert records[last.result().offset].value == b"last"
 
 
-async def test_leaving_with_an_error_abandons_what_is_open(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        futures: list[asyncio.Future[Acknowledged]] = []
+async def test_a_full_buffer_makes_the_sender_wait(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    producer = bench.client.producer(ProducerSettings(max_buffered_bytes=10_000, linger_ms=3_600_000))
+    for _ in range(10):
+        await producer.post("t", None, bytes(2000), partition=0)
+        if producer.buffered_bytes > 10_000:
+            break
+    blocked = asyncio.create_task(producer.post("t", None, b"blocked", partition=0))
+    await asyncio.sleep(0)
+    assert not blocked.done()
+    await producer.flush()
+    await blocked
+    assert producer.buffered_bytes < 10_000
+    await producer.close()
+    assert producer.buffered_bytes == 0
 
-        async def fail() -> None:
-            async with bench.client.producer(ProducerSettings(linger_ms=3_600_000)) as producer:
-                futures.append(await producer.send("t", None, b"x"))
-                raise ZeroDivisionError
 
-        with pytest.raises(ZeroDivisionError):
-            await fail()
-        assert futures[0].cancelled()
-        assert await bench.read_all("t") == [[]]
+async def test_leaving_with_an_error_abandons_what_is_open(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    futures: list[asyncio.Future[Acknowledged]] = []
 
+    async def fail() -> None:
+        async with bench.client.producer(ProducerSettings(linger_ms=3_600_000)) as producer:
+            futures.append(await producer.send("t", None, b"x"))
+            raise ZeroDivisionError
 
-async def test_a_consumer_goes_on_after_a_restart_of_the_server(tmp_path: Path) -> None:
-    with ServerProcess(f"{tmp_path}/data") as server:
-        port_option = ["--listen", server.address]
-        async with Client(server.address, retry=PATIENT) as client:
-            await client.admin.create_topic("t")
-            await client.append("t", 0, [Record(0, 0, None, b"before")])
-            values: list[bytes | None] = []
-            async with asyncio.timeout(120):
-                async for fetched in client.consumer({TopicPartition("t", 0): 0}).fetches():
-                    values += [record.value for record in fetched.records]
-                    if len(values) == 2:
-                        break
-                    server.stop()
-                    server.add_options(*port_option)
-                    server.start()
-                    await client.admin.list_topics()
-                    await client.append("t", 0, [Record(0, 0, None, b"after")])
-            assert values == [b"before", b"after"]
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert futures[0].cancelled()
+    assert await bench.read_all("t") == [[]]
 
 
 async def test_a_consumer_that_was_idle_for_long_has_all_its_patience(
@@ -363,13 +329,10 @@ async def test_what_was_not_sent_goes_out_once_the_server_is_back(tmp_path: Path
             assert [(await future).offset for future in queued.acknowledged] == list(range(20))
 
 
-async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline(tmp_path: Path) -> None:
-    with ServerProcess(f"{tmp_path}/data") as server:
-        address = server.address
-        server.kill()
-        async with QueuedBatches(address, RetryPolicy(deadline_s=0.2), 100) as queued, asyncio.timeout(60):
-            for outcome in await asyncio.gather(*queued.acknowledged, return_exceptions=True):
-                assert isinstance(outcome, ServerUnavailableError)
+async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline() -> None:
+    async with QueuedBatches("127.0.0.1:1", RetryPolicy(deadline_s=0.2), 100) as queued, asyncio.timeout(60):
+        for outcome in await asyncio.gather(*queued.acknowledged, return_exceptions=True):
+            assert isinstance(outcome, ServerUnavailableError)
 
 
 async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path) -> None:
@@ -401,8 +364,12 @@ async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path
             assert [found[offset] for offset in offsets] == values
 
 
-def test_the_synchronous_face_does_the_same(tmp_path: Path) -> None:
-    with ServerProcess(f"{tmp_path}/data") as server, SyncClient(server.address) as client:
+async def test_the_synchronous_face_does_the_same(bench: ServiceBench) -> None:
+    await asyncio.to_thread(use_synchronously, bench.client.address)
+
+
+def use_synchronously(address: str) -> None:
+    with SyncClient(address) as client:
         client.run(client.client.admin.create_topic("t"))
         answer = client.append("t", 0, [Record(0, 5, b"k", b"v"), Record(0, 6, b"k", None)])
         assert (answer.base_offset, answer.last_offset) == (0, 1)

@@ -71,26 +71,24 @@ async def test_a_start_leaves_it_offline_and_serves_the_others(
 
 @REFUSED
 async def test_a_topic_that_is_created_elsewhere_is_offline_and_can_be_deleted(
-    tmp_path: Path, config: dict[str, str]
+    bench: ServiceBench, config: dict[str, str]
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        engine = bench.server.engine
-        engine.catalog.create("t", 2, config)
-        await asyncio.to_thread(engine.tiers.refresh_pass)
-        await require_offline(bench, "t", config)
-        await bench.client.admin.create_topic("other")
-        await bench.append("other", [b"goes on"])
-        await bench.client.admin.delete_topic("t")
-        await bench.client.admin.create_topic("t", 2)
-        assert await bench.append("t", [b"anew"]) == 0
-        assert not (await bench.client.admin.tier_status()).offline_partitions
+    engine = bench.server.engine
+    engine.catalog.create("t", 2, config)
+    await asyncio.to_thread(engine.tiers.refresh_pass)
+    await require_offline(bench, "t", config)
+    await bench.client.admin.create_topic("other")
+    await bench.append("other", [b"goes on"])
+    await bench.client.admin.delete_topic("t")
+    await bench.client.admin.create_topic("t", 2)
+    assert await bench.append("t", [b"anew"]) == 0
+    assert not (await bench.client.admin.tier_status()).offline_partitions
 
 
-async def test_the_newest_refused_configuration_is_shown(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        engine = bench.server.engine
-        topic_id = engine.catalog.create("t", 2, {"first": "1"}).topic_id
-        await asyncio.to_thread(engine.tiers.refresh_pass)
-        engine.catalog.alter(topic_id, config={"second": "1"})
-        await asyncio.to_thread(engine.tiers.refresh_pass)
-        await require_offline(bench, "t", {"second": "1"})
+async def test_the_newest_refused_configuration_is_shown(bench: ServiceBench) -> None:
+    engine = bench.server.engine
+    topic_id = engine.catalog.create("t", 2, {"first": "1"}).topic_id
+    await asyncio.to_thread(engine.tiers.refresh_pass)
+    engine.catalog.alter(topic_id, config={"second": "1"})
+    await asyncio.to_thread(engine.tiers.refresh_pass)
+    await require_offline(bench, "t", {"second": "1"})

@@ -9,7 +9,6 @@ from collections.abc import Collection
 from pathlib import Path
 from random import Random
 
-import pytest
 from click.testing import CliRunner, Result
 
 from stratalog.base.types import TopicPartition
@@ -37,9 +36,8 @@ BUSY = ("--config", "log.cleaner.backoff.ms=1", "--config", "log.cleaner.threads
 class Writer:
     """Writes values that count up under keys of its own. Belongs to the event loop."""
 
-    def __init__(self, number: int, topic: str = "t") -> None:
+    def __init__(self, number: int) -> None:
         self.chance = Random(number)
-        self.topic = topic
         self.partition = number % PARTITION_COUNT
         self.acknowledged: dict[int, Record] = {}
         """By offset."""
@@ -57,7 +55,7 @@ class Writer:
                     self._count += 1
                     key = b"%d-%d" % (self._number, self.chance.randrange(KEY_COUNT))
                     value = b"%06d" % self._count + bytes(200) if self.chance.random() < 0.8 else None
-                    future = await producer.send(self.topic, key, value, partition=self.partition)
+                    future = await producer.send("t", key, value, partition=self.partition)
                     sent.append((future, key, value))
                 await producer.flush()
                 for future, key, value in sent:
@@ -65,15 +63,15 @@ class Writer:
                     self.acknowledged[offset] = Record(offset, 0, key, value)
 
 
-async def read_from_start(address: str, topic: str = "t") -> tuple[list[list[Record]], list[int]]:
+async def read_from_start(address: str) -> tuple[list[list[Record]], list[int]]:
     """What a new consumer gets of each partition, and where it stopped."""
     async with Client(address, retry=PATIENT) as client:
-        ends = await client.latest(topic)
+        ends = await client.latest("t")
         found: list[list[Record]] = [[] for _ in ends]
-        consumer = client.consumer(await client.earliest(topic), end_offsets=ends)
+        consumer = client.consumer(await client.earliest("t"), end_offsets=ends)
         async for fetched in consumer.fetches():
             found[fetched.topic_partition.partition] += fetched.records
-        return found, [ends[TopicPartition(topic, number)] for number in range(len(ends))]
+        return found, [ends[TopicPartition("t", number)] for number in range(len(ends))]
 
 
 def require_last_values(
@@ -195,29 +193,3 @@ async def test_a_topic_that_is_altered_again_and_again_keeps_its_last_values(tmp
         server.kill()
         server.start()
         require_last_values(*await read_from_start(server.address), all_acknowledged(writers))
-
-
-async def test_tombstones_go_and_take_their_keys_along(tmp_path: Path) -> None:
-    """Without a time for which they stay: then a table of who reads when all is quiet lacks those keys."""
-    with ServerProcess(f"{tmp_path}/data", options=BUSY) as server:
-        async with Client(server.address, retry=PATIENT) as client:
-            await client.admin.create_topic("u", PARTITION_COUNT, {**TOPIC, "delete.retention.ms": "0"})
-        writer = Writer(0, "u")
-        await writer.write(server.address, 30)
-        table = {one.key: one.value for _, one in sorted(writer.acknowledged.items())}
-        tombstones = {key for key, value in table.items() if value is None}
-        filler = Writer(2, "u")
-        for step in range(30):
-            await filler.write(server.address, 10)
-            found, _ = await read_from_start(server.address, "u")
-            seen = {one.key: one.value for one in found[0] if one.key is not None and one.key in table}
-            assert {key: value for key, value in seen.items() if value is not None} == {
-                key: value for key, value in table.items() if value is not None
-            }
-            if step == 5:
-                server.kill()
-                server.start()
-            if not tombstones & set(seen) and step > 6:
-                break
-        else:
-            pytest.fail("tombstones whose time has come are there for ever")

@@ -16,26 +16,6 @@ LOCAL = {"remote.storage.enable": "false"}
 TIERED = {"segment.bytes": "1024"}
 
 
-class FailingDisk(FailingDirectory):
-    """Everything below `broken` ends in EIO, once it is named."""
-
-    def read_file(self, path: str) -> bytes:
-        self.refuse_broken(path)
-        return super().read_file(path)
-
-    def list_directory(self, path: str) -> list[str]:
-        self.refuse_broken(path)
-        return super().list_directory(path)
-
-    def exists(self, path: str) -> bool:
-        self.refuse_broken(path)
-        return super().exists(path)
-
-    def make_directories(self, path: str) -> None:
-        self.refuse_broken(path)
-        super().make_directories(path)
-
-
 async def fill(bench: ServiceBench, other: str) -> dict[str, int]:
     """A tiered and an untiered topic of two partitions each; returns which of each is in `other`."""
     numbers: dict[str, int] = {}
@@ -59,7 +39,7 @@ async def test_a_start_without_the_disk_of_the_data_directory_serves_the_others(
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         kept = await fill(bench, other)
         await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
-    disk = FailingDisk()
+    disk = FailingDirectory()
     disk.broken = f"{tmp_path}/data"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
         found = await ends_of(bench)
@@ -93,7 +73,7 @@ async def test_a_start_on_a_failed_disk_names_the_file_that_it_cannot_read(tmp_p
     other = tmp_path / "other"
     async with service_bench(tmp_path, log_dirs=(str(other),)) as bench:
         await fill(bench, str(other))
-    disk = FailingDisk()
+    disk = FailingDirectory()
     disk.broken = f"{tmp_path}/data"
     (other / "claims-0000").unlink()
     with pytest.raises(DataDirectoryError) as failure:
@@ -116,7 +96,7 @@ async def test_directories_in_another_order_set_no_log_aside(tmp_path: Path) -> 
 async def test_a_disk_that_fails_under_scratch_files_ends_one_pass_with_its_path_and_reason(
     tmp_path: Path,
 ) -> None:
-    disk, other = FailingDisk(), f"{tmp_path}/other"
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
         kept = await fill(bench, other)
         disk.broken = f"{tmp_path}/data"

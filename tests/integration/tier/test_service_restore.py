@@ -24,7 +24,7 @@ from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import ServiceBench, end_transaction, service_bench
 from tests.support.tiered.unstable_uploads import unstable_uploads
 
 T0 = TopicPartition("t", 0)
@@ -98,7 +98,7 @@ async def test_an_open_transaction_is_ended_on_the_next_machine(committed: bool)
         partition = bench.server.engine.registry.partition("t", 0)
         log, epoch = partition.log, partition.shard.leader_epoch()
         log.appender.append_as_leader(sent_by(1, 0, is_transactional=True), epoch)
-        partition.end_transaction(1, EPOCH, 0, committed=False)
+        end_transaction(partition, 1, EPOCH, committed=False)
         log.appender.append_as_leader(sent_by(1, 2, is_transactional=True), epoch)
         await append(bench, sent_by(7, 0))
         with unstable_uploads():
@@ -109,8 +109,8 @@ async def test_an_open_transaction_is_ended_on_the_next_machine(committed: bool)
         assert await bench.client.latest("t", isolation=IsolationLevel.READ_COMMITTED) == {T0: 3}
         partition = bench.server.engine.registry.partition("t", 0)
         with pytest.raises(ProducerFencedError):
-            partition.end_transaction(1, EPOCH - 1, 0, committed=committed)
-        partition.end_transaction(1, EPOCH, 0, committed=committed)
+            end_transaction(partition, 1, EPOCH - 1, committed=committed)
+        end_transaction(partition, 1, EPOCH, committed=committed)
         assert await bench.client.latest("t", isolation=IsolationLevel.READ_COMMITTED) == {T0: 8}
         [records] = await bench.read_all("t", isolation=IsolationLevel.READ_COMMITTED)
         assert [record.offset for record in records] == ([3, 4, 5, 6] if committed else [5, 6])

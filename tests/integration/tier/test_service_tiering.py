@@ -17,6 +17,7 @@ from stratalog.base.errors import (
     StoreAccessDeniedError,
     StoreNotUsableError,
     StoreUnavailableError,
+    UnknownTopicOrPartitionError,
 )
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
@@ -162,8 +163,9 @@ async def test_uploads_name_topics_that_exist(tmp_path: Path) -> None:
         assert (await bench.client.admin.upload(["a"])).slices == 1
         assert (await bench.client.admin.upload()).slices == 1
         for call in (bench.client.admin.upload(["nope"]), bench.client.admin.run_compaction(["nope"])):
-            with pytest.raises(Exception, match="no such topic"):
+            with pytest.raises(UnknownTopicOrPartitionError) as refused:
                 await call
+            assert refused.value.fields["topic"] == "nope"
 
 
 async def test_a_topic_that_is_not_tiered_stays_on_the_disk(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError, PreconditionFailedError
-from stratalog.base.filesystem import AppendFile
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.background.tier_manager import UPLOAD_TRY_COUNT
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Operation
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -62,35 +62,19 @@ async def test_what_waits_for_its_upload_is_pending_before_it_is_fsynced(tmp_pat
         assert (await bench.client.admin.tier_status()).pending_upload_bytes == sealed_bytes > 0
 
 
-class WatchedDisk(PosixFileSystem):
-    """Notes what is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read_paths: list[str] = []
-
-    def open_read(self, path: str) -> AppendFile:
-        self.read_paths.append(path)
-        return super().open_read(path)
-
-    def read_file(self, path: str) -> bytes:
-        self.read_paths.append(path)
-        return super().read_file(path)
-
-
-async def test_a_pass_that_finds_nothing_to_do_reads_no_segment(tmp_path: Path) -> None:
+async def test_a_pass_that_finds_nothing_to_do_reads_no_segment() -> None:
+    disk, store = FaultyFileSystem(), MemoryObjectStore(SystemClock())
     for _ in range(2):
-        disk = WatchedDisk()
-        async with service_bench(tmp_path, filesystem=disk) as bench:
+        async with service_bench("/", filesystem=disk, store=store) as bench:
             tiers = bench.server.engine.tiers
             if not await bench.client.admin.list_topics():
                 await bench.client.admin.create_topic("t", 1, SMALL_SEGMENTS)
                 for _ in range(50):
                     await bench.append("t", [b"x" * 300])
                 await asyncio.to_thread(tiers.upload_pass)
-            disk.read_paths.clear()
+            before = len(disk.trace)
             await asyncio.to_thread(tiers.upload_pass)
-            assert disk.read_paths == []
+            assert not [line for line in disk.trace[before:] if line.startswith(("open_read", "read_"))]
             [log] = await bench.client.admin.describe_log("t")
             assert len(log.segments) > 5
             assert log.tiered_end_offset == log.segments[-1].base_offset > 0
@@ -122,8 +106,9 @@ async def upload_beside_a_broken_partition(tmp_path: Path) -> None:
 
 async def test_a_partition_that_fails_holds_up_no_other(tmp_path: Path) -> None:
     # The stop says once more that a log could not be closed cleanly.
-    with pytest.raises(DataDirectoryError, match="offline"):
+    with pytest.raises(DataDirectoryError) as failure:
         await upload_beside_a_broken_partition(tmp_path)
+    assert str(failure.value.fields["path"]).endswith("/broken-0")
 
 
 @pytest.mark.parametrize("deletion_count", [1, 2, 3])
@@ -147,7 +132,7 @@ async def test_an_upload_goes_on_where_records_are_deleted_meanwhile(
         if deletion_count < UPLOAD_TRY_COUNT:
             assert (await bench.client.admin.upload(["t"])).slices == 1
         else:
-            with pytest.raises(PreconditionFailedError, match="not_at_tiered_end"):
+            with pytest.raises(PreconditionFailedError):
                 await bench.client.admin.upload(["t"])
             await bench.client.admin.upload(["t"])
         assert offsets == []

@@ -8,15 +8,17 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.record.native import kernels
+from tests.support.logs.sampling import examples_of
 from tests.support.tiered.compaction_history import CompactionHistory
 
 STEPS = 14
 
 
+@settings(max_examples=examples_of(3))
 @given(st.integers(0, 2**32))
 def test_a_random_life_keeps_every_promise(seed: int) -> None:
     """And a shard that has become quiet ends without tombstones whose time is over."""
@@ -48,7 +50,7 @@ def life_digest(seed: int) -> str:
 
 @pytest.mark.skipif(not kernels.NATIVE, reason="the kernels are not compiled here")
 def test_compiled_and_plain_kernels_write_the_same_objects() -> None:
-    seeds = range(25)
+    seeds = range(10)
     environment = dict(os.environ, STRATALOG_PURE_KERNELS="1", PYTHONPATH=os.pathsep.join(sys.path))
     plain = subprocess.run(
         [sys.executable, __file__, *map(str, seeds)],

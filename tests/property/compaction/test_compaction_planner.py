@@ -25,7 +25,8 @@ from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
-from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
+from stratalog.remote.objects.slice_entry import SliceEntry
+from tests.support.tiered.sample_entry import sample_entry
 
 NOW_MS = 1_000_000
 DELETE_RETENTION_MS = 1_000
@@ -60,26 +61,19 @@ def entry_of(
     max_timestamp: int = 0,
     has_markers: bool = False,
 ) -> SliceEntry:
-    record_count = 0 if data_bytes == 0 else max(2, tombstone_count + 1)
-    return SliceEntry(
+    return sample_entry(
+        base_offset,
+        end_offset,
         topic_id=policy.topic_id,
         topic=policy.name,
         partition=partition,
-        base_offset=base_offset,
-        end_offset=end_offset,
         data_position=DATA_POSITION + position,
         data_bytes=data_bytes,
-        data_crc=0,
-        record_count=record_count,
-        min_timestamp=0,
+        record_count=0 if data_bytes == 0 else max(2, tombstone_count + 1),
         max_timestamp=max_timestamp,
-        max_timestamp_offset=base_offset,
-        codec_mask=1,
-        stable_end_offset=end_offset,
         tombstone_count=tombstone_count,
         marker_count=int(has_markers),
         earliest_delete_horizon_ms=horizon_ms,
-        last_batch=LastBatch(base_offset, 0, 0) if data_bytes else None,
     )
 
 

@@ -55,6 +55,7 @@ from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
 from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
 from tests.support.logs.damaged_batches import damaged, sound_headers, sum_again
+from tests.support.tiered.sample_entry import sample_entry
 
 KERNELS: list[Any] = [pure_batch_kernels]
 try:
@@ -191,21 +192,12 @@ def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
 
 def entry_of(data: bytes, **fields: Any) -> SliceEntry:
     """Of a slice with all batches of the data, whatever their offsets are."""
-    return SliceEntry(
-        topic_id=UUID(int=1),
-        topic="topic",
-        partition=0,
-        base_offset=0,
-        end_offset=END,
-        data_position=0,
+    return sample_entry(
+        0,
+        END,
         data_bytes=len(data),
         data_crc=crc32c.crc32c(data),
         record_count=sum(header.records_count for _, header in sound_headers(data)),
-        min_timestamp=0,
-        max_timestamp=0,
-        max_timestamp_offset=0,
-        codec_mask=1,
-        stable_end_offset=END,
         **fields,
     )
 
@@ -601,7 +593,6 @@ def test_a_stream_that_is_not_what_it_must_be_is_left_alone(seed: int) -> None:
 def survivors_in_windows(streams: list[tuple[bytes, int, int, int]]) -> list[bytearray] | None:
     """The same the long way, block by block."""
     bitmaps = [new_bitmap(record_count) for *_, record_count in streams]
-    hashing = KeyHashing(HASH_KEY)
     try:
         merge_keys(
             [
@@ -613,8 +604,6 @@ def survivors_in_windows(streams: list[tuple[bytes, int, int, int]]) -> list[byt
                             size_bytes=len(data),
                             entry_count=entry_count,
                             crc=crc,
-                            strategy=hashing.strategy,
-                            version_header=hashing.version_header,
                             hash_key_id=0,
                         ),
                         record_count,

@@ -24,7 +24,7 @@ from stratalog.remote.objects.key_stream import (
     read_key_stream,
 )
 from stratalog.remote.objects.object_format import crc_of
-from stratalog.remote.objects.slice_entry import KeyStrategy, KeyStreamRef
+from stratalog.remote.objects.slice_entry import KeyStreamRef
 
 DAMAGE = (StoreCorruptError, StoreNotUsableError)
 
@@ -52,50 +52,39 @@ def key_entries(hashes: list[tuple[int, int]]) -> KeyEntries:
     return found
 
 
-def stream_ref(encoded: EncodedKeyStream, *, has_version: bool = False) -> KeyStreamRef:
-    strategy = KeyStrategy.HIGHEST_VERSION if has_version else KeyStrategy.LAST_OFFSET
-    header = "version" if has_version else ""
-    return KeyStreamRef(0, encoded.size_bytes, encoded.entry_count, encoded.crc, strategy, header, 7)
+def stream_ref(encoded: EncodedKeyStream) -> KeyStreamRef:
+    return KeyStreamRef(0, encoded.size_bytes, encoded.entry_count, encoded.crc, 7)
 
 
-def rows(blocks: Iterator[KeyBlock]) -> list[tuple[int, int, int, int, int | None]]:
+def rows(blocks: Iterator[KeyBlock]) -> list[tuple[int, int, int, int]]:
     """All entries as tuples, read through the widths that the format promises."""
-    found: list[tuple[int, int, int, int, int | None]] = []
+    found: list[tuple[int, int, int, int]] = []
     for block in blocks:
-        versions = [None] * block.entry_count if block.version is None else block.version.cast("q").tolist()
         columns = (
             block.hash_high.cast("Q").tolist(),
             block.hash_low.cast("Q").tolist(),
             block.ordinal.cast("I").tolist(),
             block.tombstone.tolist(),
-            versions,
         )
         found += zip(*columns, strict=True)
     return found
 
 
-@given(st.sets(st.tuples(st.integers(0, 3) | u64, st.integers(0, 3) | u64), max_size=40), st.booleans())
-def test_a_key_stream_comes_back(hashes: set[tuple[int, int]], has_version: bool) -> None:
+@given(st.sets(st.tuples(st.integers(0, 3) | u64, st.integers(0, 3) | u64), max_size=40))
+def test_a_key_stream_comes_back(hashes: set[tuple[int, int]]) -> None:
     found = key_entries(sorted(hashes))
-    versions = array("q", [ordinal - 5 for ordinal in found.ordinal]) if has_version else None
-    encoded = encode_key_stream(found, versions)
+    encoded = encode_key_stream(found)
     data = b"".join(encoded.parts)
-    expected = [
-        (high, low, ordinal, tombstone, None if versions is None else versions[number])
-        for number, (high, low, ordinal, tombstone) in enumerate(
-            zip(found.hash_high, found.hash_low, found.ordinal, found.tombstone, strict=True)
-        )
-    ]
+    expected = list(zip(found.hash_high, found.hash_low, found.ordinal, found.tombstone, strict=True))
     assert len(data) == encoded.size_bytes
-    assert rows(key_blocks(data, stream_ref(encoded, has_version=has_version), len(hashes))) == expected
+    assert rows(key_blocks(data, stream_ref(encoded), len(hashes))) == expected
 
 
-@given(st.integers(0, 3), st.sampled_from((-1, 0, 1)), st.booleans())
-def test_blocks_are_bounded_and_aligned(blocks: int, more: int, has_version: bool) -> None:
+@given(st.integers(0, 3), st.sampled_from((-1, 0, 1)))
+def test_blocks_are_bounded_and_aligned(blocks: int, more: int) -> None:
     count = max(blocks * MAX_BLOCK_ENTRY_COUNT + more, 0)
     found = key_entries([(number, 0) for number in range(count)])
-    versions = array("q", range(count)) if has_version else None
-    encoded = encode_key_stream(found, versions)
+    encoded = encode_key_stream(found)
     assert encoded.size_bytes % 8 == 0
     stream = b"".join(encoded.parts) + b"the next stream"
     position = 0
@@ -105,12 +94,12 @@ def test_blocks_are_bounded_and_aligned(blocks: int, more: int, has_version: boo
         position += size
         return stream[position - size : position]
 
-    ref = stream_ref(encoded, has_version=has_version)
+    ref = stream_ref(encoded)
     sizes = [block.entry_count for block in read_key_stream(read, ref, count)]
     assert position == encoded.size_bytes, "nothing behind the stream was read"
     assert sum(sizes) == count
     assert all(size == MAX_BLOCK_ENTRY_COUNT for size in sizes[:-1])
-    assert encoded.size_bytes == sum(block_size_bytes(size, has_version=has_version) for size in sizes)
+    assert encoded.size_bytes == sum(block_size_bytes(size) for size in sizes)
 
 
 def reader_of(data: bytes) -> Callable[[int], bytes]:
@@ -182,7 +171,7 @@ FULL = [(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT)]
             [*FULL, (MAX_BLOCK_ENTRY_COUNT, 0)],
             MAX_BLOCK_ENTRY_COUNT + 1,
             0,
-            block_size_bytes(1, has_version=False),
+            block_size_bytes(1),
         ),
     ],
     ids=["order between blocks", "ordinal behind the slice", "tombstone is a bit", "missing last block"],

@@ -36,7 +36,6 @@ from stratalog.remote.objects.object_format import (
 )
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import (
-    KeyStrategy,
     KeyStreamRef,
     LastBatch,
     LeaderEpoch,
@@ -46,11 +45,11 @@ from stratalog.remote.objects.slice_entry import (
 )
 from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, encode_slice_index
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from tests.support.tiered.sample_entry import sample_entry
 
 DAMAGE = (StoreCorruptError, StoreNotUsableError)
 
 u32 = st.integers(0, 2**32 - 1)
-u64 = st.integers(0, 2**64 - 1)
 offsets = st.integers(0, 2**63 - 2)
 timestamps = st.integers(-(2**63), 2**63 - 1)
 uuids = st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number))
@@ -133,12 +132,8 @@ def entry_of(topic: str, seed: int) -> SliceEntry:
     tombstone_count = some.number(0, record_count)
     least, most = sorted((some.timestamp(), some.timestamp()))
     epochs, starts = some.ascending(-1, 2**31, 4), some.ascending(0, 2**63 - 1, 4)
-    strategy = KeyStrategy(some.number(0, 1))
-    header = topic if strategy is KeyStrategy.HIGHEST_VERSION else ""
     entry_count = some.number(0, record_count)
-    stream = KeyStreamRef(
-        some.offset(), some.offset(), entry_count, some.u32(), strategy, header, some.u32() << 32
-    )
+    stream = KeyStreamRef(some.offset(), some.offset(), entry_count, some.u32(), some.u32() << 32)
     last_batch = (
         LastBatch(some.number(0, end_offset - 1), some.number(-1, 2**31 - 1), some.u32())
         if has_data
@@ -164,12 +159,11 @@ def entry_of(topic: str, seed: int) -> SliceEntry:
         open_transactions=tuple(opens),
         tombstone_count=tombstone_count,
         marker_count=marker_count,
-        has_marker_times=marker_count > 0 and some.maybe(),
         earliest_delete_horizon_ms=some.timestamp() if some.maybe() else None,
         leader_epochs=tuple(LeaderEpoch(*pair) for pair in zip(epochs, starts, strict=False)),
         last_batch=last_batch,
         key_stream=stream if not opens and some.maybe() else None,
-        index=PartRef(some.offset(), some.offset(), some.u32()) if some.maybe() else None,
+        index=PartRef(some.offset(), some.offset(), some.u32()),
     )
 
 
@@ -297,7 +291,6 @@ def test_longer_entries_of_a_later_version_are_read(directory: tuple[SliceEntry,
         )
         for name in (
             "topic_position",
-            "version_header_position",
             "leader_epochs_position",
             "open_transactions_position",
         ):
@@ -337,26 +330,10 @@ def test_what_a_later_version_made_unreadable_is_refused(field: str) -> None:
 
 @given(st.integers(0, 31))
 def test_an_unknown_flag_of_an_entry_is_refused(bit: int) -> None:
-    entry = SliceEntry(
-        topic_id=UUID(int=1),
-        topic="t",
-        partition=0,
-        base_offset=0,
-        end_offset=1,
-        data_position=0,
-        data_bytes=0,
-        data_crc=0,
-        record_count=0,
-        min_timestamp=-1,
-        max_timestamp=-1,
-        max_timestamp_offset=-1,
-        codec_mask=0,
-        stable_end_offset=1,
-    )
-    data = bytearray(encode_directory([entry]))
+    data = bytearray(encode_directory([sample_entry(0, 1)]))
     position = DIRECTORY_HEADER.size_bytes + ENTRY.positions["flags"] + bit // 8
     data[position] |= 1 << bit % 8
-    with pytest.raises(DAMAGE) if bit >= 5 or bit == 1 else nullcontext():
+    with pytest.raises(DAMAGE) if bit >= 4 or bit == 1 else nullcontext():
         decode_directory(bytes(data))
 
 

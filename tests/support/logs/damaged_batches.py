@@ -8,7 +8,13 @@ from random import Random
 from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record.header import ATTRIBUTES_POSITION, CRC_POSITION, BatchHeader, parse_header
+from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    LAST_OFFSET_DELTA_POSITION,
+    BatchHeader,
+    parse_header,
+)
 
 
 def damaged(random: Random, data: bytes) -> bytes:
@@ -33,6 +39,14 @@ def sum_again(data: bytes) -> bytes:
         crc = crc32c(memoryview(data)[position + ATTRIBUTES_POSITION : end])
         summed[position + CRC_POSITION : position + ATTRIBUTES_POSITION] = crc.to_bytes(4, "big")
     return bytes(summed)
+
+
+def with_attributes(batch: bytes, bits: int) -> bytes:
+    """A batch with more attribute bits set, and the checksum that belongs to it."""
+    changed = bytearray(batch)
+    attributes = int.from_bytes(changed[ATTRIBUTES_POSITION:LAST_OFFSET_DELTA_POSITION], "big") | bits
+    changed[ATTRIBUTES_POSITION:LAST_OFFSET_DELTA_POSITION] = attributes.to_bytes(2, "big")
+    return sum_again(bytes(changed))
 
 
 def sound_headers(data: bytes) -> Iterator[tuple[int, BatchHeader]]:

@@ -8,6 +8,7 @@ Example::
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,11 +21,15 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.retry import RetryPolicy
+from stratalog.log.append.append_info import AppendInfo
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.partitions.hosted_partition import HostedPartition
 
+PATIENCE_S = 60.0
 HOUR_MS = 3_600_000
 """Periods of background tasks: they never run by themselves, unless a test asks for it."""
 
@@ -66,10 +71,35 @@ class ServiceBench:
             records[fetched.topic_partition.partition] += fetched.records
         return records
 
+    async def until_waiting(self, count: int, topic: str = "t", partition: int = 0) -> None:
+        """Wait until that many calls wait for the partition."""
+        signal = self.server.engine.registry.partition(topic, partition).signal
+        async with asyncio.timeout(PATIENCE_S):
+            while waiting_count(signal) != count:
+                await asyncio.sleep(0)
+
     async def append(self, topic: str, values: Sequence[bytes], partition: int = 0) -> int:
         """Append keyless records with timestamp 0 as one batch; returns the base offset."""
         records = [Record(0, 0, None, value) for value in values]
         return (await self.client.append(topic, partition, records)).base_offset
+
+
+def waiting_count(signal: PartitionSignal) -> int:
+    """The number of calls that wait for a partition."""
+    return len(signal._waiters)  # pyright: ignore[reportPrivateUsage]  # only tests look
+
+
+def end_transaction(
+    partition: HostedPartition, producer_id: int, producer_epoch: int = 0, *, committed: bool
+) -> AppendInfo:
+    """Append a marker as durable as the topic, and wake the readers."""
+    epoch = partition.shard.leader_epoch()
+    marker = partition.log.appender.append_end_transaction_marker(
+        producer_id, producer_epoch, 0, committed=committed, leader_epoch=epoch
+    )
+    partition.log.flusher.flush()
+    partition.signal.notify()
+    return marker
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ import crc32c
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
+from tests.support.tiered.sample_entry import sample_entry
 
 
 class MockRecord(NamedTuple):
@@ -38,21 +39,13 @@ class MockSlice(NamedTuple):
     def entry(self) -> SliceEntry:
         """What a directory says about the slice."""
         last = self.records[-1] if self.records else None
-        return SliceEntry(
+        return sample_entry(
+            self.base_offset,
+            self.end_offset,
             topic_id=self.partition.topic_id,
-            topic="topic",
             partition=self.partition.partition,
-            base_offset=self.base_offset,
-            end_offset=self.end_offset,
-            data_position=0,
             data_bytes=len(self.records) * 10,
-            data_crc=0,
             record_count=len(self.records),
-            min_timestamp=-1,
-            max_timestamp=-1,
-            max_timestamp_offset=-1,
-            codec_mask=1 if last else 0,
-            stable_end_offset=self.end_offset,
             tombstone_count=sum(record.is_tombstone for record in self.records),
             last_batch=LastBatch(last.offset, 0, last.number) if last else None,
         )

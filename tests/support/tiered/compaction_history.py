@@ -19,11 +19,11 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.remote.objects.object_verifier import verify_object
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.tiered.compaction_oracle import PartitionOracle
+from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_store import TieredStore
 
 _CODECS = (Codec.NONE, *Codec)
@@ -127,7 +127,7 @@ class CompactionHistory:
         self.tiered.metadata.refresh()
         self.tiered.metadata.check()
         for live in self.tiered.metadata.state().objects.values():
-            verify_object(self.store, self.tiered.layout, live.ref)
+            audit_object(self.store, self.tiered.layout, live.ref)
         for tip, oracle in self.oracles.items():
             partition = self.tiered.partition(tip)
             oracle.require(

@@ -10,7 +10,6 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import (
-    KeyStrategy,
     KeyStreamRef,
     LastBatch,
     LeaderEpoch,
@@ -95,6 +94,6 @@ def _entry(
         earliest_delete_horizon_ms=None,
         leader_epochs=(LeaderEpoch(1, base_offset),),
         last_batch=LastBatch(end_offset - 5, 1, end_offset),
-        key_stream=KeyStreamRef(position + 50, 640, 26, 99, KeyStrategy.LAST_OFFSET, "", 0x0102030405060708),
+        key_stream=KeyStreamRef(position + 50, 640, 26, 99, 0x0102030405060708),
         index=PartRef(position + 700, 64, 5),
     )

@@ -20,7 +20,7 @@ from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.record.batch import decode_all
+from stratalog.record.batch import batches, decode_all
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
@@ -33,7 +33,7 @@ from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
-from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.objects.slice_entry import LeaderEpoch, SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 
@@ -132,7 +132,8 @@ class TieredStore:
                     key_hashing=KeyHashing(topic.hash_key) if is_hashed else None,
                 )
                 writer.append(b"".join(slices[tip]))
-                writer.end_slice(SliceEnd((end_offsets or {}).get(tip, writer.next_offset)))
+                end_offset = (end_offsets or {}).get(tip, writer.next_offset)
+                writer.end_slice(SliceEnd(end_offset, leader_epochs=_leader_epochs(slices[tip])))
             finished = writer.finish()
             finished.store(self.store, self.layout)
         outcome = self.metadata.add([(finished.ref, finished.entries)], self._epoch)
@@ -169,3 +170,11 @@ class TieredStore:
             return b""
         key = self.layout.data_key(object_name)
         return self.store.get_range(key, entry.data_position, entry.data_bytes)
+
+
+def _leader_epochs(run: Sequence[bytes]) -> tuple[LeaderEpoch, ...]:
+    """The epochs of the batches, as the log knows them."""
+    found: dict[int, int] = {}
+    for _, header in batches(b"".join(run)):
+        found.setdefault(header.leader_epoch, header.base_offset)
+    return tuple(LeaderEpoch(*pair) for pair in sorted(found.items()))

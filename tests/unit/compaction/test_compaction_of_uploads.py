@@ -9,34 +9,25 @@ from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
 from stratalog.log.read.isolation import Isolation
-from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_site import TieredSite
 
 T0 = TopicPartition("t", 0)
 
 
-class World:
+class World(TieredSite):
     """A server with one compacted partition, and a compactor beside it."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.store = MemoryObjectStore(self.clock)
-        self.ids = SequentialIds(1)
-        self.logs = self.server()
+        super().__init__()
+        self.logs = self.start()
         topic = self.logs.create_topic("t", 1, {"cleanup.policy": "compact"})
         self.tip = TopicIdPartition(topic.topic_id, 0)
-
-    def server(self) -> TieredLogs:
-        """Another machine, with an empty disk."""
-        return TieredLogs(MemoryFileSystem(), self.store, self.clock, self.ids)
 
     def append(self, key: bytes, value: bytes, producer: BatchProducer) -> int:
         record = Record(0, self.clock.now_ms(), key, value)
@@ -85,10 +76,7 @@ def test_the_producers_of_the_last_slice_are_those_of_the_output() -> None:
     assert [report.refused for report in world.compact()] == [None]
     state = world.logs.metadata.state().partition(world.tip)
     assert len(state.slices) == 1
-    world.logs = world.server()
-    topic = world.logs.catalog.by_id(world.tip.topic_id)
-    assert topic is not None
-    world.logs.open_topic(topic)
+    world.logs = world.start(MemoryFileSystem())
     assert world.append(b"k", b"2", BatchProducer(7, 0, 2)) == 4, "it was stored there before"
     assert world.append(b"k", b"3", BatchProducer(7, 0, 3)) == 6
 

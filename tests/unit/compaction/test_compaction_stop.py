@@ -23,8 +23,8 @@ from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.stop_at_look import StopAtLook
 from tests.support.tiered.tiered_store import TieredStore
 
-PARTITION_COUNT = 12
-ROUND_COUNT = 3
+PARTITION_COUNT = 4
+ROUND_COUNT = 2
 SCRATCH = "/tiered/compaction"
 
 
@@ -62,7 +62,7 @@ class Shard:
 
 
 ALL = [[(offset, b"%d" % (offset // 2)) for offset in range(2 * ROUND_COUNT)]] * PARTITION_COUNT
-COMPACTED = [[(4, b"2"), (5, b"2")]] * PARTITION_COUNT
+COMPACTED = [[(2, b"1"), (3, b"1")]] * PARTITION_COUNT
 
 
 def test_a_compaction_ends_where_it_looks_and_leaves_what_was() -> None:

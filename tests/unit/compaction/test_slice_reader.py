@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from random import Random
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,8 @@ from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_format import crc_of
-from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
+from stratalog.remote.objects.slice_entry import SliceEntry
+from tests.support.tiered.sample_entry import sample_entry
 
 
 def some_batches(random: Random) -> list[bytes]:
@@ -32,22 +32,8 @@ def some_batches(random: Random) -> list[bytes]:
 
 
 def entry_of(data: bytes, record_count: int) -> SliceEntry:
-    return SliceEntry(
-        topic_id=UUID(int=1),
-        topic="topic",
-        partition=0,
-        base_offset=0,
-        end_offset=record_count,
-        data_position=0,
-        data_bytes=len(data),
-        data_crc=crc_of(data),
-        record_count=record_count,
-        min_timestamp=0,
-        max_timestamp=0,
-        max_timestamp_offset=0,
-        codec_mask=1,
-        stable_end_offset=record_count,
-        last_batch=LastBatch(0, 0, 0) if data else None,
+    return sample_entry(
+        0, record_count, data_bytes=len(data), data_crc=crc_of(data), record_count=record_count
     )
 
 
@@ -96,5 +82,5 @@ def test_a_slice_with_another_number_of_records_does_not_pass() -> None:
     data = encode_batch([Record(0, 0, b"key", b"value")] * 2)
     for record_count in (1, 3):
         entry = dataclasses.replace(entry_of(data, record_count), data_crc=crc_of(data))
-        with pytest.raises(StoreCorruptError, match="records than the directory says"):
+        with pytest.raises(StoreCorruptError):
             read_all(entry, data, 1 << 20)

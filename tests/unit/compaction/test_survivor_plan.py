@@ -29,7 +29,6 @@ def blocks_of(entries: list[Entry], block_size: int) -> Iterator[KeyBlock]:
             memoryview(array("Q", [pair[1] for pair, _ in part])).cast("B"),
             memoryview(array("I", [ordinal for _, ordinal in part])).cast("B"),
             memoryview(bytes(len(part))),
-            None,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -77,40 +78,41 @@ def test_what_was_planned_passes(chunk_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "changes",
     [
-        {"record_count": 4},
-        {"record_count": 2},
-        {"first_offset": 4},
-        {"last_offset": 8},
-        {"fingerprint": 1},
+        {"kept": {"record_count": 4}},
+        {"kept": {"record_count": 2}},
+        {"kept": {"first_offset": 4}},
+        {"kept": {"last_offset": 8}},
+        {"kept": {"fingerprint": 1}},
+        {"end_offset": 99},
+        {"base_offset": 1},
     ],
 )
-def test_other_records_than_planned_are_refused(kept: dict[str, int]) -> None:
+def test_other_records_or_ranges_than_planned_are_refused(changes: dict[str, Any]) -> None:
     finished, planned = object_of(SLICES)
     tip = TopicIdPartition(TOPIC_ID, 0)
-    planned[tip] = planned[tip]._replace(kept=planned[tip].kept._replace(**kept))
-    with pytest.raises(StoreCorruptError, match="not what was planned"):
+    kept = planned[tip].kept._replace(**changes.get("kept", {}))
+    planned[tip] = planned[tip]._replace(**(changes | {"kept": kept}))
+    with pytest.raises(StoreCorruptError) as refused:
         verify_object(finished, planned, 1 << 20)
+    assert (refused.value.fields["topic"], refused.value.fields["partition"]) == ("topic", 0)
 
 
-def test_another_range_or_partition_is_refused() -> None:
-    tip = TopicIdPartition(TOPIC_ID, 0)
+def test_other_partitions_than_planned_are_refused() -> None:
     finished, planned = object_of(SLICES)
-    with pytest.raises(StoreCorruptError, match="other offsets"):
-        verify_object(finished, planned | {tip: planned[tip]._replace(end_offset=99)}, 1 << 20)
-    with pytest.raises(StoreCorruptError, match="other offsets"):
-        verify_object(finished, planned | {tip: planned[tip]._replace(base_offset=1)}, 1 << 20)
-    with pytest.raises(StoreCorruptError, match="partitions"):
-        verify_object(finished, {tip: planned[tip]}, 1 << 20)
+    planned.popitem()
+    with pytest.raises(StoreCorruptError) as refused:
+        verify_object(finished, planned, 1 << 20)
+    assert "partition" not in refused.value.fields
 
 
 def test_a_key_that_is_there_twice_is_refused() -> None:
     finished, planned = object_of([batch_of(0, [b"a", b"b", b"a"])])
-    with pytest.raises(StoreCorruptError, match="key twice"):
+    with pytest.raises(StoreCorruptError):
         verify_object(finished, planned, 1 << 20)
-    tip = TopicIdPartition(TOPIC_ID, 0)
-    verify_object(finished, {tip: planned[tip]._replace(has_one_record_a_key=False)}, 1 << 20)
+    ((tip, plan),) = planned.items()
+    verify_object(finished, {tip: plan._replace(has_one_record_a_key=False)}, 1 << 20)
 
 
 @given(st.integers(0, 2**32))
@@ -119,9 +121,7 @@ def test_a_changed_byte_is_refused(seed: int) -> None:
     random = Random(seed)
     finished, planned = object_of(SLICES)
     whole = bytearray(b"".join(finished.parts))
-    last_index = max(
-        entry.index.position + entry.index.size_bytes for entry in finished.entries if entry.index is not None
-    )
+    last_index = max(entry.index.position + entry.index.size_bytes for entry in finished.entries)
     checked = [
         *range(finished.ref.data_position, finished.entries[-1].data_end_position),
         *range(finished.ref.directory_position, finished.ref.key_streams_end),

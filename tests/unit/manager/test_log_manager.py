@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import (
     DataDirectoryError,
-    DataDirectoryInUseError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicPartition
@@ -40,31 +37,6 @@ def append(manager: LogManager, partition: TopicPartition, count: int = 1, topic
         log.appender.append_as_leader(BATCH, 1)
 
 
-def test_a_directory_has_one_process() -> None:
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk)
-    machine.start()
-    with pytest.raises(DataDirectoryInUseError) as failure:
-        LogMachine(disk).open()
-    assert failure.value.fields == {"path": DATA_DIR}
-    machine.stop()
-    LogMachine(disk).open()
-
-
-def test_a_directory_belongs_to_one_store() -> None:
-    machine = LogMachine()
-    manager = machine.open()
-    assert manager.bound_store_id is None
-    manager.bind_store("store-1")
-    machine.stop()
-    manager = machine.open()
-    assert manager.bound_store_id == "store-1"
-    manager.bind_store("store-1")
-    with pytest.raises(DataDirectoryError, match="another object store") as failure:
-        manager.bind_store("store-2")
-    assert failure.value.fields["store_id"] == "store-1"
-
-
 @pytest.mark.parametrize("contents", [b"", b"version=9\ndirectory.id=x\n", b"version=1\n", b"\xff\xff"])
 def test_damaged_properties_are_a_matter_for_a_human(contents: bytes) -> None:
     disk = MemoryFileSystem()
@@ -79,24 +51,6 @@ def test_damaged_properties_are_a_matter_for_a_human(contents: bytes) -> None:
         # The lock is given back: the same error again, not "in use".
         with pytest.raises(DataDirectoryError, match="damaged"):
             machine.open()
-
-
-def test_logs_are_created_and_found_again() -> None:
-    machine = LogMachine()
-    manager = machine.open()
-    append(manager, PARTITION, 2)
-    append(manager, SECOND, 3)
-    assert [str(log.topic_partition) for log in manager.logs()] == ["orders-0", "orders-1"]
-    assert manager.log(SECOND).offsets.log_end_offset == 3
-    with pytest.raises(UnknownTopicOrPartitionError):
-        manager.log(TopicPartition("orders", 2))
-    machine.stop()
-    manager = machine.open()
-    assert manager.was_clean
-    assert manager.found.with_topics() == ((PARTITION, TOPIC_ID), (SECOND, TOPIC_ID))
-    assert manager.logs() == ()
-    assert manager.open_log(SECOND, TOPIC_ID, CONFIG).offsets.log_end_offset == 3
-    manager.check()
 
 
 def test_checkpoints_are_kafkas_and_carry_over_what_was_not_opened() -> None:
@@ -188,30 +142,6 @@ def test_the_marker_is_there_only_if_every_log_is_clean() -> None:
     assert not machine.open().was_clean
 
 
-def test_the_directory_of_an_older_topic_is_set_aside() -> None:
-    machine = LogMachine()
-    manager = machine.open()
-    append(manager, PARTITION, 5)
-    machine.stop()
-    log = machine.open().open_log(PARTITION, UUID(int=8), CONFIG)
-    assert log.offsets.log_end_offset == 0
-    strays = [name for name in machine.disk.list_directory(DATA_DIR) if name.endswith("-stray")]
-    assert len(strays) == 1
-    assert machine.disk.file_size(f"{DATA_DIR}/{strays[0]}/{0:020d}.log") == 5 * len(BATCH)
-    # The older topic's recovery point says nothing about this one.
-    machine.checkpoint()
-    text = machine.disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
-    assert parse_checkpoint(text) == {PARTITION: 0}
-
-
-def test_an_empty_directory_of_its_name_is_the_new_partitions() -> None:
-    machine = LogMachine()
-    manager = machine.open()
-    machine.disk.make_directories(PARTITION_DIR)
-    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 0
-    assert machine.disk.exists(METADATA)
-
-
 @pytest.mark.parametrize("contents", [None, b"", b"\xff", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAA!w"])
 def test_metadata_that_are_lost_or_damaged_are_written_again(contents: bytes | None) -> None:
     """The manifest says which topic's the directory is."""
@@ -293,17 +223,6 @@ def test_a_deleted_log_is_gone_at_once_and_its_bytes_later() -> None:
     manager.delete_log(TopicPartition("nothing", 0))
 
 
-def test_what_was_being_removed_is_removed_after_a_restart() -> None:
-    machine = LogMachine()
-    manager = machine.open()
-    append(manager, PARTITION)
-    manager.delete_log(PARTITION)
-    machine.kill()
-    machine.open()
-    machine.clock.advance(1000)
-    assert not any("orders" in name for name in machine.disk.list_directory(DATA_DIR))
-
-
 def test_setting_aside_keeps_everything() -> None:
     machine = LogMachine()
     manager = machine.open()
@@ -318,36 +237,6 @@ def test_setting_aside_keeps_everything() -> None:
     machine.stop()
     machine.clock.advance(10**9)
     assert machine.disk.exists(path)
-
-
-def test_a_long_name_is_set_aside_under_a_shorter_one() -> None:
-    machine = LogMachine()
-    manager = machine.open()
-    partition = TopicPartition("t" * 249, 12)
-    append(manager, partition)
-    path = manager.set_aside(partition, "fenced")
-    assert path is not None
-    assert len(path.rsplit("/", 1)[1]) == 255
-
-
-def test_a_stale_recovery_point_is_not_believed_of_a_new_log() -> None:
-    """Otherwise what a new log wrote below it would not be looked at after a crash."""
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk)
-    append(machine.open(), PARTITION, 9)
-    machine.stop()
-    disk.rename(PARTITION_DIR, "/elsewhere")
-    replace_file(disk, f"{DATA_DIR}/manifest", b"rebuild")
-    machine.open().open_log(PARTITION, TOPIC_ID, machine.config, is_first_opening=True)
-    text = disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
-    assert PARTITION not in parse_checkpoint(text)
-
-
-def test_a_disk_that_does_not_work_is_a_clear_error() -> None:
-    disk = FaultyFileSystem()
-    disk.fail_at(2)
-    with pytest.raises(DataDirectoryError, match="cannot be used"):
-        LogMachine(disk).open()
 
 
 @pytest.mark.parametrize(
@@ -367,16 +256,6 @@ def test_partitions_are_known_by_the_names_of_their_directories(
     name: str, expected: TopicPartition | None
 ) -> None:
     assert parse_partition_name(name) == expected
-
-
-def test_thousands_of_partitions_share_few_files() -> None:
-    machine = LogMachine(max_open=8)
-    manager = machine.open()
-    for number in range(300):
-        append(manager, TopicPartition("wide", number))
-    for number in range(300):
-        assert manager.log(TopicPartition("wide", number)).reader.read(0, 100).next_offset == 1
-    manager.check()
 
 
 def test_a_checkpoint_that_overtakes_a_deletion_says_nothing_about_the_next_log(
@@ -407,49 +286,26 @@ def test_the_marker_does_not_come_back() -> None:
     assert not LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).open().was_clean
 
 
-class MeetingDisk(MemoryFileSystem):
-    """Whoever lists the directory of a partition waits until as many are there as are expected."""
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
+def test_a_log_that_cannot_be_closed_leaves_no_marker(number: int) -> None:
+    """The disk has not failed, so the directory stays in use, and the other log is closed."""
 
-    meeting: threading.Barrier | None = None
+    def with_two_logs() -> tuple[FaultyFileSystem, LogMachine]:
+        disk = FaultyFileSystem()
+        machine = LogMachine(disk)
+        manager = machine.open()
+        for partition in (PARTITION, SECOND):
+            append(manager, partition)
+        return disk, machine
 
-    def list_directory(self, path: str) -> list[str]:
-        if self.meeting is not None and path.startswith(f"{DATA_DIR}/orders-"):
-            self.meeting.wait(20)
-        return super().list_directory(path)
-
-
-def test_logs_are_loaded_beside_each_other() -> None:
-    disk = MeetingDisk()
-    machine = LogMachine(disk)
-    partitions = [TopicPartition("orders", number) for number in range(3)]
-    manager = machine.open()
-    for number, partition in enumerate(partitions):
-        append(manager, partition, number + 1)
-    machine.checkpoint()
-    machine.kill()
-    manager = machine.open()
-    disk.meeting = threading.Barrier(len(partitions))
-    with ThreadPoolExecutor(len(partitions)) as pool:
-        futures = [pool.submit(manager.open_log, partition, TOPIC_ID, CONFIG) for partition in partitions]
-    logs = [future.result() for future in futures]
-    assert [log.offsets.log_end_offset for log in logs] == [1, 2, 3]
-    assert list(manager.logs()) == logs
-    manager.check()
+    disk, machine = with_two_logs()
+    first = disk.operation_count + 1
     machine.stop()
-    assert machine.open().was_clean
-
-
-def test_a_log_that_cannot_be_loaded_is_named_and_can_be_tried_again() -> None:
-    disk = FaultyFileSystem()
-    machine = LogMachine(disk)
-    manager = machine.open()
-    append(manager, PARTITION)
-    disk.make_directories(f"{DATA_DIR}/orders-1")
-    disk.fail_at(disk.operation_count + 1, number=errno.EACCES)
-    with pytest.raises(DataDirectoryError) as failure:
-        manager.open_log(SECOND, TOPIC_ID, CONFIG)
-    assert failure.value.fields["path"] == f"{DATA_DIR}/orders-1"
-    with pytest.raises(UnknownTopicOrPartitionError):
-        manager.log(SECOND)
-    append(manager, SECOND)
-    assert manager.log(SECOND).offsets.log_end_offset == 1
+    at = disk.trace.index(f"sync {PARTITION_DIR}/{0:020d}.log", first - 1) + 1
+    disk, machine = with_two_logs()
+    disk.fail_at(at, number=number)
+    with pytest.raises(DataDirectoryError):
+        machine.stop()
+    manager = LogMachine(disk.killed()).open()
+    assert not manager.was_clean
+    assert not manager.open_log(PARTITION, TOPIC_ID, CONFIG).recovery_report.was_clean

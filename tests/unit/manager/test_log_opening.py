@@ -113,17 +113,6 @@ def test_an_expiry_of_producers_that_is_altered_while_a_log_opens_holds_for_that
 class TestTheGaugeOfRemainingSegments:
     """It is of the thread that opens, and 0 whenever that has nothing to do."""
 
-    def test_when_a_log_is_open(self) -> None:
-        manager = killed_machine(FaultyFileSystem(), PARTITION).open()
-        assert manager.remaining_segment_counts == {}
-        seen: list[dict[str, int]] = []
-        name = threading.current_thread().name
-        manager.open_log(
-            PARTITION, TOPIC_ID, CONFIG, on_progress=lambda _: seen.append(manager.remaining_segment_counts)
-        )
-        assert seen == [{name: count} for count in (3, 2, 1)]
-        assert manager.remaining_segment_counts == {name: 0}
-
     def test_when_the_disk_has_refused_to_be_read(self) -> None:
         disk = FaultyFileSystem()
         manager = killed_machine(disk, PARTITION).open()

@@ -10,17 +10,15 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.errors import DataDirectoryError, StoreUnavailableError, UnsupportedOperationError
-from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cli.commands.import_remarks import report_remarks
 from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.read.isolation import Isolation
-from stratalog.manager.directories.manifest import read_manifest
+from stratalog.manager.directories.manifest import parse_partition_name, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.partitions.import_mark import write_import_mark
-from stratalog.migration import import_staging, topic_importer
+from stratalog.migration import topic_importer
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -154,20 +152,21 @@ def test_once_a_log_is_placed_nothing_is_discarded(
     world: ImportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has got its place and what has not yet: together they are all of it."""
-    with monkeypatch.context() as patched:
-        marks: list[str] = []
+    rename, placed = world.disk.rename, list[str]()
 
-        def mark(disk: FileSystem, directory: str, epoch: int) -> None:
-            if marks:
+    def rename_one(source: str, target: str) -> None:
+        if "staging/closed/" in source and parse_partition_name(target.rpartition("/")[2]):
+            if placed:
                 interrupt()
-            marks.append(directory)
-            write_import_mark(disk, directory, epoch)
+            placed.append(target)
+        rename(source, target)
 
-        patched.setattr(import_staging, "write_import_mark", mark)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.disk, "rename", rename_one)
         with pytest.raises(KeyboardInterrupt):
             world.run()
     [staged] = staged_in(world)
-    assert world.disk.exists("/data/orders-0/import.metadata")
+    assert placed == ["/data/orders-0"]
     left = [name for name in world.disk.list_directory(f"{staged}/closed") if name[-2:] in {"-0", "-1"}]
     assert left == ["orders-1", "payments-0"]
     report = world.run()

@@ -20,9 +20,9 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.config_key import LONG_MAX
+from stratalog.manager.directories.manifest import parse_partition_name
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.partitions.import_mark import write_import_mark
 from stratalog.manager.partitions.partition_metadata import write_partition_metadata
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -30,6 +30,7 @@ from stratalog.record.record import Record
 from stratalog.segment.file_names import segment_path
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.kafka.import_world import ORDERS, PAYMENTS, SMALL_SEGMENTS, ImportWorld
+from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.old_messages import old_message
 
 
@@ -138,7 +139,9 @@ def test_logs_in_the_servers_other_log_directories_are_left_alone(world: ImportW
         path = f"/other/logs/{name}"
         world.disk.make_directories(path)
         write_partition_metadata(world.disk, path, topic_id)
-        write_import_mark(world.disk, path, 3)
+        partition = parse_partition_name(name)
+        assert partition is not None
+        edit_manifest(world.disk, "/other/logs", partition, topic_id, import_epoch=3)
         with pytest.raises(TopicAlreadyExistsError) as refusal:
             world.plan("payments")
         assert refusal.value.fields["path"] == path

@@ -15,12 +15,10 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import (
     FAULTS_OF_VERB,
     Fault,
-    FaultOn,
     FaultPlan,
     FaultsAt,
     Operation,
     RandomFaults,
-    no_faults,
 )
 
 
@@ -42,15 +40,6 @@ def outcomes(store: FaultyObjectStore) -> list[str]:
 
 
 class TestPut:
-    def test_without_a_fault_it_is_the_store_itself(self, inner: MemoryObjectStore) -> None:
-        store = faulty(inner, no_faults)
-        etag = store.put("k", b"1", if_absent=True)
-        assert store.put("k", b"2", if_match=etag) == inner.get("k").etag
-        with pytest.raises(PreconditionFailedError):
-            store.put("k", b"3", if_match=etag)
-        assert outcomes(store) == ["works, ok", "works, ok", "works, PreconditionFailedError"]
-        assert str(store.trace).splitlines()[1] == "0001 a PUT k if_match: works, ok"
-
     @pytest.mark.parametrize(
         ("fault", "error", "before", "after", "outcome"),
         [
@@ -100,16 +89,6 @@ class TestPut:
         assert inner.get("lost").data == b"2"
         assert outcomes(store)[2:] == ["lands late, ok", "lands late, PreconditionFailedError"]
         assert store.held == ()
-
-    def test_late_writes_land_in_any_order(self, inner: MemoryObjectStore) -> None:
-        store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE, 1: Fault.LANDS_LATE}))
-        for data in (b"1", b"2"):
-            with pytest.raises(StoreUnavailableError):
-                store.put("k", data)
-        store.release(1)
-        assert inner.get("k").data == b"2"
-        store.release()
-        assert inner.get("k").data == b"1"
 
     def test_large_objects_meet_the_same_faults(self, inner: MemoryObjectStore) -> None:
         store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE}))
@@ -185,15 +164,6 @@ def test_a_bulk_deletion_is_done_in_part(inner: MemoryObjectStore) -> None:
 
 
 class TestPlans:
-    def test_fault_on_counts_what_it_is_about(self, inner: MemoryObjectStore) -> None:
-        store = faulty(inner, FaultOn(Fault.FAILS, "PUT", "head", occurrence=2))
-        store.put("head", b"1")
-        store.put("data", b"1")
-        store.get("head")
-        with pytest.raises(StoreUnavailableError):
-            store.put("head", b"2")
-        store.put("head", b"3")
-
     def test_a_plan_cannot_ask_for_a_fault_that_makes_no_difference(self, inner: MemoryObjectStore) -> None:
         store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE}))
         with pytest.raises(AssertionError):

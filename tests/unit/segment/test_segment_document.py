@@ -20,7 +20,6 @@ from stratalog.manager.directories.manifest import (
     format_manifest,
     parse_manifest,
 )
-from stratalog.manager.partitions.import_mark import parse_import_mark, write_import_mark
 from stratalog.manager.partitions.partition_metadata import (
     format_partition_metadata,
     parse_partition_metadata,
@@ -32,7 +31,6 @@ from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.places import DOCS
 
@@ -114,22 +112,17 @@ def directory() -> MemoryFileSystem:
     return disk
 
 
-def test_the_mark_of_an_import(directory: MemoryFileSystem) -> None:
-    write_import_mark(directory, "/d", 12)
-    assert directory.read_file("/d/import.metadata").decode() == example("import mark")
-    assert parse_import_mark(example("import mark").encode()) == 12
-
-
 def test_the_manifest() -> None:
     topic_id = parse_partition_metadata(example("partition metadata"))
     manifest = Manifest(
         "66OiJamjSDoWdGb695vWvA",
         {"hT0dKZTUQYWRW1R1pmXqAA": "/disk-b/logs"},
         {
-            TopicPartition("orders", 0): PartitionEntry(topic_id, PartitionState.LIVE, 105823, 2),
+            TopicPartition("orders", 0): PartitionEntry(topic_id, PartitionState.LIVE, 105823, 2, "", 12),
             TopicPartition("orders", 3): PartitionEntry(topic_id, PartitionState.INCOMING, 0, 1),
         },
         {f"orders-1.{MOVE.hex}-stray": AsideEntry(TopicPartition("orders", 1), topic_id, 0, 17)},
+        cordoned=True,
     )
     assert format_manifest(manifest).decode() == example("manifest")
     assert parse_manifest(example("manifest").encode()) == manifest
@@ -141,10 +134,3 @@ def test_the_claims(directory: MemoryFileSystem) -> None:
     file.write(claims)
     assert directory.read_file("/d/claims-0000").decode() == example("claims")
     assert file.read() == claims
-
-
-def test_the_cordoned_directories(directory: MemoryFileSystem) -> None:
-    file = CordonFile(directory, "/d")
-    file.write("/disk/b,/disk/c")
-    assert directory.read_file(file.path).decode() == example("cordons")
-    assert file.read() == "/disk/b,/disk/c"

@@ -83,12 +83,10 @@ class InputStreams:
         return position
 
     def producer_snapshot(self, entry: SliceEntry) -> bytes:
-        """The producers of the slice; empty if it has none. Raises StoreCorruptError, StoreNotUsableError for
-        a newer format, and what the store raises.
+        """The producers of the slice. Raises StoreCorruptError, StoreNotUsableError for a newer format, and
+        what the store raises.
         """
         part = entry.index
-        if part is None:
-            return b""
         keys = self._open_keys()
         position = part.position - self._ref.directory_position
         if position < self._ref.directory_bytes or position + part.size_bytes > keys.size_bytes:
@@ -133,8 +131,8 @@ class InputStreams:
             return self._key_part
         ref = self._ref
         self._key_part = keys = self._make_scratch()
-        indexes = (entry.index for entry in self._entries if entry.index is not None)
-        end_position = max((part.position + part.size_bytes for part in indexes), default=0)
+        indexes = (entry.index for entry in self._entries)
+        end_position = max(part.position + part.size_bytes for part in indexes)
         end_position = max(ref.key_streams_end, end_position)
         self._drain(ref.directory_position, end_position - ref.directory_position, keys)
         directory = keys.read_at(0, ref.directory_bytes)

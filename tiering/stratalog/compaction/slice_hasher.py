@@ -87,8 +87,6 @@ class SliceHasher:
             size_bytes=encoded.size_bytes,
             entry_count=encoded.entry_count,
             crc=encoded.crc,
-            strategy=self._hashing.strategy,
-            version_header=self._hashing.version_header,
             hash_key_id=0,
         )
         self._parts.append((scratch, stream))

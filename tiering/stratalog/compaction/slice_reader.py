@@ -68,7 +68,7 @@ class SliceReader:
         return row
 
     def _take(self, size: int) -> bytes:
-        """As many bytes, or all that are left."""
+        """The next `size` bytes, or all that are left."""
         size = min(size, self._left_bytes)
         parts: list[Buffer] = []
         while size > 0:

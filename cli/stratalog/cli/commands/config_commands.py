@@ -66,7 +66,7 @@ def alter(
     server: str,
 ) -> None:
     """Change keys, all or nothing, and show them as they are then. Keys of topics and of the server are kept
-    in the object store; cordoned.log.dirs is kept in the data directory.
+    in the object store; cordoned.log.dirs is kept in the log directories.
     """
     _require_one(topic, broker)
     changes: dict[str, str | None] = {**add, **dict.fromkeys(deleted)}

@@ -7,7 +7,6 @@ import click
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.output import message_document, print_json, print_table
-from stratalog.client.client import Client
 
 
 @click.group(name="log-dirs")
@@ -74,20 +73,8 @@ def cordon(path: str, server: str) -> None:
 @server_option
 def uncordon(path: str, server: str) -> None:
     """Let new partitions go to the log directory PATH again."""
-    uncordoned, state = with_client(server, lambda client: _uncordoned(client, path))
-    if state == "live":
-        click.echo(f"{uncordoned} takes new partitions")
-    elif state is not None:
-        click.echo(f"the cordon of {uncordoned} is gone; it takes no new partitions while it is {state}")
-    else:
-        click.echo(f"the cordon of {uncordoned} is gone; the server was started without that directory")
-
-
-async def _uncordoned(client: Client, path: str) -> tuple[str, str | None]:
-    """The directory's path and state on the server; None if the server does not have it."""
-    uncordoned = await client.admin.cordon_log_dir(path, is_cordoned=False)
-    described = await client.admin.describe_log_dirs()
-    return uncordoned, next((one.state for one in described.log_dirs if one.path == uncordoned), None)
+    uncordoned = with_client(server, lambda client: client.admin.cordon_log_dir(path, is_cordoned=False))
+    click.echo(f"{uncordoned} takes new partitions")
 
 
 @log_dirs.command()

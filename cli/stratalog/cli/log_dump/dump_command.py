@@ -48,7 +48,7 @@ def dump(
 ) -> None:
     """Print the contents of FILE: a segment (.log), an index (.index, .timeindex, .txnindex), the seal of
     these indexes (.seal), a producer snapshot (.snapshot), leader-epoch-checkpoint,
-    partition.metadata, import.metadata, a checkpoint of a log directory, its meta.properties or its claims of
+    partition.metadata, a checkpoint of a log directory, its meta.properties or its claims of
     a shard (claims-0000); or all of these in a directory. The name of a file decides how it is read. Nothing
     is changed.
 

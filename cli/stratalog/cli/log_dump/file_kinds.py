@@ -22,7 +22,6 @@ from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.producers.producer_snapshot import SNAPSHOT_SUFFIX
 from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.directories.meta_properties import META_FILE
-from stratalog.manager.partitions.import_mark import IMPORT_MARK_FILE
 from stratalog.manager.partitions.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.remote.metadata.ownership.claims import is_claims_name
 from stratalog.segment.file_names import (
@@ -55,7 +54,6 @@ _KINDS = (
     FileKind("producer snapshot", (SNAPSHOT_SUFFIX,), whole.dump_producers),
     FileKind("leader epochs", (LEADER_EPOCH_FILE,), whole.dump_leader_epochs),
     FileKind("partition metadata", (PARTITION_METADATA_FILE,), whole.dump_partition_metadata),
-    FileKind("mark of an import", (IMPORT_MARK_FILE,), whole.dump_import_mark),
     FileKind(
         "checkpoint",
         (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE),

@@ -20,7 +20,6 @@ from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.manager.directories.manifest import parse_manifest
 from stratalog.manager.directories.meta_properties import parse_meta_properties
-from stratalog.manager.partitions.import_mark import parse_import_mark
 from stratalog.manager.partitions.partition_metadata import parse_partition_metadata
 from stratalog.migration.kafka_log_directory import is_of_server
 from stratalog.remote.metadata.ownership.claims import parse_claims
@@ -166,6 +165,7 @@ def _manifest(_file: DumpedFile, data: bytes) -> list[_Fields]:
             "topic_id": str(entry.topic_id),
             "state": entry.state.value,
             "log_start_offset": entry.log_start_offset,
+            "import_epoch": entry.import_epoch,
         }
         for partition, entry in parse_manifest(data).partitions.items()
     ]
@@ -182,7 +182,6 @@ dump_leader_epochs = _codec("leader_epoch", _leader_epochs, is_empty_at_first=Tr
 dump_partition_metadata = _codec(
     "partition_metadata", _one("topic_id", lambda data: str(parse_partition_metadata(data.decode())))
 )
-dump_import_mark = _codec("import_mark", _one("epoch", parse_import_mark))
 dump_checkpoint = _codec(
     "checkpoint_offset", _by_partition("offset", _parse_checkpoint), is_empty_at_first=True
 )

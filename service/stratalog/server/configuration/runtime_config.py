@@ -1,7 +1,7 @@
 """The server's own configuration in force, and its alteration while the server runs.
 
 Keys that were altered at run time lie in the store's catalog, so that every server of the store goes by them.
-`cordoned.log.dirs` is about the disks of one machine, and lies in its data directory.
+`cordoned.log.dirs` is about the disks of one machine, and lies in the manifests of its log directories.
 
 An alteration is checked first, then committed by compare-and-swap, then put in force. If a component cannot
 apply it at once (its disk fails), the alteration stands, and the log says so. `follow` does the same for an
@@ -17,11 +17,11 @@ from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import InvalidConfigError, LogStoreError
 from stratalog.log.log_config import LogConfig
+from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.server.configuration.broker_config import CORDONED, BrokerConfig, broker_key
 from stratalog.server.configuration.config_entry import ConfigChange, ConfigLayers, changed
-from stratalog.server.configuration.cordon_file import CordonFile
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +39,12 @@ class Reconfigurable(Protocol):
 
 
 class _InForce(NamedTuple):
-    """What one moment goes by."""
+    """The configuration of one moment: where its keys are from, and what they come to."""
 
     shared: Mapping[str, str]
     """From the catalog."""
     local: Mapping[str, str]
-    """From the data directory."""
+    """From the manifests of the log directories."""
     layers: ConfigLayers
     config: BrokerConfig
 
@@ -53,25 +53,22 @@ class RuntimeConfig:
     """Thread-safe: `_lock` admits one alteration at a time; what is in force is replaced whole."""
 
     def __init__(
-        self, catalog: Catalog, cordons: CordonFile, static: Mapping[str, str], max_request_bytes: int
+        self, catalog: Catalog, logs: LogManager, static: Mapping[str, str], max_request_bytes: int
     ) -> None:
         """`catalog`: was just read. `static`: the keys that the start was given.
 
         Raises InvalidConfigError if this version does not take what was altered.
         """
         self._catalog = catalog
-        self._cordons = cordons
+        self._logs = logs
         self._static = static
         self._max_request_bytes = max_request_bytes
         self._lock = threading.Lock()
         self._reconfigurables: list[Reconfigurable] = []
         # The configuration of the catalog that could not be followed, so that the log names it once.
         self._refused: Mapping[str, str] | None = None
-        cordoned = cordons.read()
         try:
-            self._in_force = self._resolve(
-                catalog.state().server_config, {} if cordoned is None else {CORDONED: cordoned}
-            )
+            self._in_force = self._resolve(catalog.state().server_config, self._read_local())
         except InvalidConfigError as refusal:
             raise InvalidConfigError(
                 "the configuration that was altered at run time is refused; correct what the start is given,"
@@ -114,8 +111,8 @@ class RuntimeConfig:
         """Make the changes, all or none; durable and in force when it returns.
 
         Raises InvalidConfigError; StoreError: after StoreUnavailableError the outcome is unknown, `follow`
-        finds out, and the call may be repeated. For the local key raises DataDirectoryError if it holds, but
-        cannot be written.
+        finds out, and the call may be repeated. For the local key raises DataDirectoryError if a manifest
+        cannot be written, see `DirectorySet.alter_cordons`.
         """
         with self._lock:
             names = {change.name for change in changes}
@@ -138,9 +135,7 @@ class RuntimeConfig:
         through. Raises what `alter` does."""
         with self._lock:
             wanted = ",".join(change(self.current.cordoned_log_dirs))
-            # An empty list is stored only to override one that the start was given.
-            is_needed = wanted or self._static.get(CORDONED)
-            self._alter_local((ConfigChange(CORDONED, wanted if is_needed else None),), validate_only=False)
+            self._alter_local((ConfigChange(CORDONED, wanted),), validate_only=False)
 
     def follow(self) -> None:
         """Go by the newest configuration of the catalog that was read.
@@ -185,11 +180,21 @@ class RuntimeConfig:
         self._enforce(altered, changes)
 
     def _alter_local(self, changes: tuple[ConfigChange, ...], *, validate_only: bool) -> None:
-        altered = self._checked(self._in_force.shared, changed(self._in_force.local, changes))
-        if not validate_only:
-            # In force first: a full or failing disk is a reason to cordon it.
-            self._enforce(altered, changes)
-            self._cordons.write(altered.local.get(CORDONED))
+        shared = self._in_force.shared
+        altered = self._checked(shared, changed(self._in_force.local, changes))
+        if validate_only:
+            return
+        is_set, is_written = CORDONED in altered.local, False
+        try:
+            self._logs.alter_cordons(altered.config.cordoned_log_dirs if is_set else None)
+            is_written = True
+        finally:
+            # A failure leaves what was written before it.
+            self._enforce(self._resolve(shared, self._read_local()), changes if is_written else ())
+
+    def _read_local(self) -> dict[str, str]:
+        cordoned = self._logs.altered_cordons()
+        return {} if cordoned is None else {CORDONED: ",".join(cordoned)}
 
     def _resolve(self, shared: Mapping[str, str], local: Mapping[str, str]) -> _InForce:
         """Raises InvalidConfigError."""
@@ -199,7 +204,7 @@ class RuntimeConfig:
         return _InForce(shared, local, layers, config)
 
     def _checked(self, shared: Mapping[str, str], local: Mapping[str, str]) -> _InForce:
-        """As `_resolve`; raises InvalidConfigError also if a component cannot go by it."""
+        """Resolve the keys and ask each component. Raises InvalidConfigError."""
         resolved = self._resolve(shared, local)
         for reconfigurable in self._reconfigurables:
             reconfigurable.require_applicable(resolved.config)

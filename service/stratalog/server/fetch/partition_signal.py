@@ -40,10 +40,6 @@ class PartitionSignal:
     def leave(self, waiter: asyncio.Event) -> None:
         self._waiters.discard(waiter)
 
-    @property
-    def waiter_count(self) -> int:
-        return len(self._waiters)
-
 
 @contextmanager
 def waiting_for(signals: Iterable[PartitionSignal]) -> Generator[asyncio.Event]:

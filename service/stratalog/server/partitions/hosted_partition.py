@@ -10,7 +10,6 @@ import logging
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnsupportedOperationError
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
-from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.read.fetch_data import FetchData
 from stratalog.log.read.isolation import Isolation
@@ -173,26 +172,6 @@ class HostedPartition:
 
     def tiered_max_timestamp(self, end_offset: int) -> TimestampOffset | None:
         return self._reader.max_timestamp(self.topic_id_partition, end_offset)
-
-    def end_transaction(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, committed: bool
-    ) -> AppendInfo:
-        """Append the marker that ends the producer's transaction, and wake waiting readers. The marker has
-        the topic's durability when this returns. Touches the disk: call it on a pool.
-
-        Raises FencedError, ProducerFencedError, CoordinatorFencedError, DataDirectoryError.
-        """
-        marker = self.log.appender.append_end_transaction_marker(
-            producer_id,
-            producer_epoch,
-            coordinator_epoch,
-            committed=committed,
-            leader_epoch=self.shard.leader_epoch(),
-        )
-        if self.log.offsets.min_durability is not Durability.OS:
-            self.log.flusher.flush()
-        self.signal.notify()
-        return marker
 
     def effective_durability(self, requested: Durability | None) -> Durability:
         """The stronger of the request's level and the topic's. Raises UnsupportedOperationError."""

@@ -51,10 +51,11 @@ class LogDirectoryManager:
         _tell_of_unused_cordons(runtime.current, logs.data_dirs)
 
     def require_applicable(self, config: BrokerConfig) -> None:
-        # A missing directory stays in the list until an operator takes it out.
-        known = {*self._logs.data_dirs, *self._runtime.current.cordoned_log_dirs}
+        if config.cordoned_log_dirs == self._runtime.current.cordoned_log_dirs:
+            # The start may have been given other paths, see `_tell_of_unused_cordons`.
+            return
         for path in config.cordoned_log_dirs:
-            if path not in known:
+            if path not in self._logs.data_dirs:
                 raise InvalidConfigError(
                     f"{CORDONED} names a directory that is not a log directory of this server",
                     name=CORDONED,
@@ -66,8 +67,6 @@ class LogDirectoryManager:
         self._logs.set_producer_id_expiration_ms(config.producer_expiration_ms)
         self._logs.file_delete_delay_ms = config.topic_defaults.file_delete_delay_ms
         self._logs.moves.throttler.set_max_bytes_per_s(config.max_moved_bytes_per_s)
-        for path in self._logs.data_dirs:
-            self._logs.cordon(path, is_cordoned=path in config.cordoned_log_dirs)
 
     def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
         """How each directory is, those that are missing last, and the last move of each partition that had
@@ -94,12 +93,12 @@ class LogDirectoryManager:
         """Keep new partitions away from a log directory, or admit them again; returns its path.
 
         Raises InvalidRequestError if there is no such directory, or a directory to uncordon is not cordoned;
-        DataDirectoryError if the change cannot be written: it holds until the server ends.
+        DataDirectoryError if its manifest cannot be written, with the former state in force.
         """
         path = os.path.abspath(path)
 
         def change(cordoned: tuple[str, ...]) -> tuple[str, ...]:
-            if is_cordoned and path not in self._logs.data_dirs:
+            if path not in self._logs.data_dirs:
                 raise InvalidRequestError(
                     "there is no log directory of this path; name one of those that the server was started"
                     " with",
@@ -112,8 +111,8 @@ class LogDirectoryManager:
                     path=path,
                     cordoned=", ".join(cordoned),
                 )
-            others = tuple(known for known in cordoned if known != path)
-            return (*others, path) if is_cordoned else others
+            others = [one for one in self._logs.data_dirs if one in cordoned and one != path]
+            return (*others, path) if is_cordoned else tuple(others)
 
         self._runtime.alter_cordons(change)
         return path
@@ -188,7 +187,7 @@ def _tell_of_unused_cordons(config: BrokerConfig, paths: Sequence[str]) -> None:
         logger.warning(
             "%s names directories that are not log directories of this start, and ignores them: %s. Correct a"
             " wrong path, as in %s; leave a directory that comes back; otherwise remove it from the start's"
-            " options, or with `stratalog log-dirs uncordon PATH`",
+            " options",
             CORDONED,
             ", ".join(unused),
             ", ".join(paths),

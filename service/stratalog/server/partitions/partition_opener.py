@@ -149,6 +149,11 @@ class PartitionOpener:
         """Open all of them; returns them in the same order. Takes disk and network for as long as recovery
         needs, and logs its progress. Raises DataDirectoryError with the path; further failures are logged.
         """
+        unopened = [one for one in wanted if self._log_of(one) is None]
+        self._logs.create_logs(
+            {one.topic_partition: one.topic_id_partition.topic_id for one in unopened},
+            is_first_opening=all(one.is_new for one in unopened),
+        )
         return self._open_beside_each_other(wanted, self._open)
 
     def open_what_can_be(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition | OfflinePartition]:

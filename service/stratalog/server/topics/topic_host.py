@@ -199,10 +199,11 @@ class TopicHost:
         self.registry.publish(_hosted(entry, None, tuple(partitions)))
 
     def _delete_log_of(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """Delete the log of this topic; the log of an older topic of its name stays."""
+        """Delete the log of this topic, open or not; the log of an older topic of its name stays."""
         try:
             log = self._logs.log(topic_partition)
         except UnknownTopicOrPartitionError:
+            self._logs.delete_leftover(topic_partition, topic_id)
             return
         if log.topic_id == topic_id:
             self._logs.delete_log(topic_partition)

@@ -1,15 +1,14 @@
-"""All directories that hold logs: opened together, each for itself from then on.
+"""The log directories of a process: opened together, and each by itself from then on.
 
-A directory is known by its path, by where that leads to, and by the id in its meta.properties: the same disk
-under two names is refused, and so is a directory that lies in another one, or a copy that lacks something of
-its original. One that the operating system refuses is offline and the rest go on, as long as there is one
-left. But a directory of another process, of another store, or with properties that nobody can read is a
-mistake of whoever named it: no start.
+A directory is known by its path, by the place that the path leads to, and by the id in its meta.properties.
+A start is refused if two paths lead to one directory, if one directory lies in another, or if one is a copy
+of another that lacks a part. It is also refused if a directory belongs to another process or another store,
+or has unreadable properties: the operator has named the wrong directory. A directory that the operating
+system refuses is offline, and the start goes on while another one works.
 
-A partition has one directory. It is where it was found, or else the one with the fewest partitions of those
-that take new ones. Where a directory could not be read at the start, or is missing, a partition that is found
-nowhere may be in it, so it is not begun anew elsewhere, unless the caller knows that it has never been
-opened.
+A partition has one directory: the one that has it, or else the one with the fewest partitions among those
+that take new ones. A partition that is found nowhere may be in a directory that could not be read, or that is
+missing. So it is not begun anew elsewhere, unless the caller knows that it has never been opened.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 
 class DirectorySet:
-    """Thread-safe. `guard` is held for a change of what a directory knows; under it nothing waits for a log,
-    and `on_all_failed` may be called under any lock."""
+    """Thread-safe. `guard` guards the state of each `LogDirectory`. A thread that holds it does not wait for
+    a log. `on_all_failed` may be called under any lock."""
 
     def __init__(
         self, filesystem: FileSystem, paths: Sequence[str], on_all_failed: Callable[[], None]
@@ -55,7 +54,7 @@ class DirectorySet:
         self._listeners: list[Callable[[str], None]] = []
         self._healths = [DirectoryHealth(path, self._tell_failed) for path in paths]
         self.filesystem: FileSystem = WatchedFileSystem(filesystem, self._healths)
-        """What the logs are to use: it notices where a disk fails."""
+        """The file system for the logs: it notices when a disk fails."""
         self._directories: tuple[LogDirectory, ...] = ()
         self._siblings = SiblingDirectories(())
 
@@ -69,11 +68,12 @@ class DirectorySet:
         *,
         written_by_broker: bool = False,
     ) -> DirectorySet:
-        """Lock all, and read their files. `cordoned`: those of `paths` that take nothing new.
+        """Lock all, and read their files. `cordoned`: those of `paths` that take no new partitions, unless
+        their manifests say otherwise.
         `on_all_failed` is called once, when the last directory goes offline later on. `written_by_broker`:
         see `LogManagerSettings`.
 
-        Raises DataDirectoryInUseError, DataDirectoryError: then none is locked.
+        Raises DataDirectoryInUseError, DataDirectoryError, with no directory locked.
         """
         assert set(cordoned) <= set(paths)
         _require_apart(filesystem, paths)
@@ -82,7 +82,7 @@ class DirectorySet:
             first_failure = directories._open_each(ids, cordoned, written_by_broker=written_by_broker)
             directories._require_one_store()
             directories._siblings = SiblingDirectories(directories._directories)
-            # Only now: a start that was refused is no crash.
+            # Last, because a start that was refused must not count as a crash.
             begin_failure = directories._begin_each()
             if not directories.online():
                 failure = first_failure or begin_failure
@@ -105,8 +105,7 @@ class DirectorySet:
         for health in self._healths:
             opened: OpenedDirectory | None = None
             try:
-                # Before it is locked: a second name of a directory that is here already is that, and not
-                # another process.
+                # Before the lock: a second name of a directory must not look like another process.
                 found_id = read_properties(self.filesystem, health.path).get(DIRECTORY_ID, "")
                 if found_id in paths_by_id:
                     raise DataDirectoryError(
@@ -123,7 +122,7 @@ class DirectorySet:
             except (OSError, ManifestError) as failure:
                 error = failure if isinstance(failure, ManifestError) else unusable(health.path, failure)
                 if len(self._healths) == 1:
-                    # Nothing goes on without it: the error says all.
+                    # There is no other directory to go on with.
                     raise error from failure
                 first_failure = first_failure or error
                 health.fail(str(failure))
@@ -132,7 +131,7 @@ class DirectorySet:
         return first_failure
 
     def _begin_each(self) -> DataDirectoryError | None:
-        """Begin each that could be opened; returns the first failure."""
+        """Begin each directory that could be opened; returns the first failure."""
         first_failure: DataDirectoryError | None = None
         for directory in self.online():
             try:
@@ -143,7 +142,7 @@ class DirectorySet:
         return first_failure
 
     def release(self) -> None:
-        """Let other processes have them."""
+        """Unlock all of them."""
         for directory in self._directories:
             directory.release()
 
@@ -151,11 +150,11 @@ class DirectorySet:
         return iter(self._directories)
 
     def online(self) -> list[LogDirectory]:
-        """Those that work."""
+        """The directories that work."""
         return [directory for directory in self._directories if directory.is_online]
 
     def at(self, path: str) -> LogDirectory:
-        """Raises DataDirectoryError where none has this path."""
+        """The directory of this path. Raises DataDirectoryError if there is none."""
         for directory in self._directories:
             if directory.path == path:
                 return directory
@@ -170,8 +169,8 @@ class DirectorySet:
         return self.at(posixpath.dirname(log.local_log.directory))
 
     def holders(self, partition: TopicPartition) -> list[LogDirectory]:
-        """The directories that list the partition, online or not; more than one where an older topic had its
-        name, or an older copy of it could not be put away yet."""
+        """The directories that list the partition, online or not. There are several if an older topic had the
+        name, or if an older copy could not be put away yet."""
         with self.guard:
             return [
                 directory
@@ -180,11 +179,11 @@ class DirectorySet:
             ]
 
     def holder(self, partition: TopicPartition) -> LogDirectory | None:
-        """The directory that has the partition, online or not; None where none is known to have it."""
+        """The directory that has the partition, online or not; None if none is known to have it."""
         return next(iter(self.holders(partition)), None)
 
     def require_not_offline(self, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError where the partition is in a directory that is offline."""
+        """Raises DataDirectoryError if the partition is in a directory that is offline."""
         for directory in self._directories:
             if not directory.is_online and partition in directory.partitions | directory.strays:
                 raise DataDirectoryError(
@@ -195,23 +194,23 @@ class DirectorySet:
                 )
 
     def missing(self) -> tuple[LogDirectoryStatus, ...]:
-        """Those that were used with these before, and are not here: where they were last."""
+        """The directories that were used with these before, and are not here, at their last paths."""
         with self.guard:
             return self._siblings.missing()
 
     @property
     def is_all_known(self) -> bool:
-        """None is offline or missing: what is in none of them is nowhere."""
+        """No directory is offline or missing, so a partition that none lists is nowhere."""
         return all(directory.is_online for directory in self._directories) and not self.missing()
 
     def forget(self, directory_id: str) -> str:
-        """Do without a missing directory from now on, see `SiblingDirectories.forget`."""
+        """Give up a missing directory, see `SiblingDirectories.forget`."""
         with self.guard:
             return self._siblings.forget(directory_id)
 
     def require_nowhere(self, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError where the partition, which no other directory has, may be in one that
-        nobody could look into."""
+        """Raises DataDirectoryError if the partition, which no readable directory has, may be in another
+        one."""
         for missing in self.missing():
             raise DataDirectoryError(
                 "the partition may be in a log directory that is missing; start the server with it, its disk"
@@ -231,7 +230,7 @@ class DirectorySet:
                 )
 
     def emptiest(self) -> LogDirectory:
-        """Where a new partition goes. Raises DataDirectoryError where no directory takes any."""
+        """The directory for a new partition. Raises DataDirectoryError if none takes new partitions."""
         online = self.online()
         open_ones = [directory for directory in online if not directory.is_cordoned]
         if not online:
@@ -243,30 +242,48 @@ class DirectorySet:
             )
         return min(open_ones, key=lambda directory: len(directory.partitions))
 
-    def cordon(self, path: str, *, is_cordoned: bool) -> None:
-        """No new partition goes there from now on, or may again. Raises DataDirectoryError where there is no
-        such directory."""
+    def altered_cordons(self) -> tuple[str, ...] | None:
+        """Paths of the cordoned directories; None where no manifest has a cordon, so the settings hold."""
+        if all(directory.altered_cordon is None for directory in self._directories):
+            return None
+        return tuple(directory.path for directory in self._directories if directory.is_cordoned)
+
+    def alter_cordons(self, paths: Sequence[str] | None) -> None:
+        """Let these directories take no new partitions from now on, and all others take them; None: as the
+        settings say. Durable when it returns.
+
+        Raises DataDirectoryError if a path is not that of a log directory, or a directory that would change
+        is offline: then nothing has changed. If a disk refuses the change it holds for the directories
+        before that one, as it may after a crash.
+        """
         with self.guard:
-            self.at(path).is_cordoned = is_cordoned
+            chosen = None if paths is None else {self.at(path) for path in paths}
+            wanted = {one: None if chosen is None else one in chosen for one in self._directories}
+            for directory, is_cordoned in wanted.items():
+                refusal = directory.cordon_refusal(is_cordoned)
+                if refusal is not None:
+                    raise refusal
+            for directory, is_cordoned in wanted.items():
+                directory.cordon(is_cordoned)
 
     @property
     def bound_store_id(self) -> str | None:
-        """The store that they are tied to, as far as they can be read."""
+        """The store that the directories are tied to, as far as they can be read."""
         with self.guard:
             found = (directory.files.bound_store_id for directory in self.online())
             return next((store_id for store_id in found if store_id is not None), None)
 
     def bind_store(self, store_id: str) -> None:
-        """Tie all that work to a store for good, and to each other: from now on a start misses what is not
-        there. Raises DataDirectoryError where one is tied to another store, or cannot be written."""
+        """Tie all directories that work to a store for good, and to each other: later starts notice which of
+        them is absent. Raises DataDirectoryError if one is tied to another store, or cannot be written."""
         with self.guard:
             online = self.online()
-            # Those that are tied already say first whether it is the right one.
+            # Directories that are tied already come first: they refuse a wrong store.
             for directory in sorted(online, key=lambda one: one.files.bound_store_id is None):
                 try:
                     directory.files.bind_store(store_id)
                 except OSError as failure:
-                    # A disk that has failed is offline by now, and keeps no other from being used.
+                    # A failed disk is offline by now; the other directories stay in use.
                     if directory.is_online:
                         raise disk_error(failure, directory.path) from failure
             self._siblings.note()
@@ -288,7 +305,7 @@ class DirectorySet:
             )
 
     def tell_failures_to(self, listener: Callable[[str], None]) -> None:
-        """`listener` is called with the path of each directory that goes offline from now on, once, under any
+        """Call `listener` with the path of each directory that goes offline from now on, once, under any
         lock."""
         self._listeners.append(listener)
 
@@ -304,14 +321,15 @@ class DirectorySet:
 
 
 def _require_apart(filesystem: FileSystem, paths: Sequence[str]) -> None:
-    """Raises DataDirectoryError where two paths lead to one directory, or one of them into another."""
+    """Raises DataDirectoryError if two paths lead to one directory, or one path leads into another
+    directory."""
     assert paths, "there is at least one log directory"
     known: dict[str, str] = {}
     for path in paths:
         try:
             real_path = filesystem.real_path(path)
         except OSError:
-            # Opening it says so.
+            # Opening the directory reports it.
             continue
         for other_real_path, other_path in known.items():
             if other_real_path == real_path:

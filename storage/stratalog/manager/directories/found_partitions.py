@@ -1,4 +1,4 @@
-"""Which partitions the log directories have, opened or not, as their manifests list them."""
+"""The partitions that the manifests of the log directories list, opened or not."""
 
 from __future__ import annotations
 
@@ -15,23 +15,33 @@ from stratalog.manager.directories.manifest import PartitionState
 
 
 class FoundPartitions:
-    """Thread-safe: it keeps nothing. Directories that are offline or missing are left out."""
+    """Thread-safe: it has no state. Directories that are offline or missing are left out."""
 
     def __init__(self, directories: DirectorySet) -> None:
         self._directories = directories
         self._filesystem = directories.filesystem
 
     def with_topics(self) -> tuple[tuple[TopicPartition, UUID], ...]:
-        """All, in order, with their topic ids; one that is in two directories comes twice."""
+        """All partitions, in order, with their topic ids; one that is in two directories comes twice."""
         return tuple((partition, topic_id) for partition, topic_id, _ in self._all())
 
     def of_topic(self, partition: TopicPartition, topic_id: UUID) -> list[LogDirectory]:
-        """The directories that have the partition, as one of that topic."""
-        return [one for name, found_id, one in self._all() if (name, found_id) == (partition, topic_id)]
+        """The directories that have the partition of that topic."""
+        found: list[LogDirectory] = []
+        for directory in self._directories.online():
+            with suppress(DataDirectoryError):
+                entry = directory.manifest.entry(partition)
+                if (
+                    entry is not None
+                    and entry.topic_id == topic_id
+                    and entry.state is not PartitionState.INCOMING
+                ):
+                    found.append(directory)
+        return found
 
     def set_aside(self) -> dict[str, list[str]]:
-        """By log directory, the paths for an operator to look at; see `LogDirectory.set_aside`. One that
-        cannot be read now is left out."""
+        """By log directory, the paths for an operator to look at; see `LogDirectory.set_aside`. Leaves out a
+        directory that cannot be read now."""
         found: dict[str, list[str]] = {}
         for directory in self._directories.online():
             with suppress(OSError, DataDirectoryError), self._directories.guard:
@@ -39,7 +49,7 @@ class FoundPartitions:
         return found
 
     def epochs(self) -> Iterator[tuple[TopicIdPartition, int]]:
-        """The newest leader epoch of each, as far as it can be read."""
+        """The newest leader epoch of each partition, as far as it can be read."""
         for partition, topic_id, directory in self._all():
             try:
                 path = directory.partition_path(partition)

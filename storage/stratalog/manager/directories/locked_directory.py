@@ -1,4 +1,4 @@
-"""A log directory that this process has locked: its identity, its marker and the names in it.
+"""A log directory that this process has locked: its identity, its manifest, its marker and the names in it.
 
 Besides one directory for each partition it has::
 
@@ -13,13 +13,12 @@ Besides one directory for each partition it has::
     TOPIC-N.UUID-delete                 a deleted partition, to be removed
     TOPIC-N.UUID-stray                  set aside: no topic has its id; `fenced` and others are possible too
     import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
-    claims-NNNN                         what this server has claimed of the shard of that number of its store
-    scratch                             what uploads and compactions have no memory for, until they end
+    claims-NNNN                         claims of this server on the shard of that number
+    scratch                             data of uploads and compactions that do not fit into memory
 
 A partition's directory has, beside the files of the log::
 
     partition.metadata                  the topic's id, for Kafka's tools; the manifest decides
-    import.metadata                     it was taken over from a broker, see `import_mark`
 
 **A manifest that is missing or damaged** beside partitions takes the directory offline: without it a start
 would show deleted records, or an older copy of a partition. An operator who accepts that writes `rebuild`
@@ -66,20 +65,20 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 DELETE_REASON = "delete"
 STRAY_REASON = "stray"
 REBUILD = b"rebuild"
-"""What an operator writes into a manifest that shall be made anew."""
-# A property that only a broker writes.
+"""An operator writes this into a manifest to have it made anew."""
+# Only a broker writes this property.
 _CLUSTER_ID = "cluster.id"
 # The longest name that all usual file systems take.
 _MAX_NAME_BYTES = 255
-# What `path_beside` makes, and Kafka.
+# Names that `path_beside` makes, and Kafka.
 _NAME_BESIDE = re.compile(r"([A-Za-z0-9._-]+)\.[0-9a-f]{32}-([a-z]+)")
-# No partition's name: these end with a number. Nobody else uses such names, so they may be removed.
+# Not the name of a partition, which ends with a number. Only imports use such names, so they may be removed.
 _STAGING = re.compile(r"import\.[0-9a-f]{32}-staging")
 
 
 class ManifestError(DataDirectoryError):
-    """The log directory's manifest cannot be used, so the directory is offline. Never leaves this package but
-    as its base class."""
+    """The log directory's manifest cannot be used, so the directory is offline. Callers outside this package
+    see the base class."""
 
 
 class LockedDirectory:
@@ -89,8 +88,8 @@ class LockedDirectory:
     def __init__(
         self, filesystem: FileSystem, path: str, directory_id: UUID, *, written_by_broker: bool = False
     ) -> None:
-        """Create it where it is missing, and lock it. `directory_id`: for a new one. `written_by_broker`: one
-        that has no manifest gets one of the partitions in it.
+        """Create the directory if it is missing, and lock it. `directory_id`: id of a new one.
+        `written_by_broker`: if there is no manifest, make one from the partitions in the directory.
 
         Raises DataDirectoryInUseError, DataDirectoryError (ManifestError), OSError.
         """
@@ -104,13 +103,13 @@ class LockedDirectory:
             )
         self._lock = lock
         self.set_aside_count = 0
-        """Directories that `set_aside` has found, or that were renamed since."""
+        """Number of directories that `set_aside` found, with later renames."""
         try:
             self._properties = read_properties(filesystem, path)
             self.was_bound = STORE_ID in self._properties
-            """It belonged to a store before this process had it."""
+            """The directory belonged to a store before this process opened it."""
             self.manifest = self._open_manifest(str(directory_id), written_by_broker=written_by_broker)
-            """Which partitions it has."""
+            """The partitions of the directory."""
             if not self._properties:
                 self._write_properties({VERSION: META_VERSION, DIRECTORY_ID: self.directory_id})
             self.set_aside()
@@ -119,7 +118,7 @@ class LockedDirectory:
             raise
 
     def _open_manifest(self, new_id: str, *, written_by_broker: bool) -> ManifestFile:
-        """Raises ManifestError, DataDirectoryError where meta.properties are lost, OSError."""
+        """Raises ManifestError, DataDirectoryError if meta.properties is lost, OSError."""
         directory_id = self._properties.get(DIRECTORY_ID, new_id)
         is_ours = bool(self._properties) and _CLUSTER_ID not in self._properties
         try:
@@ -132,7 +131,7 @@ class LockedDirectory:
             # Before meta.properties: a directory of ours that lacks a manifest has lost it.
             file.create(partitions)
             return file
-        # Its name may not be durable, if the last process was killed; later steps rely on its contents.
+        # If the last process was killed its name may not be durable, and later steps rely on its contents.
         self._filesystem.sync_directory(self.path)
         if data.strip() == REBUILD:
             file = ManifestFile(self._filesystem, self.path, Manifest(directory_id))
@@ -168,8 +167,8 @@ class LockedDirectory:
         )
 
     def _found_partitions(self) -> dict[TopicPartition, PartitionEntry]:
-        """What the directories themselves say; one without a readable topic id is left out. Raises
-        OSError."""
+        """Entries made from the partitions' directories, without those that have no readable topic id.
+        Raises OSError."""
         starts = OffsetCheckpoint(self._filesystem, f"{self.path}/{LOG_START_OFFSET_FILE}").read()
         found: dict[TopicPartition, PartitionEntry] = {}
         for partition in sorted(self.partition_names()):
@@ -187,16 +186,16 @@ class LockedDirectory:
 
     @property
     def directory_id(self) -> str:
-        """Unique, unless the directory was copied."""
+        """The id of the directory: unique, unless the directory was copied."""
         return self.manifest.now.directory_id
 
     @property
     def bound_store_id(self) -> str | None:
-        """The store that it is tied to."""
+        """The store that the directory is tied to."""
         return self._properties.get(STORE_ID)
 
     def bind_store(self, store_id: str) -> None:
-        """Tie the directory to a store for good. Raises DataDirectoryError where it is tied to another one,
+        """Tie the directory to a store for good. Raises DataDirectoryError if it is tied to another one,
         OSError."""
         bound_id = self.bound_store_id
         if bound_id is not None and bound_id != store_id:
@@ -210,8 +209,7 @@ class LockedDirectory:
             self._write_properties({**self._properties, STORE_ID: store_id})
 
     def take_clean_shutdown(self) -> bool:
-        """Whether the last process closed every log. It removes the marker: a crash counts as a crash from
-        now on. Raises OSError."""
+        """Remove the marker; returns whether the last process closed every log. Raises OSError."""
         path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         if not self._filesystem.exists(path):
             return False
@@ -220,7 +218,7 @@ class LockedDirectory:
         return True
 
     def mark_clean_shutdown(self) -> None:
-        """Everything is closed and durable. Raises OSError."""
+        """Write the marker: every log is closed and durable. Raises OSError."""
         replace_file(self._filesystem, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0}')
 
     def partition_path(self, partition: TopicPartition) -> str:
@@ -232,8 +230,8 @@ class LockedDirectory:
         return {partition for partition in found if partition is not None}
 
     def leftovers(self) -> list[str]:
-        """Paths of deleted partitions that were not removed yet, in order. A name that only resembles those
-        that a server gives is somebody else's, and a warning says so. Raises OSError."""
+        """Paths of deleted partitions that were not removed yet, in order. Warns about names that only
+        resemble those that a server gives. Raises OSError."""
         paths: list[str] = []
         for name in self._directory_names():
             if is_name_beside(name, DELETE_REASON):
@@ -247,7 +245,8 @@ class LockedDirectory:
         return paths
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a directory in here; durable. It may be called again where it has failed. Raises OSError."""
+        """Rename a directory in this one. Durable when it returns; may be repeated after a failure. Raises
+        OSError."""
         if self._filesystem.exists(source):
             self._filesystem.rename(source, target)
             self.set_aside_count += _is_set_aside(posixpath.basename(target))
@@ -267,13 +266,13 @@ class LockedDirectory:
         return f"{self.path}/{str(partition)[: _MAX_NAME_BYTES - len(suffix)]}{suffix}"
 
     def staging_path(self, unique: UUID) -> str:
-        """Of a directory for the copies that an import makes."""
+        """The path of a directory for the copies of an import."""
         path = f"{self.path}/import.{unique.hex}-staging"
         assert _is_staging(posixpath.basename(path))
         return path
 
     def staged(self) -> list[str]:
-        """Paths of those directories, in order. Raises OSError."""
+        """Paths of the directories with copies of imports, in order. Raises OSError."""
         return [f"{self.path}/{name}" for name in self._directory_names() if _is_staging(name)]
 
     def _directory_names(self) -> list[str]:
@@ -287,8 +286,8 @@ class LockedDirectory:
 
 
 def read_properties(filesystem: FileSystem, path: str) -> dict[str, str]:
-    """The properties of a log directory, none where it is new. Raises DataDirectoryError where they are
-    damaged, OSError."""
+    """The properties of a log directory, none if it is new. Raises DataDirectoryError if they are damaged,
+    OSError."""
     try:
         return parse_meta_properties(filesystem.read_file(f"{path}/{META_FILE}").decode())
     except FileNotFoundError:
@@ -301,8 +300,8 @@ def read_properties(filesystem: FileSystem, path: str) -> dict[str, str]:
 
 
 def sibling_paths(filesystem: FileSystem, path: str) -> list[str]:
-    """The log directories that were used together with this one, those that are where they were last. Raises
-    DataDirectoryError where a file is damaged, OSError."""
+    """Paths of the log directories that were used with this one and are still at their last paths. Raises
+    DataDirectoryError if a file is damaged, OSError."""
     try:
         siblings = read_manifest(filesystem, path).siblings
     except FileNotFoundError:
@@ -315,13 +314,12 @@ def sibling_paths(filesystem: FileSystem, path: str) -> list[str]:
 
 
 def _make_durable_directory(filesystem: FileSystem, path: str) -> None:
-    """Create the directory where it is missing, so that a crash does not take it away with all that is in
-    it."""
+    """Create the directory if it is missing. Its name is durable when it returns."""
     unsynced = [posixpath.dirname(path)]
     while not filesystem.exists(unsynced[-1]):
         unsynced.append(posixpath.dirname(unsynced[-1]))
     filesystem.make_directories(path)
-    # The parent is synced even if the directory was there: a process that was killed may have just made it.
+    # A process that was killed may have just made the directory, so its parent is synced in any case.
     for parent in reversed(unsynced):
         filesystem.sync_directory(parent)
 

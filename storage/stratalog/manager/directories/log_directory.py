@@ -6,7 +6,8 @@
       \\                           |
        +--------- failure --------+--> offline
 
-A cordoned directory serves the logs that it has and gets no new ones. Offline is for good: see
+A cordoned directory serves the logs that it has and gets no new ones. Its manifest says so, if that was
+altered, and otherwise the settings. Offline is for good: see
 `DirectoryHealth`. A directory that cannot be used when the process starts is offline from the beginning, and
 its partitions are unknown then. So are those of a directory that is missing, see `SiblingDirectories`.
 
@@ -29,7 +30,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
-from stratalog.log.disk_error import disk_error
+from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
 from stratalog.manager.directories.locked_directory import DELETE_REASON, LockedDirectory
 from stratalog.manager.directories.manifest import AsideEntry, ManifestFile, PartitionEntry, PartitionState
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class DirectoryState(enum.Enum):
-    """See the module's description."""
+    """The states of the module's description."""
 
     LIVE = "live"
     CORDONED = "cordoned"
@@ -53,31 +54,31 @@ class LogDirectoryStatus(NamedTuple):
 
     path: str
     directory_id: str
-    """Of its meta.properties; empty where they could not be read."""
+    """From its manifest; empty if it could not be read."""
     state: DirectoryState
     reason: str
-    """Why it is offline or missing; empty where it is neither."""
+    """The reason why it is offline or missing; empty otherwise."""
     partition_count: int
     remaining_log_count: int
-    """Logs that were found at the start and have not been opened yet."""
+    """Number of logs that were found at the start and are not opened yet."""
     set_aside_count: int = 0
-    """Directories for an operator to look at: of no topic, set aside, or left by an import."""
+    """Number of directories for an operator to look at: of no topic, set aside, or left by an import."""
 
 
 class OpenedDirectory(NamedTuple):
-    """A directory that can be used, as a start finds it."""
+    """A usable directory, as a start finds it."""
 
     files: LockedDirectory
     checkpoints: DirectoryCheckpoints
     spare: SpareSpace
     unlisted: frozenset[TopicPartition]
-    """Partitions after which directories are named that the manifest does not list."""
+    """Partitions that the manifest does not list, and that have a directory of their name."""
 
     @staticmethod
     def open(
         filesystem: FileSystem, path: str, new_id: UUID, *, written_by_broker: bool = False
     ) -> OpenedDirectory:
-        """Lock it, read its files, and finish renames that a crash has cut off.
+        """Lock the directory, read its files, and finish renames that a crash has cut off.
 
         Raises DataDirectoryInUseError, DataDirectoryError, OSError.
         """
@@ -88,7 +89,7 @@ class OpenedDirectory(NamedTuple):
             _finish_renames(filesystem, files)
             unlisted = frozenset(files.partition_names() - files.manifest.now.partitions.keys())
             for staged in files.staged():
-                # Its files may be the last names of a broker's: the next import removes it, or an operator.
+                # It may have the only copies of a broker's files: only an import or an operator removes it.
                 logger.warning(
                     "an import was cut off, and left copies that no topic has; import again, which replaces"
                     " them, or remove them, path=`%s`",
@@ -101,19 +102,19 @@ class OpenedDirectory(NamedTuple):
 
 
 def _finish_renames(filesystem: FileSystem, files: LockedDirectory) -> None:
-    """Give each directory that is to be aside its name. Raises OSError of a disk that fails."""
+    """Give each directory that is to be aside its name. Raises OSError if the disk fails."""
     manifest = files.manifest.now
     for name, aside in manifest.aside.items():
         target, source = f"{files.path}/{name}", files.partition_path(aside.partition)
         if filesystem.exists(target):
             if name.endswith(f"-{DELETE_REASON}"):
-                # Its name may not be durable, and says all from now on.
+                # Its name may not be durable, and the entry is dropped now.
                 filesystem.sync_directory(files.path)
                 files.manifest.forget_aside(name)
             continue
         is_left = aside.partition not in manifest.partitions and filesystem.exists(source)
         if not is_left or not _may_be_of(filesystem, source, aside):
-            # It was removed, or an operator has moved it away.
+            # The directory was removed, or an operator has moved it away.
             files.manifest.forget_aside(name)
             continue
         try:
@@ -145,33 +146,32 @@ class LogDirectory:
     def __init__(
         self, health: DirectoryHealth, opened: OpenedDirectory | None, *, is_cordoned: bool = False
     ) -> None:
-        """`opened`: None where the directory cannot be used."""
+        """`opened`: None if the directory cannot be used. `is_cordoned`: if the manifest has no cordon."""
         self.health = health
-        self.is_cordoned = is_cordoned
+        self._is_cordoned_by_default = is_cordoned
         self._opened = opened
         listed: Mapping[TopicPartition, PartitionEntry] = (
             {} if opened is None else opened.files.manifest.now.partitions
         )
         self.partitions = {key for key, entry in listed.items() if entry.state is PartitionState.LIVE}
-        """Live ones, and those that are about to be created here."""
+        """Live partitions, and those that are about to be created here."""
         self.strays = {key for key, entry in listed.items() if entry.state is PartitionState.STRAY}
-        """Those that no topic wants, and that keep their names."""
+        """Partitions that no topic wants, and that keep their names."""
         self.unlisted = set[TopicPartition]() if opened is None else set(opened.unlisted)
-        """Partitions after which directories are named that the manifest does not list."""
+        """Partitions that the manifest does not list, and that have a directory of their name."""
         self.was_clean = False
-        """The former process closed all logs here; as far as `begin` has found."""
-        # Not open now: closed in order by whoever had them last, or not.
+        """The former process closed all logs here, as far as `begin` has found."""
+        # Logs that are not open now: the last process that had them closed them in order, or did not.
         self._clean: set[TopicPartition] = set()
         self._unclean = set(self.partitions)
         self._awaited = set(self.partitions)
 
     def begin(self) -> None:
-        """This process has the directory: find out how the former one left it. From now on a crash counts as
-        a crash. Raises OSError."""
+        """Find out how the former process left the directory, and remove its marker. Raises OSError."""
         if self.files.take_clean_shutdown():
             self.was_clean = True
             present = self.files.partition_names()
-            # One that is lost may come back, and then the marker says nothing of it.
+            # The marker says nothing of a lost partition, which may come back.
             self._unclean = self.partitions - present
             self._clean = self.partitions & present
 
@@ -185,17 +185,17 @@ class LogDirectory:
 
     @property
     def is_known(self) -> bool:
-        """It could be used at the start, so that its partitions are known."""
+        """The directory could be used at the start, so its partitions are known."""
         return self._opened is not None
 
     @property
     def directory_id(self) -> str:
-        """Empty where it could not be read."""
+        """The id of the directory; empty if it could not be read."""
         return "" if self._opened is None else self._opened.files.directory_id
 
     @property
     def files(self) -> LockedDirectory:
-        """The directory itself. Raises DataDirectoryError where it is offline."""
+        """The locked directory. Raises DataDirectoryError if it is offline."""
         return self._online().files
 
     @property
@@ -228,60 +228,100 @@ class LogDirectory:
         return f"{self.path}/{partition}"
 
     def topic_id(self, partition: TopicPartition) -> UUID | None:
-        """The topic of the partition that is here; None where there is none. Also of an offline directory."""
+        """The topic of the partition that is here, or None. Works for an offline directory, too."""
         entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
         return None if entry is None else entry.topic_id
 
     def move_number(self, partition: TopicPartition) -> int:
-        """Of two copies of a partition the one with the higher number is newer; -1 where none is here."""
+        """The move number of the partition: the copy with the higher one is newer. -1 if it is not here."""
         entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
         return -1 if entry is None else entry.move_number
 
+    def import_epoch(self, partition: TopicPartition) -> int | None:
+        """The epoch under which an import took the partition over; None if none did, or it is not here."""
+        entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
+        return None if entry is None else entry.import_epoch
+
+    @property
+    def altered_cordon(self) -> bool | None:
+        """The cordon that the manifest has; None where it has none, or the directory could not be read."""
+        return None if self._opened is None else self._opened.files.manifest.now.cordoned
+
+    @property
+    def is_cordoned(self) -> bool:
+        """The directory takes no new partitions."""
+        altered = self.altered_cordon
+        return self._is_cordoned_by_default if altered is None else altered
+
+    def cordon(self, is_cordoned: bool | None) -> None:
+        """Take no new partitions from now on, or take them again; None: as the settings say. Durable when it
+        returns. Raises DataDirectoryError, with the former cordon in force."""
+        refusal = self.cordon_refusal(is_cordoned)
+        if refusal is not None:
+            raise refusal
+        if self.is_online:
+            # Only a directory that the settings cordon has to remember that it is not.
+            kept = None if is_cordoned is False and not self._is_cordoned_by_default else is_cordoned
+            with disk_errors(self.path):
+                self.spare.writing(lambda: self.manifest.set_cordoned(kept))
+
+    def cordon_refusal(self, is_cordoned: bool | None) -> DataDirectoryError | None:
+        """The error of a change that `cordon` cannot write because the directory is offline."""
+        wanted = self._is_cordoned_by_default if is_cordoned is None else is_cordoned
+        if self.is_online or wanted == self.is_cordoned:
+            return None
+        return DataDirectoryError(
+            "the log directory is offline, so its cordon cannot be altered; repair its disk, restart the"
+            " server and try again. Until then it takes no new partitions",
+            path=self.path,
+            reason=self.health.reason,
+        )
+
     @property
     def status(self) -> LogDirectoryStatus:
-        """As it is now."""
+        """The state of the directory now."""
         state = DirectoryState.CORDONED if self.is_cordoned else DirectoryState.LIVE
         return LogDirectoryStatus(
-            self.path,
-            self.directory_id,
-            state if self.is_online else DirectoryState.OFFLINE,
-            self.health.reason or "",
-            len(self.partitions),
-            len(self._awaited),
-            len(self.strays | self.unlisted)
+            path=self.path,
+            directory_id=self.directory_id,
+            state=state if self.is_online else DirectoryState.OFFLINE,
+            reason=self.health.reason or "",
+            partition_count=len(self.partitions),
+            remaining_log_count=len(self._awaited),
+            set_aside_count=len(self.strays | self.unlisted)
             + (0 if self._opened is None else self._opened.files.set_aside_count),
         )
 
     def is_clean(self, partition: TopicPartition) -> bool:
-        """The partition's log is not open, and was closed in order."""
+        """Whether the partition's log is not open, and was closed in order."""
         return partition in self._clean
 
     def note_tried(self, partition: TopicPartition) -> None:
-        """Somebody has tried to open the log."""
+        """Note that a caller has tried to open the log."""
         self._awaited.discard(partition)
 
     def note_opened(self, partition: TopicPartition) -> None:
-        """The log is open."""
+        """Note that the log is open."""
         self.note_gone(partition)
         self.partitions.add(partition)
 
     def note_let_go(self, partition: TopicPartition, *, is_clean: bool) -> None:
-        """The log is not open any more, and stays here."""
+        """Note that the log is no longer open, and stays here."""
         (self._clean if is_clean else self._unclean).add(partition)
 
     def note_gone(self, partition: TopicPartition) -> None:
-        """The partition is not here any more."""
+        """Note that the partition is no longer here."""
         for known in (self.partitions, self.strays, self.unlisted, self._clean, self._unclean, self._awaited):
             known.discard(partition)
 
     def note_stray(self, partition: TopicPartition) -> None:
-        """The directory is of no topic, and stays."""
+        """Note that the directory belongs to no topic, and stays."""
         self.note_gone(partition)
         self.strays.add(partition)
 
     @property
     def unopened(self) -> Iterable[TopicPartition]:
-        """Those that are not open, in order."""
+        """Partitions that are not open, in order."""
         return sorted(self._clean | self._unclean)
 
     def set_aside(self) -> list[str]:
@@ -293,23 +333,22 @@ class LogDirectory:
         return [*map(self.partition_path, sorted(self.strays | self.unlisted)), *self.files.set_aside()]
 
     def note_start_over(self) -> None:
-        """Logs that were not opened until now belong to no topic."""
+        """Note the end of the start: logs that are not open by now belong to no topic."""
         self._awaited.clear()
 
     def mark_clean_shutdown(self) -> None:
-        """All open logs were closed in order: say so, unless others were not that are a topic's. Raises
-        OSError."""
+        """Write the marker, unless a log of a topic was not closed in order. Raises OSError."""
         if not self._unclean:
             self.files.mark_clean_shutdown()
 
     def release(self) -> None:
-        """Let another process have it. An offline directory is released as well."""
+        """Unlock the directory, also one that is offline."""
         if self._opened is not None:
             self._opened.files.release()
 
 
 def unusable(path: str, failure: OSError) -> DataDirectoryError:
-    """The error of a directory that the operating system refuses."""
+    """The error for a directory that the operating system refuses."""
     if failure.errno in NO_SPACE:
         return disk_error(failure, path)
     return DataDirectoryError(

@@ -1,28 +1,33 @@
-"""`manifest`: which partitions a log directory has, and which other directories belong with it.
+"""`manifest`: lists the partitions of a log directory, its cordon, and the other directories of the server.
 
 One file in each log directory. It decides; names of directories and Kafka's files follow it::
 
     1c291ca3                                        CRC-32C of the rest, eight hexadecimal digits
     manifest 1                                      the version
     directory 66OiJamjSDoWdGb695vWvA                directory.id, as in meta.properties
+    cordoned yes                                    no new partitions; absent where it was not altered
     sibling hT0dKZTUQYWRW1R1pmXqAA /disk-b/logs     another directory of the server, and its last path
-    partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 -
-    aside orders-1.UUID-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17
+    partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - -
+    aside orders-1.UUID-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17 -
 
 Fields are separated by a space; ids of directories, paths and names are percent-encoded.
 
-A `partition` line names the partition, its topic, its state, its log start, its move number and the directory
-that it is moving to (`-`: none). The states::
+A `partition` line names the partition, its topic, its state, its log start, its move number, the directory
+that it is moving to, and the epoch under which an import took it over (`-`: none). The states::
 
     live        the partition's log
     incoming    a copy on its way from another directory; `log_move` says how it becomes live
     stray       no topic wants it, and it keeps its name; see `stray_partitions`
 
+`cordoned` is the altered part of `cordoned.log.dirs` that concerns this directory: `yes` or `no`. Without it
+the configuration of the start decides.
+
 Of two live entries of one partition the one with the higher move number is the partition.
 
 An `aside` line names a directory that has lost its partition's name, or is about to: the partition and topic
-that it was, its log start and its recovery point. The end of its name says why: `delete`, `stray`, `fenced`.
-The line is written before the rename, so a start finishes a rename that a crash has cut off.
+that it was, its log start, its recovery point and its import epoch. The end of its name says why: `delete`,
+`stray`, `fenced`. The line is written before the rename, so a start finishes a rename that a crash has cut
+off.
 
 A change replaces the whole file, so it happens or does not. A directory that serves partitions always has the
 file. The log start is Kafka's too (`log-start-offset-checkpoint`), but for Kafka's tools: this file decides.
@@ -31,7 +36,6 @@ file. The log start is Kafka's too (`log-start-offset-checkpoint`), but for Kafk
 from __future__ import annotations
 
 import enum
-import posixpath
 import re
 import threading
 from collections.abc import Iterable, Mapping
@@ -41,9 +45,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from stratalog.base.atomic_file import TEMPORARY_SUFFIX
+from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
-from stratalog.base.file_contents import write_file
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.manager.partitions.partition_metadata import format_topic_id, parse_topic_id
@@ -57,6 +60,7 @@ _MAX_PARTITION = 2**31 - 1
 # Names of files are bytes; those that are not UTF-8 have their own stand-ins in a text.
 _ANY_NAME = "surrogateescape"
 _NONE = "-"
+_YES_OR_NO = {True: "yes", False: "no"}
 _OFFSET = re.compile("0|[1-9][0-9]{0,18}")
 
 Key = TypeVar("Key")
@@ -64,7 +68,7 @@ Entry = TypeVar("Entry")
 
 
 class PartitionState(enum.Enum):
-    """See the module's description."""
+    """The states of the module's description."""
 
     LIVE = "live"
     INCOMING = "incoming"
@@ -80,6 +84,8 @@ class PartitionEntry(NamedTuple):
     move_number: int = 0
     moving_to: str = ""
     """directory.id of the target of a move that may be done; empty where there is none."""
+    import_epoch: int | None = None
+    """Epoch under which an import took the partition over from a broker; None if none did. It stays."""
 
 
 class AsideEntry(NamedTuple):
@@ -89,10 +95,11 @@ class AsideEntry(NamedTuple):
     topic_id: UUID
     log_start_offset: int
     recovery_point: int
+    import_epoch: int | None = None
 
 
 class Manifest(NamedTuple):
-    """What a manifest says. Immutable, hence thread-safe."""
+    """The contents of a manifest. Immutable, hence thread-safe."""
 
     directory_id: str
     siblings: Mapping[str, str] = {}
@@ -100,28 +107,24 @@ class Manifest(NamedTuple):
     partitions: Mapping[TopicPartition, PartitionEntry] = {}
     aside: Mapping[str, AsideEntry] = {}
     """By the directory's name."""
+    cordoned: bool | None = None
+    """Whether the directory takes no new partitions; None: as the configuration of the start says."""
 
 
 def format_manifest(manifest: Manifest) -> bytes:
     """The file's contents."""
-    return _sealed(
-        manifest.directory_id,
-        manifest.siblings,
-        [_partition_line(partition, entry) for partition, entry in manifest.partitions.items()],
-        manifest.aside,
-    )
+    return _sealed(manifest, [_partition_line(*item) for item in manifest.partitions.items()])
 
 
-def _sealed(
-    directory_id: str, siblings: Mapping[str, str], lines: Iterable[str], aside: Mapping[str, AsideEntry]
-) -> bytes:
+def _sealed(manifest: Manifest, partition_lines: Iterable[str]) -> bytes:
     text = "\n".join(
         [
             _TITLE,
-            f"directory {_quoted(directory_id)}",
-            *(f"sibling {_quoted(key)} {_quoted(path)}" for key, path in siblings.items()),
-            *lines,
-            *(_aside_line(name, entry) for name, entry in aside.items()),
+            f"directory {_quoted(manifest.directory_id)}",
+            *([] if manifest.cordoned is None else [f"cordoned {_YES_OR_NO[manifest.cordoned]}"]),
+            *(f"sibling {_quoted(key)} {_quoted(path)}" for key, path in manifest.siblings.items()),
+            *partition_lines,
+            *(_aside_line(name, entry) for name, entry in manifest.aside.items()),
             "",
         ]
     ).encode()
@@ -132,14 +135,19 @@ def _partition_line(partition: TopicPartition, entry: PartitionEntry) -> str:
     return (
         f"partition {_quoted(str(partition))} {format_topic_id(entry.topic_id)} {entry.state.value}"
         f" {entry.log_start_offset} {entry.move_number} {_quoted(entry.moving_to) or _NONE}"
+        f" {_epoch_text(entry.import_epoch)}"
     )
 
 
 def _aside_line(name: str, entry: AsideEntry) -> str:
     return (
         f"aside {_quoted(name)} {_quoted(str(entry.partition))} {format_topic_id(entry.topic_id)}"
-        f" {entry.log_start_offset} {entry.recovery_point}"
+        f" {entry.log_start_offset} {entry.recovery_point} {_epoch_text(entry.import_epoch)}"
     )
+
+
+def _epoch_text(epoch: int | None) -> str:
+    return _NONE if epoch is None else str(epoch)
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -177,28 +185,36 @@ def _parsed(lines: Iterable[str]) -> Manifest:
     siblings: dict[str, str] = {}
     partitions: dict[TopicPartition, PartitionEntry] = {}
     aside: dict[str, AsideEntry] = {}
+    cordoned: bool | None = None
     for line in lines:
         match line.split(" "):
             case ["directory", directory_id]:
                 directory_ids.append(_unquoted(directory_id))
+            case ["cordoned", "yes" | "no" as answer]:
+                cordoned = answer == "yes"
             case ["sibling", directory_id, path]:
                 siblings[_unquoted(directory_id)] = _unquoted(path)
-            case ["partition", name, topic_id, state, start, number, moving_to]:
+            case ["partition", name, topic_id, state, start, number, moving_to, epoch]:
                 partitions[_partition(name)] = PartitionEntry(
                     parse_topic_id(topic_id),
-                    PartitionState(state),
-                    _offset(start),
-                    _offset(number),
-                    "" if moving_to == _NONE else _unquoted(moving_to),
+                    state=PartitionState(state),
+                    log_start_offset=_offset(start),
+                    move_number=_offset(number),
+                    moving_to="" if moving_to == _NONE else _unquoted(moving_to),
+                    import_epoch=_epoch(epoch),
                 )
-            case ["aside", name, partition, topic_id, start, recovery_point]:
+            case ["aside", name, partition, topic_id, start, recovery_point, epoch]:
                 aside[_unquoted(name)] = AsideEntry(
-                    _partition(partition), parse_topic_id(topic_id), _offset(start), _offset(recovery_point)
+                    _partition(partition),
+                    parse_topic_id(topic_id),
+                    _offset(start),
+                    _offset(recovery_point),
+                    _epoch(epoch),
                 )
             case _:
                 raise ValueError(f"unknown line {line}")
     [directory_id] = directory_ids
-    return Manifest(directory_id, siblings, partitions, aside)
+    return Manifest(directory_id, siblings, partitions, aside, cordoned)
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:
@@ -222,6 +238,10 @@ def _offset(text: str) -> int:
     return int(text)
 
 
+def _epoch(text: str) -> int | None:
+    return None if text == _NONE else _offset(text)
+
+
 def _quoted(text: str) -> str:
     return quote(text, errors=_ANY_NAME)
 
@@ -237,15 +257,15 @@ class ManifestFile:
     """The manifest of one log directory. Thread-safe. Lock order: a log's locks before this class's."""
 
     def __init__(self, filesystem: FileSystem, directory: str, manifest: Manifest) -> None:
-        """`manifest`: the file's contents, or what the first `update` writes."""
+        """`manifest`: the file's contents, or those that `create` extends and writes."""
         self._filesystem = filesystem
         self._path = f"{directory}/{MANIFEST_FILE}"
         self.lock = threading.RLock()
-        """Held for each change; for whoever changes entries by what they are."""
+        """Held for each change. A caller that derives an entry from the former one takes it first."""
         self._manifest = manifest
-        # A line is made again only where its entry has changed: there may be many thousands.
+        # A line is formatted only when its entry changes: there may be many thousands.
         self._lines = {key: _partition_line(key, entry) for key, entry in manifest.partitions.items()}
-        # An update has failed half-way, so the file may say something else.
+        # An update has failed after it began to rename, so the file may have other contents than `now`.
         self._is_unsure = False
 
     @property
@@ -268,8 +288,8 @@ class ManifestFile:
         partitions: Mapping[TopicPartition, PartitionEntry | None] | None = None,
         aside: Mapping[str, AsideEntry | None] | None = None,
     ) -> None:
-        """Change these entries, all or none of them; None removes one. Durable when it returns; nothing is
-        written where nothing changes. Raises OSError: `now` stays as it was, and the next update writes the
+        """Change these entries, all or none of them; None removes one. Durable when it returns. Nothing is
+        written if nothing changes. Raises OSError: `now` stays as it was, and the next update writes the
         file again."""
         with self.lock:
             now = self._manifest
@@ -278,21 +298,27 @@ class ManifestFile:
                 partitions=_changed(now.partitions, partitions or {}),
                 aside=_changed(now.aside, aside or {}),
             )
-            if changed == now and not self._is_unsure:
-                return
             changed_lines = {
                 key: None if entry is None else _partition_line(key, entry)
                 for key, entry in (partitions or {}).items()
             }
-            lines = _changed(self._lines, changed_lines)
-            data = _sealed(changed.directory_id, changed.siblings, lines.values(), changed.aside)
-            # As `replace_file`, in two steps: where the first one fails nothing has changed for certain.
-            write_file(self._filesystem, self._path + TEMPORARY_SUFFIX, [data])
-            self._is_unsure = True
-            self._filesystem.rename(self._path + TEMPORARY_SUFFIX, self._path)
-            self._filesystem.sync_directory(posixpath.dirname(self._path))
-            self._is_unsure = False
-            self._manifest, self._lines = changed, lines
+            self._write(changed, _changed(self._lines, changed_lines))
+
+    def set_cordoned(self, cordoned: bool | None) -> None:
+        """Set that field; otherwise as `update`."""
+        with self.lock:
+            self._write(self._manifest._replace(cordoned=cordoned), self._lines)
+
+    def _write(self, changed: Manifest, lines: dict[TopicPartition, str]) -> None:
+        if changed == self._manifest and not self._is_unsure:
+            return
+        data = _sealed(changed, lines.values())
+        replace_file(self._filesystem, self._path, data, before_rename=self._note_unsure)
+        self._is_unsure = False
+        self._manifest, self._lines = changed, lines
+
+    def _note_unsure(self) -> None:
+        self._is_unsure = True
 
     def change(self, partition: TopicPartition, **fields: object) -> None:
         """Change fields of the partition's entry, if it has one; as `update`."""
@@ -302,7 +328,7 @@ class ManifestFile:
                 self.update(partitions={partition: entry._replace(**fields)})  # type: ignore[arg-type]  # the fields are those of the entry
 
     def forget_aside(self, name: str) -> None:
-        """That directory is gone, or its name says all: the next update leaves its entry out."""
+        """Drop the entry, which the next update leaves out: the directory is gone, or has its final name."""
         with self.lock:
             aside = {key: entry for key, entry in self._manifest.aside.items() if key != name}
             self._manifest = self._manifest._replace(aside=aside)

@@ -1,10 +1,10 @@
-"""Which log directories belong together, so that one that is missing is noticed.
+"""Notices a log directory that is missing.
 
-Each directory's manifest names all others that were ever used together with it, by their ids, and the last
-path of each. A start that has not all of them misses one: it was left out, or its disk is not mounted
-and an empty directory stands in its place. What the missing one holds nobody knows, so it counts as one that
-is offline. The list grows by itself, and shrinks only when somebody says that a directory does not come back.
-A directory that was away then names it still, and brings the question up again.
+The manifest of each directory names all others that were ever used together with it, by id, with the last
+path of each. A start that lacks one of them counts it as missing: it was left out, or its disk is not mounted
+and an empty directory is in its place. Its partitions are unknown, so it counts like a directory that is
+offline. The list grows by itself. It shrinks only when an operator forgets a directory. A directory that was
+away at that time still names the forgotten one, which is missing again then.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ MISSING_REASON = "the server was started without it, or another disk is in its p
 
 
 class SiblingDirectories:
-    """Guarded by DirectorySet.guard. Where an unreadable directory lies, and one that is missing was last,
-    the two are one: it is offline, not missing."""
+    """Guarded by DirectorySet.guard. An unreadable directory at the last path of a missing one is that one:
+    it is offline, not missing."""
 
     def __init__(self, directories: Sequence[LogDirectory]) -> None:
-        """What the lists of those that work say."""
+        """Read the lists of the directories that work."""
         self._directories = directories
         self._last_paths: dict[str, str] = {}
         for directory in directories:
             if directory.is_online:
-                # A change is written to all lists: where they differ the first one is as good as any.
+                # A change is written to all lists. If they differ, the first one is as good as any.
                 self._last_paths = {**directory.manifest.now.siblings, **self._last_paths}
         self._present_ids = frozenset(directory.directory_id for directory in directories) - {""}
         unreadable_paths = {directory.path for directory in directories if not directory.is_known}
@@ -42,9 +42,16 @@ class SiblingDirectories:
         )
 
     def missing(self) -> tuple[LogDirectoryStatus, ...]:
-        """Those that this process was started without, where they were last."""
+        """The directories that this process was started without, at their last paths."""
         return tuple(
-            LogDirectoryStatus(path, directory_id, DirectoryState.MISSING, MISSING_REASON, 0, 0)
+            LogDirectoryStatus(
+                path=path,
+                directory_id=directory_id,
+                state=DirectoryState.MISSING,
+                reason=MISSING_REASON,
+                partition_count=0,
+                remaining_log_count=0,
+            )
             for directory_id, path in self._last_paths.items()
             if directory_id not in self._present_ids | self._unreadable_ids
         )
@@ -52,8 +59,7 @@ class SiblingDirectories:
     def note(self) -> None:
         """Let each directory that works name all others. Durable when it returns.
 
-        One that cannot be written is logged, and does not keep the others from being used: another start
-        notes it.
+        A directory that cannot be written is logged; a later start writes it.
         """
         present = {one.directory_id: one.path for one in self._directories if one.directory_id}
         self._last_paths |= present
@@ -71,9 +77,9 @@ class SiblingDirectories:
                 )
 
     def forget(self, directory_id: str) -> str:
-        """Give up a missing directory: partitions in it may begin anew, and copies that were moving to it
-        count again. Durable when it returns; returns the directory's last path. Raises InvalidRequestError
-        where none is missing that has this id, OSError.
+        """Give up a missing directory: its partitions may begin anew, and the sources of moves to it count
+        again. Durable when it returns; returns the directory's last path. Raises InvalidRequestError if no
+        missing directory has this id, OSError.
         """
         missing = {one.directory_id: one.path for one in self.missing()}
         if directory_id not in missing:
@@ -89,7 +95,7 @@ class SiblingDirectories:
                 if directory.is_online:
                     self._write(directory, forgotten_id=directory_id)
         except OSError:
-            # Some name it still, and so does the next start: as if nobody had asked.
+            # Some lists still name it, so the next start would count it as missing.
             self._last_paths[directory_id] = kept_path
             raise
         return kept_path
@@ -108,7 +114,7 @@ class SiblingDirectories:
 
 
 def log_missing(missing: Iterable[LogDirectoryStatus]) -> None:
-    """Tell whoever reads the log of the process."""
+    """Write an error for each of them to the process's log."""
     for one in missing:
         logger.error(
             "a log directory is missing: %s; partitions that are nowhere else stay offline. Start the server"

@@ -1,17 +1,15 @@
-"""Space that a log directory keeps for itself, so that a full disk can be freed by deleting, left and started
-on.
+"""Space that a log directory reserves, so that deletions, a stop and a start work on a full disk.
 
-To delete records, to stop in order and to start again a directory has to write small files: checkpoints, the
-indexes of the logs that are closed, the marker, who owns what. Appends take the last byte of a disk, and then
-none of that could be done. So while a process serves, two files that have no contents have space reserved
-behind them::
+Deletions, a clean stop and a start write small files: checkpoints, manifests, indexes of closed logs, the
+marker. Appends may take the last byte of a disk. So a serving process reserves space behind two files without
+contents::
 
-    .spare-deletion     given up when somebody who must write meets a full disk, and then writes again
-    .spare-stop         given up before logs are closed, and by a start, with the other one, before anything
+    .spare-deletion     released when a write that must succeed meets a full disk; then the write is repeated
+    .spare-stop         released before logs are closed; a start releases both files first
 
-Each is kept again as soon as there is room: half of what is free goes there first, up to what it may have.
+Each file is filled again as soon as there is room: it gets half of the free space, up to its limit.
 
-It is a best effort: what is given up is free for all, so whoever appends at that moment may be quicker.
+This is a best effort: an append may take the released space before the write that needs it.
 """
 
 from __future__ import annotations
@@ -27,19 +25,19 @@ logger = logging.getLogger(__name__)
 SPARE_DELETION_FILE = ".spare-deletion"
 SPARE_STOP_FILE = ".spare-stop"
 SPARE_BYTES = 2 * 1024 * 1024
-"""Of each file: enough for the checkpoints of tens of thousands of partitions."""
+"""Size of each file: enough for the checkpoints of tens of thousands of partitions."""
 SHORT_BYTES = 32 * SPARE_BYTES
-"""Whoever has less than this free is short of space."""
+"""A directory with less free space is short of space."""
 _MIN_BYTES = 64 * 1024
 
 
 class _SpareFile:
-    """One of the files. Guarded by the lock of `SpareSpace`."""
+    """One of the two files. Guarded by the lock of `SpareSpace`."""
 
     __slots__ = ("_filesystem", "_kept_bytes", "_path")
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
-        """Gives up what a process kept that was killed. Raises OSError."""
+        """Release the space of a former process that was killed. Raises OSError."""
         self._filesystem = filesystem
         self._path = path
         self._kept_bytes = 0
@@ -47,8 +45,8 @@ class _SpareFile:
             filesystem.unlink(path)
 
     def keep(self, free_bytes: int) -> None:
-        """Take some of what is free, unless it has enough, or there is too little, or nothing that reserves
-        it. Raises OSError."""
+        """Reserve a part of the free space, unless the file has enough, too little is free, or the file
+        system cannot reserve. Raises OSError."""
         size = min(SPARE_BYTES, self._kept_bytes + free_bytes // 2)
         if size < _MIN_BYTES or size <= self._kept_bytes:
             return
@@ -60,7 +58,7 @@ class _SpareFile:
             file.close()
 
     def give_up(self) -> bool:
-        """Let it be free; False where there was none. Raises OSError."""
+        """Release the space; False if there was none. Raises OSError."""
         if self._kept_bytes == 0:
             return False
         self._filesystem.unlink(self._path)
@@ -72,7 +70,7 @@ class SpareSpace:
     """Thread-safe."""
 
     def __init__(self, filesystem: FileSystem, directory: str) -> None:
-        """Gives up what a process kept that was killed. Raises OSError."""
+        """Release the space of a former process that was killed. Raises OSError."""
         self._filesystem = filesystem
         self._directory = directory
         self._lock = threading.Lock()
@@ -80,7 +78,7 @@ class SpareSpace:
         self._for_deletion = _SpareFile(filesystem, f"{directory}/{SPARE_DELETION_FILE}")
 
     def keep(self) -> None:
-        """Take what is missing, as far as it is free."""
+        """Reserve what is missing, as far as space is free."""
         with self._lock:
             try:
                 for file in (self._for_stop, self._for_deletion):
@@ -89,15 +87,15 @@ class SpareSpace:
                 logger.info("no space is kept aside in %s: %s", self._directory, failure)
 
     def give_up(self) -> None:
-        """Let all of it be free: the logs are about to be closed, and nothing is appended any more. Raises
+        """Release both files: the logs are about to be closed, and nothing is appended any more. Raises
         OSError."""
         with self._lock:
             self._for_stop.give_up()
             self._for_deletion.give_up()
 
     def writing(self, write: Callable[[], None]) -> None:
-        """Do this, which may be done twice; where the disk is full, give up what is kept for deletions and do
-        it again. Raises OSError."""
+        """Call `write`. If the disk is full, release the space for deletions and call it again. Raises
+        OSError."""
         try:
             write()
         except OSError as failure:

@@ -1,9 +1,9 @@
-"""The file system below the log directories, which notices where a disk fails.
+"""The file system of the log directories, which takes a directory offline when its disk fails.
 
-Whatever reads, writes, syncs or renames a file of a log goes through here: an error that is of the disk takes
-the directory offline, be it met by an append, the cleaner, a look at an index or a task that nobody waits
-for. From then on every operation below that directory is refused without asking the disk, so nothing is
-written there any more and nobody waits for a device that does not answer. Files may still be closed.
+Every operation on a file of a log goes through here: those of appends, of the cleaner, of reads and of
+background tasks. An error of the disk takes the directory offline. From then on each operation below that
+directory is refused without asking the disk: nothing is written there, and no thread waits for a device that
+does not answer. Files may still be closed.
 
 Paths outside of the directories pass through.
 """
@@ -24,7 +24,7 @@ class WatchedFileSystem(WrappedFileSystem):
     """`FileSystem` over another one. Thread-safe."""
 
     def __init__(self, inner: FileSystem, healths: Sequence[DirectoryHealth]) -> None:
-        """`healths`: of directories none of which lies in another."""
+        """`healths`: one for each directory; no directory lies in another."""
         super().__init__(inner)
         self._healths = tuple(healths)
 
@@ -38,7 +38,7 @@ class WatchedFileSystem(WrappedFileSystem):
         self, name: str, path: str, operation: Callable[[], Result], target: str | None = None
     ) -> Result:
         if target is not None and self._health_of(target) is not self._health_of(path):
-            # Of an error between two directories nobody knows which of them it is of.
+            # An error between two directories does not say which of them has failed.
             return operation()
         for health in self._healths:
             if health.reason is not None and self._health_of(path) is health:
@@ -57,7 +57,7 @@ class WatchedFileSystem(WrappedFileSystem):
 
 
 class _WatchedFile(WrappedFile):
-    """An open file below a log directory. Guarded as the file is that it stands for."""
+    """An open file below a log directory. It has the guard of the file that it wraps."""
 
     __slots__ = ("_health",)
 
@@ -65,7 +65,7 @@ class _WatchedFile(WrappedFile):
         super().__init__(inner)
         self._health = health
 
-    # Appends and reads come by far the most often, and are spared a call.
+    # Appends and reads are by far the most frequent calls, so they do not go through `_run`.
 
     def append(self, parts: Sequence[Buffer]) -> int:
         self._require_online()

@@ -1,11 +1,11 @@
-"""What a start does with the moves that the former process did not finish.
+"""Settles, at a start, the moves that the former process did not finish.
 
 The manifests decide, see `log_move`. A live entry with a lower number is an older copy and is put away. A
-source that names its target is the partition again if the target has only a copy on its way; where the
-target is missing or offline, or knows nothing of it, the partition stays offline when it is opened.
+source that names its target is the partition again if the target has only an incoming copy. If the target is
+missing or offline, or does not list the partition, the partition stays offline when it is opened.
 
-A copy on its way says that somebody wanted the move. The entry stays as that wish until a move of the
-partition begins, or until a start finds that no directory has the partition.
+An incoming copy means that the move is wanted. The entry stays until a move of the partition begins, or until
+a start finds that no directory has the partition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WantedMove(NamedTuple):
 
     partition: TopicPartition
     target_path: str
-    """Of the log directory."""
+    """Path of the log directory."""
 
 
 def settle_moves(directories: DirectorySet, away: PutAway) -> tuple[WantedMove, ...]:
@@ -86,7 +86,7 @@ def _settle(
 
 
 def _has_not_moved(directories: DirectorySet, partition: TopicPartition, target_id: str) -> bool:
-    """That directory has only a copy of the partition on its way."""
+    """Whether that directory has only an incoming copy of the partition."""
     for directory in directories.online():
         if directory.directory_id == target_id:
             entry = directory.manifest.entry(partition)

@@ -9,13 +9,13 @@
                        |            |
                        +------------+--> failed, with a reason
 
-The copy grows in the target's directory of the partition, beside the log (see `LogCopy`). The cleaner is
-paused for the whole of it; retention, deletions of records, flushes and reads go on. Truncating, deleting or
-closing the log ends the move before.
+The copy grows in the partition's directory of the target while the log is in use (see `LogCopy`). The cleaner
+is paused for all of the move; retention, deletions of records, flushes and reads go on. A truncation, a
+deletion or a close of the log ends the move first.
 
 The manifests of both directories say where the partition is. Each step is durable before the next::
 
-    1. target: incoming                 somebody wants the move; a start removes the copy and may begin again
+    1. target: incoming                 the move is wanted; a start removes the copy and may begin again
        ... copy, without a lock ...
     2. source: moving_to TARGET         the target may be newer: no start without it serves the source
        ... copy the rest, under the log's locks ...
@@ -24,9 +24,9 @@ The manifests of both directories say where the partition is. Each step is durab
     5. source: put away and removed     without a lock
 
 A crash before 3 leaves the source the partition, and a start takes back step 2. A crash behind 3 leaves two
-live entries, and the target's number is higher. If the target's disk fails in 3 the outcome is unknown: the
-source gets a number that is higher still before the log goes on there. If that fails too the log goes
-offline, and the next start finds out.
+live entries, and the target's number is higher. If the target's disk fails in 3, the outcome is unknown: the
+source gets a still higher number before the log goes on there. If that fails too, the log goes offline, and
+the next start decides by the numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STEP_BYTES = 256 * 1024
 
 
 class MoveState(enum.Enum):
-    """See the module's description."""
+    """The states of the module's description."""
 
     WAITING = "waiting"
     COPYING = "copying"
@@ -68,18 +68,18 @@ class MoveState(enum.Enum):
 
 
 class MoveProgress(NamedTuple):
-    """What an operator should know of a move."""
+    """The progress of a move, for an operator."""
 
     partition: TopicPartition
     source_path: str
-    """Of the log directory, as is the target's."""
+    """Path of a log directory, as `target_path` is."""
     target_path: str
     state: MoveState
     copied_bytes: int
     remaining_bytes: int
-    """It may grow: the log does."""
+    """It may grow as the log does."""
     reason: str
-    """Why it failed or was cancelled; empty otherwise."""
+    """The reason why it failed or was cancelled; empty otherwise."""
 
 
 class _MoveCancelledError(Exception):
@@ -87,7 +87,7 @@ class _MoveCancelledError(Exception):
 
 
 class LogMove:
-    """Thread-safe: one thread calls `run`, once; any other may look at it, or end it."""
+    """Thread-safe: one thread calls `run`, once; others may read its progress or cancel it."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class LogMove:
         throttler: Throttler,
         away: PutAway,
     ) -> None:
-        """`throttler`: of what is copied, but for the last bit. `away` removes the older copy, or one that
-        has failed. Raises DataDirectoryError where the target is offline."""
+        """`throttler` limits the copy, except its last part. `away` removes the older copy, or the copy of a
+        move that has failed. Raises DataDirectoryError if the target is offline."""
         self.partition = plan.log.topic_partition
         self.source_path = plan.source.path
         self.target_path = plan.target.path
@@ -112,7 +112,7 @@ class LogMove:
         self._changed = threading.Condition()
         self._state = MoveState.WAITING
         self._reason = ""
-        # Why the move shall end, once somebody wants it, and whether it is to begin again.
+        # The reason of a cancellation, and whether the next process shall begin the move again.
         self._ending: str | None = None
         self._is_still_wanted = False
         self._copy: LogCopy | None = None
@@ -123,26 +123,27 @@ class LogMove:
 
     @property
     def progress(self) -> MoveProgress:
-        """As it is now. No lock is taken."""
+        """The progress now. Takes no lock."""
         copy, state, size_bytes = self._copy, self._state, self._log.local_log.segments.size_bytes
         copied_bytes = 0 if copy is None else copy.copied_bytes
         if state is MoveState.DONE:
             copied_bytes = size_bytes
         return MoveProgress(
-            self.partition,
-            self.source_path,
-            self.target_path,
-            state,
-            copied_bytes,
-            max(0, size_bytes - copied_bytes),
-            self._reason,
+            partition=self.partition,
+            source_path=self.source_path,
+            target_path=self.target_path,
+            state=state,
+            copied_bytes=copied_bytes,
+            remaining_bytes=max(0, size_bytes - copied_bytes),
+            reason=self._reason,
         )
 
     def cancel(self, reason: str, *, is_still_wanted: bool = False) -> MoveState:
-        """End the move and wait until it has ended; it may be done by then. `is_still_wanted`: the next
-        process shall begin it again.
+        """End the move and wait for its end; it may be complete by then. `is_still_wanted`: the next process
+        shall begin it again.
 
-        Not for the thread that runs it, nor for a caller who holds a lock of the log or of the directories.
+        The thread that runs the move must not call this, nor one that holds a lock of the log or of the
+        directories.
         """
         with self._changed:
             if not self._state.is_final and self._ending is None:
@@ -156,12 +157,12 @@ class LogMove:
             return self._state
 
     def run(self) -> MoveState:
-        """Move the partition; returns how that ended. What went wrong with it is in `progress`."""
+        """Move the partition; returns the final state. `progress` has the reason of a failure."""
         with self._changed:
             if self._state is not MoveState.WAITING:
                 return self._state
             self._state = MoveState.COPYING
-        state, reason = MoveState.FAILED, "the move ended by an error that nobody expected; see the log"
+        state, reason = MoveState.FAILED, "the move ended by an unexpected error; see the log"
         try:
             with self._cleaner.paused(self.partition):
                 self._move()
@@ -211,9 +212,9 @@ class LogMove:
                 is_moved = self._swap(copy)
 
     def _swap(self, copy: LogCopy) -> bool:
-        """False where the log has grown so much meanwhile that more has to be copied before."""
+        """Let the log use the copy; False if the log has grown so much that more must be copied first."""
         with self._changed:
-            # From here on nobody ends it.
+            # From here on the move cannot be cancelled.
             self._require_wanted()
             self._state = MoveState.SWAPPING
         is_moved = copy.relocate(self._target.commit)
@@ -222,8 +223,8 @@ class LogMove:
         return is_moved
 
     def _settle(self) -> None:
-        """The log is in the new place: put the older copy away."""
+        """Put the older copy away: the log is in the new place."""
         self._away.put_away_older(self._target.source, self.partition, has_readers=True)
-        # Without it the cleaner begins at the log's start.
+        # Without this the cleaner begins at the log's start.
         with suppress(OSError):
             self._cleaner.moved(self.partition, self.source_path, self.target_path)

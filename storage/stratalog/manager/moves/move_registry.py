@@ -1,7 +1,7 @@
 """The moves of partitions between log directories: one at a time for each partition.
 
-A move is begun here and run by a thread of the caller, as long as it takes: `begin(...).run()`. Whatever is
-about to close, delete or truncate a log ends its move first.
+`begin(...)` makes a move, and a thread of the caller calls its `run`, which takes as long as the copy. A call
+that closes, deletes or truncates a log ends its move first.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from stratalog.manager.partitions.put_away import PutAway
 
 
 class MoveRegistry:
-    """Thread-safe. Nobody who holds a lock of a log or of the log manager may call it, but for what only
-    looks."""
+    """Thread-safe. A caller must not hold a lock of a log or of the log manager, except for methods that only
+    read."""
 
     def __init__(
         self,
@@ -35,43 +35,43 @@ class MoveRegistry:
         cleaner: CleanerManager,
         away: PutAway,
     ) -> None:
-        """Settles the moves that the former process has not finished; before that no log may be opened.
-        `cleaner`: kept away from logs that move. `away` removes copies that are not needed any more."""
+        """Settle the moves that the former process did not finish; no log may be opened before. `cleaner` is
+        paused for logs that move. `away` removes copies that are not needed any more."""
         self.throttler = Throttler(clock)
-        """What all moves together may copy; unlimited until somebody says otherwise."""
+        """Limits the rate of all moves together; unlimited at first."""
         self._clock = clock
         self._directories = directories
         self._cleaner = cleaner
         self._away = away
         self._lock = threading.Lock()
         self._moves: dict[TopicPartition, LogMove] = {}
-        # Why a move that is wanted does not begin again.
+        # The reasons why wanted moves do not begin again.
         self._refusals: dict[TopicPartition, str] = {}
         self._wanted = settle_moves(directories, away)
 
     @property
     def wanted(self) -> tuple[WantedMove, ...]:
-        """What the former process had begun and not finished, for the caller to begin again."""
+        """Moves that the former process began and did not finish, for the caller to begin again."""
         return self._wanted
 
     def is_wanted(self, partition: TopicPartition) -> bool:
-        """The former process had begun to move the partition."""
+        """Whether the former process began to move the partition."""
         return any(wanted.partition == partition for wanted in self._wanted)
 
     def is_moving(self, partition: TopicPartition) -> bool:
-        """A move of the partition is under way, or about to begin. No lock is taken."""
+        """Whether a move of the partition runs or waits to run. Takes no lock."""
         move = self._moves.get(partition)
         return move is not None and not move.state.is_final
 
     def progress(self) -> tuple[MoveProgress, ...]:
-        """Of the last move of each partition that had one in this process, and of those that are wanted and
-        have not begun again, in order."""
+        """The last move of each partition that had one in this process, and moves that are wanted and have
+        not begun again, in order."""
         found = {wanted.partition: self._waiting(wanted) for wanted in self._wanted}
         found |= {partition: move.progress for partition, move in dict(self._moves).items()}
         return tuple(found[partition] for partition in sorted(found))
 
     def _waiting(self, wanted: WantedMove) -> MoveProgress:
-        """Of a move that takes the space of what the former process has copied."""
+        """The progress of a wanted move; the copy of the former process still takes its space."""
         filesystem, holder = self._directories.filesystem, self._directories.holder(wanted.partition)
         path, copied_bytes = f"{wanted.target_path}/{wanted.partition}", 0
         with suppress(OSError):
@@ -79,33 +79,32 @@ class MoveRegistry:
                 filesystem.file_size(f"{path}/{name}") for name in filesystem.list_directory(path)
             )
         return MoveProgress(
-            wanted.partition,
-            "" if holder is None else holder.path,
-            wanted.target_path,
-            MoveState.WAITING,
-            copied_bytes,
-            0,
-            self._refusals.get(wanted.partition, "it has not begun again yet"),
+            partition=wanted.partition,
+            source_path="" if holder is None else holder.path,
+            target_path=wanted.target_path,
+            state=MoveState.WAITING,
+            copied_bytes=copied_bytes,
+            remaining_bytes=0,
+            reason=self._refusals.get(wanted.partition, "it has not begun again yet"),
         )
 
     def note_refusal(self, partition: TopicPartition, reason: str) -> None:
-        """Why the partition's move, which is wanted, does not begin again. It stays wanted."""
+        """Note why the partition's wanted move does not begin again. It stays wanted."""
         self._refusals[partition] = reason
 
     def give_up(self, partition: TopicPartition) -> bool:
-        """Nobody wants the partition's move any more that the former process had begun; False where there is
-        none. What was copied is removed."""
+        """Give up the partition's move that the former process began, and remove its copy; False if there is
+        no such move."""
         with self._lock:
             is_wanted = self.is_wanted(partition)
             self._discard(partition)
             return is_wanted
 
     def begin(self, log: UnifiedLog, target_path: str) -> LogMove:
-        """A move of the log to that log directory; the caller has `run` called. What was there of earlier
-        moves is removed.
+        """A move of the log to that log directory; the caller calls `run`. Removes copies of earlier moves.
 
-        Raises InvalidRequestError where it cannot be, DataDirectoryError where a directory is not there, is
-        offline or has no room.
+        Raises InvalidRequestError if the move is impossible, DataDirectoryError if a directory is absent,
+        offline or full.
         """
         partition = log.topic_partition
         target = self._directories.at(target_path)
@@ -161,7 +160,7 @@ class MoveRegistry:
             raise DataDirectoryError(
                 "the log directory cannot be read; repair its disk", path=target.path, reason=str(failure)
             ) from failure
-        # What other moves have still to write there is not free.
+        # Space that other moves still have to write is not free.
         promised_bytes = sum(
             move.progress.remaining_bytes
             for move in self._moves.values()
@@ -178,8 +177,8 @@ class MoveRegistry:
             )
 
     def _discard(self, partition: TopicPartition, but_in: str = "") -> None:
-        """The partition's moves that were cut off are not wanted any more. Their copies go, but for one in
-        that log directory, which gives way to a new one."""
+        """Forget the partition's moves that were cut off, and remove their copies, except one in the log
+        directory `but_in`, which a new move replaces."""
         for wanted in self._wanted:
             if wanted.partition == partition and wanted.target_path != but_in:
                 with suppress(DataDirectoryError):
@@ -188,20 +187,20 @@ class MoveRegistry:
         self._refusals.pop(partition, None)
 
     def end(self, partition: TopicPartition) -> None:
-        """End the partition's move, if there is one, because its log is about to be cut or closed. Waits
-        until nothing of it touches the log any more; it may be done by then."""
+        """End the partition's move, if it has one: its log is about to be truncated or closed. Waits until
+        the move no longer uses the log; the move may be complete by then."""
         move = self._moves.get(partition)
         if move is not None:
             move.cancel("the log was truncated, closed or deleted")
 
     def forget(self, partition: TopicPartition) -> None:
-        """The same, for a partition that is about to go."""
+        """End and forget the moves of a partition that is about to be deleted."""
         self.end(partition)
         with self._lock:
             self._moves.pop(partition, None)
             self._discard(partition)
 
     def close(self) -> None:
-        """End all moves; the next process finds that they are wanted."""
+        """End all moves, so that the next process begins them again."""
         for move in tuple(self._moves.values()):
             move.cancel("the process stops", is_still_wanted=True)

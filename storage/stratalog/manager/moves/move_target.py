@@ -22,7 +22,7 @@ from stratalog.manager.partitions.put_away import PutAway
 
 
 class MovePlan(NamedTuple):
-    """What is moved from where to where. `guard`: DirectorySet.guard."""
+    """The log to move, its directory and the target. `guard`: DirectorySet.guard."""
 
     log: UnifiedLog
     source: LogDirectory
@@ -34,7 +34,7 @@ class MoveTarget:
     """Used by the thread that runs the move; `is_committed` may be asked beside it."""
 
     def __init__(self, filesystem: FileSystem, plan: MovePlan) -> None:
-        """Raises DataDirectoryError where a directory is offline."""
+        """Raises DataDirectoryError if a directory is offline."""
         self.is_committed = False
         """The target has the partition, for good."""
         self.source = plan.source
@@ -49,28 +49,33 @@ class MoveTarget:
         self._is_undecided = False
 
     def begin(self) -> LogCopy:
-        """Make the copy's directory, with the files that are not of the log. Durable but for the names in it.
-        Raises DataDirectoryError, UnsupportedOperationError where the source has a directory in it."""
+        """Make the copy's directory, with the files that do not belong to the log. Durable except for the
+        names in it. Raises DataDirectoryError, UnsupportedOperationError if the source contains a
+        directory."""
         with self._target_errors():
             self._target.manifest.update(partitions={self._partition: self._entry(PartitionState.INCOMING)})
-            # Of a move that a former process has begun.
+            # A former process may have begun a move.
             if self._filesystem.exists(self._path):
                 self._filesystem.remove_tree(self._path)
             self._filesystem.make_directories(self._path)
             self._filesystem.sync_directory(self._target.path)
         copy = self._log.copy_to(self._path)
-        # Without it a manifest that is made anew leaves the copy out, of which the rest may be missing.
+        # Without that file a rebuilt manifest leaves the copy out, which may be incomplete.
         copy.copy_other_files(left_out={PARTITION_METADATA_FILE})
         return copy
 
     def _entry(self, state: PartitionState) -> PartitionEntry:
         return PartitionEntry(
-            self._log.topic_id, state, self._log.offsets.log_start_offset, self._move_number
+            self._log.topic_id,
+            state,
+            self._log.offsets.log_start_offset,
+            self._move_number,
+            import_epoch=self.source.import_epoch(self._partition),
         )
 
     def prepare(self, durable_end_offset: int) -> None:
-        """The commit may follow: the target has the recovery point, and the source says where the partition
-        may be. Durable when it returns. Raises DataDirectoryError."""
+        """Give the target the recovery point, and note in the source where the partition may be; the commit
+        may follow. Durable when it returns. Raises DataDirectoryError."""
         if self._noted_end_offset < 0:
             with self._target_errors():
                 write_partition_metadata(self._filesystem, self._path, self._log.topic_id)
@@ -79,7 +84,7 @@ class MoveTarget:
             self._change_source(moving_to=self._target.directory_id)
 
     def _change_source(self, **fields: object) -> None:
-        """Also where the source, from which the partition moves away, is full. Raises OSError."""
+        """Change the source's entry, also if its disk is full. Raises OSError."""
         self.source.spare.writing(lambda: self.source.manifest.change(self._partition, **fields))
 
     def _note_end(self, durable_end_offset: int) -> None:
@@ -88,25 +93,25 @@ class MoveTarget:
         self._noted_end_offset = durable_end_offset
 
     def commit(self) -> LogPlace:
-        """Let the copy, all of it durable, be the partition. The log's locks are held.
+        """Make the copy, all of which is durable, the partition. The caller holds the log's locks.
 
-        Raises DataDirectoryError, with the source still the partition; OSError where the outcome is unknown.
+        Raises DataDirectoryError with the source still the partition; OSError if the outcome is unknown.
         """
-        # No hole between two segments may lie above the recovery point: a recovery takes it for lost data,
-        # and cuts off the rest.
+        # A recovery takes a hole between segments above the recovery point for lost data, and cuts off the
+        # rest.
         if self._noted_end_offset < self._log.local_log.segments.active.base_offset:
             self._note_end(self._log.offsets.log_end_offset)
         manifest = self._target.manifest
         self._is_undecided = True
         try:
             with self._guard:
-                # A retry that removes an older copy of the target from now on sees that the name is taken.
+                # A retry that removes an older copy of the target must see that the name is taken.
                 self._target.partitions.add(self._partition)
             manifest.update(partitions={self._partition: self._entry(PartitionState.LIVE)})
         except OSError as failure:
             with self._guard:
                 self._target.note_gone(self._partition)
-            # Durable or not, the copy does not count, and the log may go on where it is.
+            # Durable or not, the copy does not count then, and the log goes on in the source.
             self._change_source(move_number=self._move_number + 1, moving_to="")
             self._is_undecided = False
             raise self._target_error(failure) from failure
@@ -117,13 +122,13 @@ class MoveTarget:
         return LogPlace(self._path, self._target.health)
 
     def clean_up(self, away: PutAway, *, is_wanted: bool) -> None:
-        """The move was not done: the source is the partition, and the copy goes, unless the next process is
-        wanted to begin it again. A start makes up for what fails here."""
+        """Undo a move that was not done: the source is the partition again, and the copy is removed unless
+        the move is still wanted. A start repeats what fails here."""
         assert not self.is_committed
         if self._is_undecided:
-            # The next start chooses, and must find either of them as a whole.
+            # The next start chooses, so both copies must stay whole.
             return
-        # In this order: a source that names a target which knows nothing of it is not served.
+        # In this order: a source is not served if its target does not list the partition.
         with suppress(OSError, DataDirectoryError):
             self._change_source(moving_to="")
             if not is_wanted:

@@ -22,7 +22,7 @@ _VERSION = 0
 
 
 def format_topic_id(topic_id: UUID) -> str:
-    """As Kafka writes it."""
+    """The id in Kafka's text form."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 

@@ -1,11 +1,12 @@
 """Takes partitions out of their log directories: deleted, set aside for an operator, or older copies.
 
-The manifest decides: its entry of the partition gives way to one that is aside, and only then the directory
-gets its other name. A start finishes the rename; see `manifest`. So a full disk, which may have no room for
-the other name, is freed by removing the files of a deleted partition where they are.
+The manifest decides: an `aside` entry replaces the entry of the partition, and then the directory gets its
+other name. A start finishes the rename; see `manifest`. A full disk may have no room for the other name; then
+the files of a deleted partition are removed where they are.
 
-A deleted partition is removed after a delay, for readers that are at it. At a start there are none: where a
-directory is short of space it is removed at once, before anything is opened, which may need some.
+A deleted partition is removed after a delay, because readers may use it. A start has no readers: in a
+directory that is short of space it removes deleted partitions at once, before logs are opened, which may need
+space.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class PutAway:
         delay_ms: Callable[[], int],
         forget_files_below: Callable[[str], None],
     ) -> None:
-        """`delay_ms`: until what was deleted from now on is removed. `forget_files_below` closes files that
-        are open below a path."""
+        """`delay_ms` returns the delay before a deleted partition is removed. `forget_files_below` closes
+        open files below a path."""
         self._scheduler = scheduler
         self._ids = ids
         self._directories = directories
@@ -57,7 +58,7 @@ class PutAway:
         self._is_closed = False
 
     def close(self) -> None:
-        """The directories are about to be another process's: directories of partitions' names stay."""
+        """Leave directories that have a partition's name to the next process."""
         with self._directories.guard:
             self._is_closed = True
 
@@ -66,10 +67,10 @@ class PutAway:
         return self._directories.filesystem
 
     def put_away(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
-        """Take the partition out of that directory; returns the path that its files have then, None where
-        there are none. Raises DataDirectoryError, with the partition as it was."""
+        """Take the partition out of that directory; returns the new path of its files, None if it has none.
+        Raises DataDirectoryError, with the partition as it was."""
         path = directory.partition_path(partition)
-        # A file that is open would keep its space.
+        # An open file would keep its space.
         self._forget_files_below(path)
         with disk_errors(path):
             moved_to = self._put_aside(directory, partition, reason)
@@ -94,6 +95,7 @@ class PutAway:
             entry.topic_id,
             entry.log_start_offset,
             directory.checkpoints.recovery_point(partition),
+            entry.import_epoch,
         )
 
         def update() -> None:
@@ -110,9 +112,8 @@ class PutAway:
         return self._rename(directory, entry, name, aside)
 
     def _make_room(self, path: str, update: Callable[[], None]) -> None:
-        """Remove files of a deleted partition until there is room for `update`. A start that finds a part of
-        them deletes the rest: the catalog, or the manifest of a newer copy's directory, says so. Raises
-        OSError."""
+        """Remove files of a deleted partition until there is room for `update`. After a crash a start deletes
+        the rest, by the catalog or by the manifest of the newer copy. Raises OSError."""
         for name in sorted(
             self._filesystem.list_directory(path), key=lambda name: not name.endswith(LOG_SUFFIX)
         ):
@@ -148,8 +149,8 @@ class PutAway:
         return target
 
     def _remove_in_place(self, directory: LogDirectory, partition: TopicPartition, name: str) -> None:
-        """Remove a deleted partition that can have no other name. If that fails it is tried again, until
-        another partition has the name, which needs the directory to be empty."""
+        """Remove a deleted partition that cannot get another name. If that fails it is tried again until
+        another partition has the name."""
         path = directory.partition_path(partition)
         directory.note_gone(partition)
 
@@ -167,8 +168,8 @@ class PutAway:
             self._later(f"remove {path}", remove, 0, directory)
 
     def put_away_older(self, source: LogDirectory, partition: TopicPartition, *, has_readers: bool) -> None:
-        """Put away and later remove the partition's older copy in that directory. If that fails it is tried
-        again until it is done."""
+        """Put away and later remove the partition's older copy in that directory, again and again until it
+        succeeds."""
         remove = self.remove_later if has_readers else self.remove_unread
         move_number = source.move_number(partition)
 
@@ -189,15 +190,15 @@ class PutAway:
             self._later(f"put away the older copy of {partition} in {source.path}", put_away, 0, source)
 
     def discard_copy(self, target: LogDirectory, partition: TopicPartition) -> None:
-        """Remove a move's copy that shall not become the partition. Raises DataDirectoryError."""
+        """Remove the copy of a move that was given up. Raises DataDirectoryError."""
         with self._directories.guard:
             path = self.put_away(target, partition, DELETE_REASON)
         if path is not None:
             self._remove_now(path)
 
     def set_unlisted_aside(self, directory: LogDirectory, partition: TopicPartition, topic_id: UUID) -> None:
-        """Rename a directory of the partition's name that the manifest does not list, and that is of another
-        topic than this one. Raises DataDirectoryError, OSError."""
+        """Rename a directory of the partition's name that the manifest does not list and that belongs to
+        another topic. Raises DataDirectoryError, OSError."""
         path = directory.partition_path(partition)
         if self._filesystem.exists(path) and read_partition_metadata(self._filesystem, path) not in (
             None,
@@ -207,7 +208,7 @@ class PutAway:
             directory.files.rename(path, stray_path)
 
     def forgetting(self, partition: TopicPartition, forget: Callable[[], None]) -> None:
-        """Take the partition, which was put away, out of a checkpoint; what the disk refuses is told."""
+        """Take the partition, which was put away, out of a checkpoint; log a refusal of the disk."""
         try:
             forget()
         except (OSError, DataDirectoryError) as failure:
@@ -219,12 +220,12 @@ class PutAway:
             )
 
     def remove_later(self, path: str) -> None:
-        """Remove the directory of a deleted partition after the delay; again and again until it is gone, or
-        its disk has failed: then the next start does."""
+        """Remove the directory of a deleted partition after the delay, again and again until it is gone or
+        its disk has failed. Then the next start removes it."""
         self._remove(path, self._delay_ms())
 
     def remove_unread(self, path: str) -> None:
-        """The same for one that has no readers: at once where space is short."""
+        """Remove the directory of a deleted partition without readers: at once if space is short."""
         if not self._is_short(path):
             self.remove_later(path)
         else:
@@ -238,12 +239,12 @@ class PutAway:
             self._remove(path, 0)
 
     def remove_leftovers(self) -> None:
-        """Remove deleted partitions that a former process has left. Before a log is opened."""
+        """Remove deleted partitions that a former process has left. Called before a log is opened."""
         for directory in self._directories.online():
             try:
                 leftovers = directory.files.leftovers()
             except (OSError, DataDirectoryError):
-                # It is offline then, or the next start finds them.
+                # The directory is offline then, or the next start finds them.
                 continue
             for path in leftovers:
                 self.remove_unread(path)
@@ -259,7 +260,7 @@ class PutAway:
         return self._directories.at(path.rpartition("/")[0])
 
     def _is_short(self, path: str) -> bool:
-        """There may be too little space for opening the logs, which is not known before."""
+        """Whether there may be too little space for opening the logs."""
         try:
             return self._filesystem.free_bytes(self._directory_of(path).path) < SHORT_BYTES
         except OSError:

@@ -1,8 +1,8 @@
-"""What a start does with partitions that are in a log directory, and that no topic wants.
+"""Settles, at the end of a start, partitions that are in a log directory and that no topic wants.
 
-They come from a store that was put back to an older state, or from a topic whose deletion was forgotten by
-now. If no topic of the store has the id, the partition is set aside as `TOPIC-N.UUID-stray`. It is never
-deleted: an operator looks at it. If the store knows the topic later after all, `LogOpener` takes it back.
+They come from a store that was put back to an older state, or from a topic whose deletion the store has
+forgotten. If no topic of the store has the id, the partition is set aside as `TOPIC-N.UUID-stray`. It is
+never deleted: an operator looks at it. If the store knows the topic later, `LogOpener` takes it back.
 
 A stray keeps its name, and its manifest entry says `stray`, where it may be needed under that name:
 
@@ -11,8 +11,8 @@ A stray keeps its name, and its manifest entry says `stray`, where it may be nee
 * a log directory is missing or offline, so an operator is about to repair something;
 * the catalog knows its topic, which has no such partition.
 
-Either way it no longer counts: not when a new partition is placed, and not when the start asks whether all
-logs were closed. A stray that a topic wants later is recovered like a log that nobody has closed.
+In both cases it no longer counts: not when a new partition is placed, and not when a start asks whether all
+logs were closed. A stray that a topic wants later is recovered like a log that was not closed.
 
 Directories that are named like a partition, and that the manifest does not list, stay where they are.
 """
@@ -32,7 +32,6 @@ from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import REBUILD, STRAY_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
 from stratalog.manager.directories.manifest import MANIFEST_FILE, PartitionState
-from stratalog.manager.partitions.import_mark import IMPORT_MARK_FILE
 from stratalog.manager.partitions.partition_metadata import format_topic_id
 from stratalog.manager.partitions.put_away import PutAway
 
@@ -51,7 +50,7 @@ ClaimOf = Callable[[TopicPartition, UUID | None], PartitionClaim]
 
 
 class _Doubt(NamedTuple):
-    """Why a directory keeps its name, and what an operator can do."""
+    """The reason why a directory keeps its name, and advice for an operator."""
 
     reason: str
     advice: str
@@ -68,7 +67,7 @@ class StrayPartitions:
         claim_of: ClaimOf,
         is_moving: Callable[[TopicPartition], bool],
     ) -> None:
-        """`is_moving`: a move of the partition is still wanted."""
+        """`is_moving` says whether a move of the partition is still wanted."""
         self._filesystem = filesystem
         self._directories = directories
         self._away = away
@@ -76,8 +75,8 @@ class StrayPartitions:
         self._is_moving = is_moving
 
     def settle(self) -> None:
-        """Set strays aside, or let them keep their names, and log each. A directory that fails meanwhile is
-        offline then, and is left alone."""
+        """Set strays aside, or let them keep their names, and log each. A log directory that fails meanwhile
+        goes offline and is left alone."""
         for directory in self._directories.online():
             try:
                 for partition in sorted({*directory.unopened, *directory.strays}):
@@ -96,7 +95,7 @@ class StrayPartitions:
                 )
 
     def _settle(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError where the directory is offline."""
+        """Raises DataDirectoryError if the directory is offline."""
         topic_id = directory.topic_id(partition)
         if self._claim_of(partition, topic_id) is PartitionClaim.WANTED:
             return
@@ -137,12 +136,12 @@ class StrayPartitions:
         )
 
     def _doubt(self, directory: LogDirectory, partition: TopicPartition) -> _Doubt | None:
-        """Why the directory may be needed under its name; None where it is not, or is gone."""
+        """The reason why the directory may be needed under its name; None if there is none, or it is gone."""
         if not self._has(directory.partition_path(partition)):
             return None
         if self._claim_of(partition, directory.topic_id(partition)) is PartitionClaim.KNOWN:
             return _Doubt(PartitionClaim.KNOWN.value, "remove it if the topic was deleted")
-        if self._has(f"{directory.partition_path(partition)}/{IMPORT_MARK_FILE}"):
+        if directory.import_epoch(partition) is not None:
             return _Doubt("it is of an import that was cut off", "import it again")
         if self._is_moving(partition):
             return _Doubt("a move of it was cut off", "look for its other copy")

@@ -32,7 +32,6 @@ from stratalog.manager.directories.meta_properties import (
     VERSION,
     format_meta_properties,
 )
-from stratalog.manager.partitions.import_mark import write_import_mark
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
@@ -168,7 +167,7 @@ def test_a_seal_is_held_against_the_files_beside_it() -> None:
 
 
 def test_our_own_checkpoints_are_shown(tmp_path: Path) -> None:
-    entry = PartitionEntry(UUID(int=7), log_start_offset=105_823)
+    entry = PartitionEntry(UUID(int=7), log_start_offset=105_823, import_epoch=12)
     manifest = format_manifest(Manifest("id", {}, {TopicPartition("orders", 0): entry}))
     (tmp_path / "manifest").write_bytes(manifest)
     (tmp_path / "cleaner-horizon-checkpoint").write_text(
@@ -178,8 +177,8 @@ def test_our_own_checkpoints_are_shown(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         f"manifest: manifest of a log directory, {len(manifest)} bytes",
-        "TOPIC   PARTITION  TOPIC ID                              STATE  LOG START OFFSET",
-        "orders          0  00000000-0000-0000-0000-000000000007  live             105823",
+        "TOPIC   PARTITION  TOPIC ID                              STATE  LOG START OFFSET  IMPORT EPOCH",
+        "orders          0  00000000-0000-0000-0000-000000000007  live             105823            12",
         "",
         "cleaner-horizon-checkpoint: checkpoint of times, 27 bytes",
         "TOPIC   PARTITION  DUE",
@@ -189,27 +188,18 @@ def test_our_own_checkpoints_are_shown(tmp_path: Path) -> None:
         assert corrupt(dump_bytes("manifest", changed))
 
 
-def test_whose_a_directory_is_and_who_has_owned_it_is_shown(tmp_path: Path) -> None:
-    write_import_mark(PosixFileSystem(), str(tmp_path), 12)
+def test_claims_are_shown(tmp_path: Path) -> None:
     ClaimsFile(PosixFileSystem(), str(tmp_path), 3).write(frozenset({UUID(int=9), UUID(int=5)}))
     result = run(tmp_path)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "import.metadata: mark of an import, 21 bytes",
-        "EPOCH",
-        "   12",
-        "",
         "claims-0003: claims of a shard, 74 bytes",
         "CLAIM",
         str(UUID(int=5)),
         str(UUID(int=9)),
     ]
-    for name, data in (
-        ("import.metadata", b"version: 1\nepoch: 12\n"),
-        ("claims-0003", b"neither\n"),
-    ):
-        [place] = corrupt(dump_bytes(name, data))
-        assert place.unreached_bytes == len(data)
+    [place] = corrupt(dump_bytes("claims-0003", b"neither\n"))
+    assert place.unreached_bytes == len(b"neither\n")
 
 
 def test_what_is_behind_a_wrong_checksum_is_shown() -> None:
@@ -373,7 +363,7 @@ def test_records_before_a_broken_one_are_shown() -> None:
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
 OF_OURS = {
     *(f"{FIRST}.seal", "manifest", "cleaner-horizon-checkpoint"),
-    *("import.metadata", "claims-0000"),
+    "claims-0000",
 }
 NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", *OF_OURS}
 NAMES = [
@@ -384,7 +374,6 @@ NAMES = [
     "manifest",
     "cleaner-horizon-checkpoint",
     "meta.properties",
-    "import.metadata",
     "claims-0000",
 ]
 

@@ -20,7 +20,8 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.crash_moments import ONLY_LOOKING, SURVIVALS
+from tests.support.logs.crash_moments import SURVIVALS
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
 
 UNTIERED = LogConfig(remote_storage_enable=False, retention_ms=-1)
@@ -56,6 +57,9 @@ class Machine:
             fill(log, 20)
         self.first.increment_log_start_offset(15)
 
+    def delete(self) -> None:
+        self.manager.delete_log(PARTITION)
+
     def create_again(self) -> None:
         """Another topic has the first one's name, and 25 records that are durable."""
         log = self.manager.open_log(PARTITION, NEW_ID, UNTIERED, is_first_opening=True)
@@ -83,64 +87,40 @@ def test_a_topic_deleted_on_a_full_disk_takes_no_record_from_the_next_one_of_its
     require_all_of_the_new(disk.killed())
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_whichever_step_of_a_deletion_or_a_creation_is_refused_nothing_old_is_believed(number: int) -> None:
-    def run(disk: FaultyFileSystem) -> None:
-        machine = Machine(disk)
-        first_operation = disk.operation_count
-        for _ in range(3):
-            try:
-                machine.manager.delete_log(PARTITION)
-                break
-            except DataDirectoryError:
-                continue
-        for _ in range(3):
-            try:
-                machine.create_again()
-                break
-            except DataDirectoryError:
-                # As a server does with what it could not create.
-                machine.manager.delete_log(PARTITION)
-        last_operations.append((first_operation, disk.operation_count))
+def test_whichever_step_of_a_deletion_or_a_creation_is_refused_nothing_old_is_believed() -> None:
+    def replace(machine: Machine) -> None:
+        for work in (machine.delete, machine.create_again):
+            for _ in range(3):
+                try:
+                    work()
+                    break
+                except DataDirectoryError:
+                    if work == machine.create_again:
+                        # As a server does with what it could not create.
+                        machine.delete()
 
-    last_operations: list[tuple[int, int]] = []
-    whole = FaultyFileSystem()
-    run(whole)
-    first, last = last_operations[0]
-    refused = [
-        at for at in range(first + 1, last + 1) if whole.trace[at - 1].split(" ")[0] not in ONLY_LOOKING
-    ]
-    assert len(refused) > 40
-    for operation in refused:
-        disk = FaultyFileSystem()
-        disk.fail_at(operation, number=number)
-        run(disk)
-        require_all_of_the_new(disk.killed())
+    sweep = CrashSweep(lambda: Machine(FaultyFileSystem()), replace)
+    sweep.at_failures(
+        lambda failure: require_all_of_the_new(failure.subject.disk.killed()),
+        errors=(errno.ENOSPC, errno.EACCES),
+    )
 
 
 def test_a_deletion_of_records_that_is_refused_is_not_written_down_later() -> None:
-    for at in range(1, 40):
-        disk = FaultyFileSystem()
-        machine = Machine(disk)
-        before = disk.operation_count
-        disk.fail_at(before + at, number=errno.ENOSPC)
-        try:
-            machine.first.increment_log_start_offset(18)
-        except DataDirectoryError as failure:
-            message = failure.message
-        else:
-            assert at > 12, "a checkpoint was written, and the manifest"
-            break
-        assert "nothing was changed" in message
-        name = disk.trace[before + at - 1].split(" ")[0]
+    def verify(failure: Failure[Machine]) -> None:
+        machine = failure.subject
+        if failure.error is None:
+            return
         assert machine.first.offsets.log_start_offset == 15
         machine.second.increment_log_start_offset(2)
         machine.manager.checkpoint()
-        reopened = LogMachine(disk.killed(), ids=SequentialIds(1000)).open()
-        assert reopened.open_log(PARTITION, TOPIC_ID, UNTIERED).offsets.log_start_offset == 15, name
-        assert reopened.open_log(SECOND, TOPIC_ID, UNTIERED).offsets.log_start_offset == 2
-    else:
-        raise AssertionError("every operation was refused")
+        reopened = LogMachine(machine.disk.killed(), ids=SequentialIds(1000)).open()
+        assert reopened.open_log(PARTITION, TOPIC_ID, UNTIERED).offsets.log_start_offset == 15
+
+    sweep = CrashSweep(
+        lambda: Machine(FaultyFileSystem()), lambda machine: machine.first.increment_log_start_offset(18)
+    )
+    sweep.at_failures(verify, errors=(errno.ENOSPC,))
 
 
 def test_a_start_is_nobodys_to_see_before_it_is_written() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
-from stratalog.log.disk_error import disk_error
 from stratalog.log.log_config import LogConfig
 from stratalog.log.retention.late_removal import RETRY_MS
 from stratalog.log.unified_log import UnifiedLog
@@ -128,14 +127,6 @@ def test_a_stop_without_any_room_says_what_to_do() -> None:
         machine.machine.stop()
 
 
-def test_the_space_of_a_process_that_was_killed_is_for_the_recovery() -> None:
-    disk = FullFileSystem()
-    Machine(disk)
-    disk.fill(DATA_DIR)
-    machine = Machine(disk.killed(), is_new=False)
-    assert (machine.first.offsets.log_end_offset, machine.second.offsets.log_end_offset) == (20, 20)
-
-
 def test_a_deleted_partition_is_removed_whatever_the_checkpoints_say(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -150,35 +141,24 @@ def test_a_deleted_partition_is_removed_whatever_the_checkpoints_say(
     assert machine.paths("-delete") == []
 
 
-class Unremovable(FaultyFileSystem):
-    """Refuses to remove directories for a while."""
-
-    is_refusing = False
-
-    def remove_tree(self, path: str) -> None:
-        if self.is_refusing:
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
-        super().remove_tree(path)
-
-
 def test_a_deleted_partition_that_cannot_be_removed_is_tried_again() -> None:
-    disk = Unremovable()
+    disk = FaultyFileSystem()
     machine = Machine(disk)
     machine.manager.delete_log(PARTITION)
-    disk.is_refusing = True
+    disk.fail_where(lambda line: line.startswith("remove_tree "), number=errno.EPERM)
     machine.machine.clock.advance(DELETE_DELAY_MS)
     assert len(machine.paths("-delete")) == 1
-    disk.is_refusing = False
+    disk.mend()
     machine.machine.clock.advance(RETRY_MS)
     assert machine.paths("-delete") == []
 
 
 @pytest.mark.parametrize("free_bytes", [SHORT_BYTES - 1, SHORT_BYTES])
 def test_what_a_former_process_has_deleted_goes_at_once_where_space_is_short(free_bytes: int) -> None:
-    disk = Unremovable(MemoryFileSystem(free_bytes=free_bytes))
+    disk = FaultyFileSystem(MemoryFileSystem(free_bytes=free_bytes))
     machine = Machine(disk)
     machine.manager.delete_log(PARTITION)
-    disk = Unremovable(disk.killed().inner)
+    disk = FaultyFileSystem(disk.killed().inner)
     again = LogMachine(disk, ids=SequentialIds(100))
     again.open()
     left = [path for path in disk.inner.contents() if path.endswith("-delete")]
@@ -188,50 +168,18 @@ def test_what_a_former_process_has_deleted_goes_at_once_where_space_is_short(fre
 
 
 def test_what_cannot_be_removed_at_a_start_does_not_keep_it_and_is_tried_again() -> None:
-    disk = Unremovable(MemoryFileSystem(free_bytes=0))
+    disk = FaultyFileSystem(MemoryFileSystem(free_bytes=0))
     machine = Machine(disk)
     machine.manager.delete_log(PARTITION)
-    disk = Unremovable(disk.killed().inner)
-    disk.is_refusing = True
+    disk = FaultyFileSystem(disk.killed().inner)
+    disk.fail_where(lambda line: line.startswith("remove_tree "), number=errno.EPERM)
     again = LogMachine(disk, ids=SequentialIds(100))
     again.open()
     again.clock.advance(RETRY_MS)
-    disk.is_refusing = False
+    disk.mend()
     assert any("-delete" in path for path in disk.inner.contents())
     again.clock.advance(RETRY_MS)
     assert not any("-delete" in path for path in disk.inner.contents())
-
-
-def test_retention_frees_what_it_can_where_no_new_segment_can_begin() -> None:
-    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
-    machine = Machine(disk)
-    count = len(machine.first.reader.segments())
-    machine.first.increment_log_start_offset(20)
-    disk.fill(DATA_DIR)
-    assert machine.first.retention.delete_old_segments() == count - 1
-    assert (machine.first.offsets.log_start_offset, machine.first.offsets.log_end_offset) == (20, 20)
-    machine.first.check()
-    with pytest.raises(DataDirectoryError, match="free space"):
-        machine.first.retention.delete_old_segments()
-    disk.fill(None)
-    assert machine.first.retention.delete_old_segments() == 1
-
-
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOSPC, "free space"),
-        (errno.EDQUOT, "free space"),
-        (errno.EIO, "repair it and restart the server"),
-        (errno.EROFS, "repair it and restart the server"),
-        (errno.EACCES, "correct what the reason says"),
-        (errno.EMFILE, "correct what the reason says"),
-    ],
-)
-def test_the_error_says_what_to_do(number: int, advice: str) -> None:
-    failure = disk_error(OSError(number, os.strerror(number)), "/data")
-    assert advice in failure.message
-    assert failure.fields["reason"] == f"[Errno {number}] {os.strerror(number)}"
 
 
 def test_little_is_kept_of_little_and_more_when_there_is_more() -> None:
@@ -283,13 +231,3 @@ def test_a_new_directory_on_a_full_disk_is_no_directory_of_other_rights() -> Non
     disk.fill(DATA_DIR)
     with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
         LogMachine(disk).open()
-
-
-def test_a_read_without_a_free_descriptor_says_so() -> None:
-    disk = FaultyFileSystem()
-    machine = Machine(disk)
-    disk.fail_at(disk.operation_count + 1, number=errno.EMFILE)
-    with pytest.raises(DataDirectoryError, match="correct what the reason says") as failure:
-        machine.first.reader.read(0, 100)
-    assert "Too many open files" in str(failure.value.fields["reason"])
-    assert machine.first.reader.read(0, 100).next_offset == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from uuid import UUID
 
@@ -33,9 +32,10 @@ from stratalog.manager.directories.meta_properties import META_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 UNTIERED = LogConfig(remote_storage_enable=False, retention_ms=-1)
@@ -45,17 +45,19 @@ EXAMPLE = Manifest(
     "66OiJamjSDoWdGb695vWvA",
     {"hT0dKZTUQYWRW1R1pmXqAA": "/disk b/logs"},
     {
-        PARTITION: PartitionEntry(UUID(int=7), PartitionState.LIVE, 105823, 2),
+        PARTITION: PartitionEntry(UUID(int=7), PartitionState.LIVE, 105823, 2, "", 12),
         THIRD: PartitionEntry(UUID(int=8), PartitionState.INCOMING, 0, 1, "hT0dKZTUQYWRW1R1pmXqAA"),
     },
-    {f"orders-1.{9:032x}-stray": AsideEntry(SECOND, UUID(int=9), 0, 17)},
+    {f"orders-1.{9:032x}-stray": AsideEntry(SECOND, UUID(int=9), 0, 17, 5)},
+    cordoned=False,
 )
 TEXT = f"""manifest 1
 directory 66OiJamjSDoWdGb695vWvA
+cordoned no
 sibling hT0dKZTUQYWRW1R1pmXqAA /disk%20b/logs
-partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 -
-partition a.b_c-d-2147483647 AAAAAAAAAAAAAAAAAAAACA incoming 0 1 hT0dKZTUQYWRW1R1pmXqAA
-aside orders-1.{9:032x}-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17
+partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - 12
+partition a.b_c-d-2147483647 AAAAAAAAAAAAAAAAAAAACA incoming 0 1 hT0dKZTUQYWRW1R1pmXqAA -
+aside orders-1.{9:032x}-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17 5
 """
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -74,9 +76,13 @@ manifests = st.builds(
             offsets,
             offsets,
             names.filter(lambda name: name != "-"),
+            st.none() | offsets,
         ),
     ),
-    st.dictionaries(names, st.builds(AsideEntry, topic_partitions, st.uuids(), offsets, offsets)),
+    st.dictionaries(
+        names, st.builds(AsideEntry, topic_partitions, st.uuids(), offsets, offsets, st.none() | offsets)
+    ),
+    st.none() | st.booleans(),
 )
 
 
@@ -131,7 +137,7 @@ def test_garbage_is_refused(data: bytes) -> None:
         ("105823", "-1"),
         ("105823", "0105823"),
         ("105823", "9" * 20),
-        (" 0 17\n", " 0\n"),
+        (" 0 17 5\n", " 0 17\n"),
     ],
 )
 def test_a_text_of_another_form_is_refused(found: str, other: str) -> None:
@@ -174,29 +180,36 @@ def test_entries_are_changed_one_by_one_and_nothing_is_written_for_nothing() -> 
     assert file.now.aside == {}
 
 
+class ChangedFile:
+    """A manifest, one entry of which is changed."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.file = new_file(self.disk)
+        self.old = self.file.now
+
+    def change(self) -> None:
+        self.file.change(PARTITION, log_start_offset=9)
+
+
 def test_a_crash_or_a_refusal_within_a_change_leaves_what_was_or_what_is_to_be() -> None:
-    rehearsal = FaultyFileSystem()
-    file = new_file(rehearsal)
-    old, first = file.now, rehearsal.operation_count + 1
-    file.change(PARTITION, log_start_offset=9)
-    new = file.now
-    for operation in range(first, rehearsal.operation_count + 1):
-        for does_crash in (False, True):
-            disk = FaultyFileSystem()
-            file = new_file(disk)
-            if does_crash:
-                disk.crash_at(operation, part=0.5)
-            else:
-                disk.fail_at(operation, number=errno.ENOSPC, part=0.5)
-            with pytest.raises(SimulatedCrash if does_crash else OSError):
-                file.change(PARTITION, log_start_offset=9)
-            for survival in ALL_SURVIVALS:
-                assert read_manifest(disk.reopened(survival), DATA_DIR) in (old, new)
-            if not does_crash:
-                # What was refused is not there, and does not come back with a later change.
-                assert file.now == old
-                file.change(PARTITION, log_start_offset=0)
-                assert read_manifest(disk, DATA_DIR) == old
+    sweep = CrashSweep(ChangedFile, ChangedFile.change)
+    old, new = sweep.whole.old, sweep.whole.file.now
+
+    def verify(found: Death[ChangedFile] | Failure[ChangedFile]) -> None:
+        disk = found.subject.disk
+        for survival in ALL_SURVIVALS:
+            assert read_manifest(disk.reopened(survival), DATA_DIR) in (old, new)
+        if isinstance(found, Failure):
+            # What was refused is not there, and does not come back with a later change.
+            file = found.subject.file
+            assert isinstance(found.error, OSError)
+            assert file.now == old
+            file.change(PARTITION, log_start_offset=0)
+            assert read_manifest(disk, DATA_DIR) == old
+
+    sweep.at_deaths(verify)
+    sweep.at_failures(verify, expected=(OSError,))
 
 
 def filled(manager: LogManager, partition: TopicPartition, start_offset: int) -> None:
@@ -211,10 +224,10 @@ def killed_machine(*data_dirs: str) -> LogMachine:
     """Records of two logs were deleted, and the process was killed right after."""
     machine = LogMachine(config=UNTIERED, data_dirs=data_dirs or (DATA_DIR,), ids=SequentialIds())
     manager = machine.open()
-    for path in data_dirs[1:]:
-        manager.cordon(path)
+    manager.alter_cordons(data_dirs[1:])
     filled(manager, PARTITION, 4)
     filled(manager, SECOND, 12)
+    manager.alter_cordons(None)
     machine.kill()
     return machine
 
@@ -317,20 +330,6 @@ def test_properties_that_are_lost_are_no_start() -> None:
     with pytest.raises(DataDirectoryError) as failure:
         machine.open()
     assert failure.value.fields == {"path": DATA_DIR, "directory_id": status.directory_id}
-
-
-def test_a_crash_while_a_directory_is_new_leaves_one_that_is_new() -> None:
-    rehearsal = FaultyFileSystem()
-    LogMachine(rehearsal).open()
-    for operation in range(1, rehearsal.operation_count + 1):
-        disk = FaultyFileSystem()
-        disk.crash_at(operation, part=0.5)
-        with pytest.raises(SimulatedCrash):
-            LogMachine(disk).open()
-        for survival in ALL_SURVIVALS:
-            machine = LogMachine(disk.reopened(survival))
-            assert machine.start().offsets.log_end_offset == 0
-            machine.stop()
 
 
 def test_a_directory_of_the_name_that_is_not_listed_is_not_used_before_an_operator_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,10 +12,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.manifest import (
-    MANIFEST_FILE,
-    PartitionEntry,
     PartitionState,
-    format_manifest,
     read_manifest,
 )
 from stratalog.manager.log_manager import LogManager
@@ -23,6 +21,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.log_machine import PARTITION, TOPIC_ID, LogMachine
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1)
@@ -50,12 +49,8 @@ class Disks:
     def machine(self, *data_dirs: str) -> LogMachine:
         return LogMachine(self.disk, CONFIG, data_dirs=data_dirs or DIRECTORIES, ids=self.ids)
 
-    def note(self, name: str, **fields: object) -> None:
-        """Change the entry of the partition in that directory's manifest, or make one."""
-        manifest = read_manifest(self.disk, f"/{name}")
-        entry = manifest.partitions.get(PARTITION, PartitionEntry(TOPIC_ID))._replace(**fields)  # type: ignore[arg-type]  # the fields are those of the entry
-        changed = manifest._replace(partitions={**manifest.partitions, PARTITION: entry})
-        replace_file(self.disk, f"/{name}/{MANIFEST_FILE}", format_manifest(changed))
+    def note(self, name: str, **fields: Any) -> None:
+        edit_manifest(self.disk, f"/{name}", PARTITION, **fields)
 
     def incoming(self, name: str) -> None:
         self.note(name, state=PartitionState.INCOMING, move_number=1)
@@ -91,14 +86,6 @@ def test_the_copy_with_the_highest_number_is_the_partition(numbers: str, expecte
     machine.stop()
     # An older copy is no log that was not closed.
     assert disks.machine().open().was_clean
-
-
-def test_copies_of_one_number_are_for_an_operator() -> None:
-    disks = Disks("ab")
-    with pytest.raises(DataDirectoryError) as failure:
-        disks.start()
-    assert failure.value.fields == {"path": f"/a/{PARTITION}", "other_path": f"/b/{PARTITION}"}
-    assert disks.holders == "ab"
 
 
 def test_numbers_say_nothing_of_another_topic() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 
 import pytest
@@ -16,24 +15,6 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, flip_of
 from tests.support.logs.moving_machine import OTHER_DIR
-
-
-def test_damage_is_not_copied() -> None:
-    moving = MovingLog()
-    segment = moving.log.reader.segments()[2]
-    path = f"{PARTITION_DIR}/{segment.base_offset:020d}.log"
-    data = bytearray(moving.disk.read_file(path))
-    data[len(data) // 2] ^= 4
-    file = moving.disk.open_append(path)
-    file.truncate(0)
-    file.append([bytes(data)])
-    move = moving.begin()
-    assert move.run() is MoveState.FAILED
-    assert path in move.progress.reason
-    assert moving.left_over() == []
-    assert moving.log.local_log.directory == PARTITION_DIR
-    assert not moving.log.availability.is_offline
-    moving.append()
 
 
 def test_a_directory_in_the_partitions_directory_is_for_a_human(caplog: pytest.LogCaptureFixture) -> None:
@@ -98,23 +79,6 @@ def test_where_the_outcome_is_unknown_the_log_is_offline(number: int) -> None:
     log = machine.start()
     assert log.local_log.directory == OTHER_PARTITION_DIR
     moving.ledger.verify(log, after_crash=True)
-
-
-def test_a_source_that_fails_takes_the_log_and_the_move_along() -> None:
-    moving = MovingLog()
-
-    def fail(step: int) -> None:
-        if step == 2:
-            moving.disk.fail_at(moving.disk.operation_count + 1)
-            with pytest.raises(LogStoreError):
-                moving.log.flusher.flush()
-
-    move = moving.begin(fail)
-    assert move.run() is MoveState.FAILED
-    assert moving.log.availability.is_offline
-    assert moving.log.local_log.directory == PARTITION_DIR
-    machine = moving.new_machine(moving.disk.killed(), 1)
-    assert machine.start().local_log.directory == PARTITION_DIR
 
 
 def settle_of(trace: Sequence[str], flip: int) -> int:
@@ -189,25 +153,15 @@ def test_an_older_copy_is_not_served_where_its_target_has_passed_it_on() -> None
     assert not disk.exists(PARTITION_DIR)
 
 
-class Unremovable(FaultyFileSystem):
-    """Refuses to remove directories for a while."""
-
-    is_refusing = True
-
-    def remove_tree(self, path: str) -> None:
-        if self.is_refusing:
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
-        super().remove_tree(path)
-
-
 def test_a_copy_that_cannot_be_removed_is_tried_again_and_is_no_wish() -> None:
-    disk = Unremovable()
+    disk = FaultyFileSystem()
+    disk.fail_where(lambda line: line.startswith("remove_tree "), number=errno.EPERM)
     moving = MovingLog(disk)
     disk.make_directories(f"{PARTITION_DIR}/notes")
     assert moving.begin().run() is MoveState.FAILED
     assert len([path for path in moving.left_over() if path.endswith("-delete")]) == 1
     moving.machine.clock.advance(RETRY_MS)
     assert moving.left_over() != []
-    disk.is_refusing = False
+    disk.mend()
     moving.machine.clock.advance(RETRY_MS)
     assert moving.left_over() == []

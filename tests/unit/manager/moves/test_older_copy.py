@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -15,8 +14,9 @@ from stratalog.log.retention.late_removal import RETRY_MS
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from tests.support.logs.crash_moments import NOTHING_KEPT, SURVIVALS, deaths
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.crash_moments import NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, aside_of, flip_of
 from tests.support.logs.moving_machine import OTHER_DIR
@@ -24,16 +24,10 @@ from tests.support.logs.moving_machine import OTHER_DIR
 DELAY_MS = 1000
 
 
-class Refusing(FullFileSystem):
-    """Refuses that anything in the first directory gets another name, and that this one is removed."""
-
-    refused: int | None = None
-    """By this error."""
-    keeps_files = False
-    """Refuses that files are unlinked as well."""
+class NoticingDisk(FullFileSystem):
+    """Calls `on_name` once, before the partition's name in the first directory is made durable."""
 
     on_name: Callable[[], None] | None = None
-    """Called once, before the partition's name in the first directory is made durable."""
 
     def next_fate(self, name: str, path: str) -> Fate | None:
         on_name = self.on_name
@@ -41,14 +35,19 @@ class Refusing(FullFileSystem):
         if on_name is not None and is_named:
             self.on_name = None
             on_name()
-        fate = super().next_fate(name, path)
-        is_refused = name == "rename" and path.startswith(f"{PARTITION_DIR} ")
-        is_refused |= (
-            self.keeps_files and name in ("unlink", "remove_tree") and path.startswith(PARTITION_DIR)
-        )
-        if fate is None and self.refused is not None and is_refused:
-            return Fate(0, OSError(self.refused, os.strerror(self.refused), path))
-        return fate
+        return super().next_fate(name, path)
+
+
+def refuse_names(disk: FaultyFileSystem, number: int, *, keeps_files: bool = False) -> None:
+    """Refuse another name for the partition in the first directory, and to remove its files."""
+
+    def is_refused(line: str) -> bool:
+        kind, path = line.split(" ", 1)
+        if keeps_files and kind in ("unlink", "remove_tree"):
+            return path.startswith(PARTITION_DIR)
+        return kind == "rename" and path.startswith(f"{PARTITION_DIR} ")
+
+    disk.fail_where(is_refused, number=number)
 
 
 def full(disk: FullFileSystem) -> MovingLog:
@@ -103,9 +102,9 @@ def test_a_full_disk_without_room_for_a_manifest_keeps_its_log_and_serves_it() -
 
 
 def test_what_never_has_room_for_another_name_is_removed_at_once() -> None:
-    disk = Refusing()
+    disk = FullFileSystem()
     moving = full(disk)
-    disk.refused = errno.ENOSPC
+    refuse_names(disk, errno.ENOSPC)
     assert moving.begin().run() is MoveState.DONE
     assert not disk.inner.exists(PARTITION_DIR)
     assert moving.left_over() == []
@@ -116,19 +115,19 @@ def test_what_never_has_room_for_another_name_is_removed_at_once() -> None:
 def test_what_cannot_be_put_away_is_told_and_tried_again(
     number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = Refusing()
+    disk = FullFileSystem()
     moving = full(disk)
-    disk.refused, disk.keeps_files = number, True
+    refuse_names(disk, number, keeps_files=True)
     assert moving.begin().run() is MoveState.DONE
     go_on(moving)
     moving.machine.clock.advance(0)
-    [told] = [one.message for one in caplog.records if "is tried again" in one.message]
+    [told] = [one.message for one in caplog.records if "tried again" in one.message]
     assert DATA_DIR in told
     assert "orders-0" in told
     assert os.strerror(number) in told
     moving.machine.clock.advance(RETRY_MS)
     assert disk.inner.exists(PARTITION_DIR)
-    disk.refused = None
+    disk.mend()
     moving.machine.clock.advance(RETRY_MS + DELAY_MS)
     assert not disk.inner.exists(PARTITION_DIR)
     assert moving.left_over() == []
@@ -136,17 +135,17 @@ def test_what_cannot_be_put_away_is_told_and_tried_again(
     go_on(moving)
 
 
-def not_left(disk: Refusing) -> MovingLog:
+def not_left(disk: FaultyFileSystem) -> MovingLog:
     """A partition that has moved, and left a copy that is tried again."""
     moving = MovingLog(disk)
-    disk.refused = errno.EPERM
+    refuse_names(disk, errno.EPERM)
     assert moving.begin().run() is MoveState.DONE
-    disk.refused = None
+    disk.mend()
     return moving
 
 
 def test_what_is_tried_again_leaves_alone_what_another_process_has() -> None:
-    disk = Refusing()
+    disk = NoticingDisk()
     moving = not_left(disk)
     moving.machine.stop()
     moving.machine.clock.advance(2 * RETRY_MS)
@@ -158,7 +157,7 @@ def test_what_is_tried_again_leaves_alone_what_another_process_has() -> None:
 def test_what_is_tried_again_leaves_alone_what_has_the_name_since(is_beside: bool) -> None:
     """The partition moves back, once a human has removed the older copy. `is_beside`: it is tried while that
     move gives the name."""
-    disk = Refusing()
+    disk = NoticingDisk()
     moving = not_left(disk)
     disk.inner.remove_tree(PARTITION_DIR)
     advance = partial(moving.machine.clock.advance, 2 * RETRY_MS)
@@ -194,30 +193,11 @@ def test_a_start_on_a_full_disk_keeps_the_newer_copy() -> None:
     moving.ledger.verify(log, after_crash=True)
 
 
-def test_the_newer_copy_is_durable_before_the_older_one_goes() -> None:
-    """The former process was killed at the flip; the power fails while the next one settles it."""
-    rehearsal = cut_off(FullFileSystem())
-    disk = rehearsal.disk.killed()
-    rehearsal.new_machine(disk, 1).start()
-    places: Counter[str] = Counter()
-    for operation, part in deaths(disk.trace):
-        moving = cut_off(FullFileSystem())
-        disk = moving.disk.killed()
-        disk.crash_at(operation, part=part)
-        with pytest.raises(SimulatedCrash):
-            moving.new_machine(disk, 1).start()
-        for survival in SURVIVALS:
-            log = moving.new_machine(FaultyFileSystem(disk.inner.after_crash(survival)), 2).start()
-            places[log.local_log.directory] += 1
-            moving.ledger.copy().verify(log, after_crash=True)
-    assert places.keys() == {PARTITION_DIR, OTHER_PARTITION_DIR}
-
-
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSPC])
 def test_a_start_that_cannot_put_it_away_serves_the_newer_one_and_tries_again(number: int) -> None:
     moving = cut_off(FullFileSystem())
-    disk = Refusing(moving.disk.killed().inner)
-    disk.refused, disk.keeps_files = number, True
+    disk = moving.disk.killed()
+    refuse_names(disk, number, keeps_files=True)
     machine = moving.new_machine(disk, 1)
     log = machine.start()
     assert log.local_log.directory == OTHER_PARTITION_DIR
@@ -225,38 +205,33 @@ def test_a_start_that_cannot_put_it_away_serves_the_newer_one_and_tries_again(nu
     moving.ledger.copy().verify(log, after_crash=True)
     assert machine.manager is not None
     assert machine.manager.directories()[0].partition_count == 0
-    disk.refused = None
+    disk.mend()
     machine.clock.advance(2 * RETRY_MS)
     assert not disk.inner.exists(PARTITION_DIR)
 
 
 def test_no_start_takes_an_older_copy_for_the_partition() -> None:
     """The machine dies anywhere in the move, and the newer copy's disk is away then."""
-    rehearsal = full(FullFileSystem())
-    end_offset, other = rehearsal.log.offsets.log_end_offset, rehearsal.manager.directories()[1]
-    first = rehearsal.disk.operation_count + 1
-    move_and_remove(rehearsal)
-    flip = flip_of(rehearsal.disk.trace)
-    outcomes: Counter[str] = Counter()
-    for operation, part in deaths(rehearsal.disk.trace, first):
-        disk = FullFileSystem()
-        moving = full(disk)
-        disk.crash_at(operation, part=part)
-        with pytest.raises(SimulatedCrash):
-            move_and_remove(moving)
-        some = (Survival(Kept.ALL, Kept.EACH, seed=seed) for seed in range(2))
-        for survival in (*SURVIVALS, *some):
-            found = disk.reopened(survival)
+    sweep = CrashSweep(lambda: full(FullFileSystem()), move_and_remove)
+    end_offset, other = sweep.whole.ledger.durable_end_offset, sweep.whole.manager.directories()[1]
+    flip = flip_of(sweep.trace)
+    outcomes = set[str]()
+
+    def verify(death: Death[MovingLog]) -> None:
+        for found in death.disks():
+            assert isinstance(found, FullFileSystem)
             found.fill(None)
             try:
-                log = moving.new_machine(found, 1, (DATA_DIR,)).start()
+                log = death.subject.new_machine(found, 1, (DATA_DIR,)).start()
             except DataDirectoryError as failure:
-                outcomes[str(failure.fields["directory_id"])] += 1
+                outcomes.add(str(failure.fields["directory_id"]))
             else:
-                assert operation <= flip, "the newer copy counts"
+                assert death.operation <= flip, "the newer copy counts"
                 assert log.offsets.log_end_offset == end_offset
-                outcomes["whole"] += 1
-    assert outcomes.keys() == {"whole", other.directory_id}
+                outcomes.add("whole")
+
+    sweep.at_deaths(verify)
+    assert outcomes == {"whole", other.directory_id}
 
 
 def move_and_remove(moving: MovingLog) -> None:

@@ -16,11 +16,12 @@ from stratalog.manager.moves.log_move import MoveState
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
+from tests.support.logs.crash_moments import SURVIVALS
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_machine import LogMachine
 
 A, B = "/disk-a/logs", "/disk-b/logs"
@@ -29,15 +30,17 @@ P, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 TOPIC_ID, NEW_ID = UUID(int=7), UUID(int=8)
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
 END = 5
-IDS = SequentialIds()
 
 
 class Machine:
     """Two log directories, one partition with 5 records in A, of which none is in the store."""
 
-    def __init__(self, disk: FaultyFileSystem | None = None, *, is_new: bool = True) -> None:
+    def __init__(
+        self, disk: FaultyFileSystem | None = None, *, is_new: bool = True, ids: SequentialIds | None = None
+    ) -> None:
         self.disk = disk or FaultyFileSystem()
-        self.process = LogMachine(self.disk, data_dirs=(A, B), ids=IDS)
+        self.ids = ids or SequentialIds(0 if is_new else 1 << 20)
+        self.process = LogMachine(self.disk, data_dirs=(A, B), ids=self.ids)
         self.manager: LogManager = self.process.open()
         self.manager.bind_store("store")
         if is_new:
@@ -46,14 +49,14 @@ class Machine:
 
     def restarted(self, *, is_killed: bool = False) -> Machine:
         if is_killed:
-            return Machine(self.disk.killed(), is_new=False)
+            return Machine(self.disk.killed(), is_new=False, ids=self.ids)
         self.process.stop()
-        return Machine(self.disk, is_new=False)
+        return Machine(self.disk, is_new=False, ids=self.ids)
 
     def lose(self, path: str = f"{A}/{P}") -> Machine:
         self.process.stop()
         self.disk.rename(path, "/lost")
-        return Machine(self.disk, is_new=False)
+        return Machine(self.disk, is_new=False, ids=self.ids)
 
     def open_log(self, start_offset: int = 0, topic_id: UUID = TOPIC_ID) -> UnifiedLog:
         return self.manager.open_log(P, topic_id, CONFIG, start_offset=start_offset)
@@ -147,7 +150,7 @@ def test_one_that_is_there_or_may_be_elsewhere_is_not_lost() -> None:
     assert not Machine().restarted().manager.forget_lost(P)
     machine = Machine().lose(f"{A}/{P}")
     machine.process.stop()
-    assert not LogMachine(machine.disk, data_dirs=(A,), ids=IDS).open().forget_lost(P)
+    assert not LogMachine(machine.disk, data_dirs=(A,), ids=SequentialIds(1)).open().forget_lost(P)
 
 
 def test_one_that_has_moved_is_lost_where_it_is_now() -> None:
@@ -184,51 +187,12 @@ def test_a_crash_while_one_is_put_away_leaves_all_of_it_or_nothing(reason: str) 
             machine.manager.let_go(P)
             machine.manager.open_log(P, NEW_ID, CONFIG)
 
-    rehearsal = Machine()
-    first = rehearsal.disk.operation_count + 1
-    put_away(rehearsal)
-    outcomes: set[int] = set()
-    for operation, part in deaths(rehearsal.disk.trace, first):
-        for survival in (None, NOTHING_KEPT, EVERYTHING_KEPT):
-            machine = Machine()
-            machine.disk.crash_at(operation, part=part)
-            with pytest.raises(SimulatedCrash):
-                put_away(machine)
-            disk = machine.disk.killed() if survival is None else machine.disk.reopened(survival)
-            found = Machine(disk, is_new=False)
+    def verify(death: Death[Machine]) -> None:
+        for disk in death.disks():
+            log = Machine(disk, is_new=False).open_log(start_offset=1)
             # A stray that was not yet put away, or that is taken back, is whole.
-            outcomes.add(found.open_log(start_offset=1).offsets.log_end_offset)
+            outcomes.add(log.offsets.log_end_offset)
+
+    outcomes: set[int] = set()
+    CrashSweep(Machine, put_away).at_deaths(verify, always=lambda line: line.startswith("rename"))
     assert outcomes == ({END} if reason == "stray" else {1, END})
-
-
-def test_a_power_loss_takes_a_partition_back_as_a_whole() -> None:
-    """Created, appended to, deleted and created again, on a machine that dies at any moment."""
-
-    def work(machine: Machine) -> None:
-        for topic_id in (TOPIC_ID, NEW_ID):
-            log = machine.manager.open_log(P, topic_id, CONFIG, is_first_opening=True)
-            machine.manager.checkpoint()
-            log.appender.append_as_leader(BATCH, 1)
-            log.flusher.flush()
-            log.increment_log_start_offset(1)
-            machine.manager.checkpoint()
-            if topic_id == TOPIC_ID:
-                machine.manager.delete_log(P)
-
-    rehearsal = Machine(is_new=False)
-    first = rehearsal.disk.operation_count + 1
-    work(rehearsal)
-    count = 0
-    for operation, part in deaths(rehearsal.disk.trace, first):
-        for survival in SURVIVALS:
-            machine = Machine(is_new=False)
-            machine.disk.crash_at(operation, part=part)
-            with pytest.raises(SimulatedCrash):
-                work(machine)
-            found = Machine(machine.disk.reopened(survival), is_new=False)
-            # The topic that the catalog has by then.
-            is_deleted = any("-delete" in name for name in machine.disk.trace)
-            topic_id = NEW_ID if is_deleted else TOPIC_ID
-            assert found.open_log(topic_id=topic_id).offsets.log_end_offset <= 1, (operation, part, survival)
-            count += 1
-    assert count > 200

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -19,12 +17,12 @@ from stratalog.manager.directories.spare_space import SPARE_DELETION_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.segment.file_names import DELETED_SUFFIX
-from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.crash_moments import SURVIVALS, deaths
+from tests.support.logs.crash_moments import NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 KEEP = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
@@ -72,36 +70,18 @@ def require_whole(log: UnifiedLog, end_offset: int = COUNT) -> None:
             log.reader.read(log.offsets.log_start_offset - 1, 1)
 
 
-def refusal_of(work: Callable[[], object]) -> DataDirectoryError | None:
-    """What it raises."""
-    try:
-        work()
-    except DataDirectoryError as refusal:
-        return refusal
-    return None
-
-
 def names(disk: FaultyFileSystem) -> list[str]:
     return disk.inner.list_directory(PARTITION_DIR)
 
 
-class Immutable(FaultyFileSystem):
-    """Refuses to rename and to unlink the files of some names, as where somebody has made them immutable."""
+def make_immutable(disk: FaultyFileSystem, *suffixes: str) -> None:
+    """Refuse to rename and to unlink files whose names end so, as if an operator had made them immutable."""
 
-    def __init__(self, inner: MemoryFileSystem | None = None) -> None:
-        super().__init__(inner)
-        self.names: tuple[str, ...] = ()
+    def is_refused(line: str) -> bool:
+        kind, path, *_ = line.split(" ")
+        return kind in ("rename", "unlink") and path.endswith(suffixes)
 
-    def next_fate(self, name: str, path: str) -> Fate | None:
-        fate = super().next_fate(name, path)
-        if fate is None and name in ("rename", "unlink") and path.partition(" ")[0].endswith(self.names):
-            return Fate(0, OSError(errno.EPERM, os.strerror(errno.EPERM), path))
-        return fate
-
-    def killed(self) -> Immutable:
-        found = Immutable(super().killed().inner)
-        found.names = self.names
-        return found
+    disk.fail_where(is_refused, number=errno.EPERM)
 
 
 @pytest.mark.parametrize("room_bytes", [0, 1, 3 * 4096])
@@ -125,49 +105,55 @@ def test_retention_frees_a_disk_that_has_no_room_for_names(room_bytes: int) -> N
     require_whole(log, COUNT + 1)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EMFILE])
-def test_whatever_is_refused_while_segments_are_dropped_the_log_goes_on(number: int) -> None:
-    """Each operation of the pass is refused once. What a sync that failed has left nobody knows; all else
-    leaves the log online, whole, and without what could be dropped."""
+class StartedLog:
+    """A log of twelve records, as `started` makes it."""
+
+    def __init__(self, config: LogConfig = KEEP) -> None:
+        self.disk = FaultyFileSystem()
+        _, self.log = started(self.disk)
+        self.log.reconfigure(config)
+        self.segments = self.log.local_log.segments
+
+    def drop(self) -> None:
+        self.log.retention.delete_old_segments()
+
+    def delete(self) -> None:
+        self.log.increment_log_start_offset(5)
+
+
+def test_whatever_is_refused_while_segments_are_dropped_the_log_goes_on() -> None:
+    """What a sync that failed has left nobody knows; all else leaves the log online, whole, and without what
+    could be dropped."""
     refused: set[str] = set()
-    ordinal = 0
-    while True:
-        ordinal += 1
-        disk = FaultyFileSystem()
-        _, log = started(disk)
-        log.reconfigure(DROP)
-        segments = log.local_log.segments
-        first_operation = disk.operation_count + 1
-        disk.fail_at(first_operation + ordinal - 1, number=number)
-        refusal_of(log.retention.delete_old_segments)
-        if disk.operation_count < first_operation + ordinal - 1:
-            break
-        operation = disk.trace[first_operation + ordinal - 2].split(" ")[0]
+
+    def verify(failure: Failure[StartedLog]) -> None:
+        disk, log = failure.subject.disk, failure.subject.log
+        operation = disk.trace[failure.operation - 1].split(" ")[0]
         refused.add(operation)
-        assert log.offsets.log_start_offset in {
-            segment.base_offset for segment in (*segments, *log.local_log.segments)
-        }
-        for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
+        segments = (*failure.subject.segments, *log.local_log.segments)
+        assert log.offsets.log_start_offset in {segment.base_offset for segment in segments}
+        for found in (disk.killed(), disk.reopened(NOTHING_KEPT)):
             require_whole(started(found, is_new=False)[1])
         if log.availability.is_offline:
             assert operation in ("open_append", "sync", "close", "sync_directory"), operation
-            assert number != errno.EMFILE
-            continue
+            return
         require_whole(log)
         log.retention.delete_old_segments()
         assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
         append(log, COUNT)
         require_whole(log, COUNT + 1)
-        log.flusher.flush()
+
+    sweep = CrashSweep(lambda: StartedLog(DROP), StartedLog.drop)
+    sweep.at_failures(verify, errors=(errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EMFILE))
     assert {"rename", "sync_directory"} <= refused
 
 
 def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
-    disk = Immutable()
+    disk = FaultyFileSystem()
     _, log = started(disk)
     log.reconfigure(DROP)
     segments = log.local_log.segments
-    disk.names = (os.path.basename(segments[2].path),)
+    make_immutable(disk, os.path.basename(segments[2].path))
     assert log.retention.delete_old_segments() == 2
     assert log.local_log.segments[0] is segments[2]
     assert log.offsets.log_start_offset == segments[2].base_offset
@@ -177,8 +163,10 @@ def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
     assert not log.availability.is_offline
     require_whole(log)
     append(log, COUNT)
-    require_whole(started(disk.killed(), is_new=False)[1], COUNT + 1)
-    disk.names = ()
+    killed = disk.killed()
+    make_immutable(killed, os.path.basename(segments[2].path))
+    require_whole(started(killed, is_new=False)[1], COUNT + 1)
+    disk.mend()
     log.retention.delete_old_segments()
     assert log.offsets.log_start_offset == log.offsets.log_end_offset == COUNT + 1
 
@@ -187,11 +175,11 @@ def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
 def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
     suffix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = Immutable()
+    disk = FaultyFileSystem()
     _, log = started(disk)
     log.reconfigure(DROP)
     left = os.path.basename(log.local_log.segments[1].path).replace(".log", suffix)
-    disk.names = (left,)
+    make_immutable(disk, left)
     log.retention.delete_old_segments()
     assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
     assert "orders-0: a file of a deleted segment cannot be removed" in caplog.text
@@ -201,78 +189,61 @@ def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
     log.flusher.flush()
     caplog.clear()
     disk = disk.killed()
+    make_immutable(disk, left)
     require_whole(started(disk, is_new=False)[1], COUNT + 1)
     assert left in names(disk)
     assert "a file of a deleted segment cannot be removed" in caplog.text
     disk = disk.killed()
-    disk.names = ()
     require_whole(started(disk, is_new=False)[1], COUNT + 1)
     assert left not in names(disk)
 
 
-def test_a_producer_snapshot_that_must_stay_keeps_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    disk = Immutable()
-    _, log = started(disk)
-    log.reconfigure(DROP)
-    disk.names = (".snapshot",)
-    log.retention.delete_old_segments()
-    assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
-    assert ".snapshot" in caplog.text
-    require_whole(log)
-
-
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EACCES])
-def test_without_a_descriptor_records_are_not_deleted_and_the_log_goes_on(number: int) -> None:
-    ordinal = 0
-    while True:
-        ordinal += 1
-        disk = FaultyFileSystem()
-        _, log = started(disk)
-        last_operation = disk.operation_count + ordinal
-        disk.fail_at(last_operation, number=number)
-        refusal = refusal_of(partial(log.increment_log_start_offset, 5))
-        if disk.operation_count < last_operation:
-            break
-        if refusal is not None:
-            assert "nothing was changed; correct what the reason says" in refusal.message
+def test_without_a_descriptor_records_are_not_deleted_and_the_log_goes_on() -> None:
+    def verify(failure: Failure[StartedLog]) -> None:
+        log = failure.subject.log
+        if failure.error is not None:
             assert log.offsets.log_start_offset == 0
         assert not log.availability.is_offline
         require_whole(log)
         log.increment_log_start_offset(5)
         require_whole(log)
-    assert ordinal > 5
+
+    sweep = CrashSweep(StartedLog, StartedLog.delete)
+    sweep.at_failures(verify, errors=(errno.EMFILE, errno.ENFILE, errno.EACCES))
+
+
+class UnflushedLog:
+    """A log of twelve records that are not flushed."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        manager = LogMachine(self.disk, ids=SequentialIds()).open()
+        self.log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
+        for offset in range(COUNT):
+            append(self.log, offset)
+
+    def flush(self) -> None:
+        self.log.flusher.flush()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOSPC])
 def test_a_flush_that_opens_no_file_is_made_up_for_by_the_next_one(number: int) -> None:
     """One that failed at a sync is not: it takes the log offline."""
-    ordinal, refusal_count = 0, 0
-    while True:
-        ordinal += 1
-        disk = FaultyFileSystem()
-        manager = LogMachine(disk, ids=SequentialIds()).open()
-        log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
-        for offset in range(COUNT):
-            append(log, offset)
-        first_operation = disk.operation_count + 1
-        disk.fail_at(first_operation + ordinal - 1, number=number)
-        refusal = refusal_of(log.flusher.flush)
-        if refusal is not None:
-            refusal_count += 1
-            assert log.availability.is_offline == (number == errno.ENOSPC)
-            assert ("correct what" in refusal.message) == (number != errno.ENOSPC)
-        if disk.operation_count < first_operation + ordinal - 1:
-            break
+
+    def verify(failure: Failure[UnflushedLog]) -> None:
+        disk, log = failure.subject.disk, failure.subject.log
+        assert log.availability.is_offline == (failure.error is not None and number == errno.ENOSPC)
         if log.availability.is_offline:
-            continue
+            return
         assert log.flusher.flush() == COUNT
-        durable = disk.reopened(Survival(Kept.NONE, Kept.NONE))
+        durable = disk.reopened(NOTHING_KEPT)
         for name in names(disk):
             if name.endswith(".snapshot"):
                 path = f"{PARTITION_DIR}/{name}"
                 assert durable.inner.read_file(path) == disk.inner.read_file(path)
         require_whole(started(durable, is_new=False)[1])
-    assert refusal_count > 5
+
+    CrashSweep(UnflushedLog, UnflushedLog.flush).at_failures(verify, errors=(number,))
 
 
 def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> None:
@@ -290,9 +261,9 @@ def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> No
     assert log.retention.delete_old_segments() == count
     assert not log.availability.is_offline
     require_whole(log)
-    assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) != names(disk)
+    assert names(disk.reopened(NOTHING_KEPT)) != names(disk)
     log.flusher.flush()
-    assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) == names(disk)
+    assert names(disk.reopened(NOTHING_KEPT)) == names(disk)
 
 
 @pytest.mark.parametrize("can_reserve", [True, False])
@@ -321,18 +292,15 @@ def test_a_partition_is_deleted_where_there_is_no_room_for_its_other_name(can_re
     assert log.offsets.log_end_offset == 0
 
 
-class Nameless(FaultyFileSystem):
-    """Refuses every other name for a directory, whatever is removed."""
-
-    def next_fate(self, name: str, path: str) -> Fate | None:
-        fate = super().next_fate(name, path)
-        if fate is None and name == "rename" and path.startswith(f"{PARTITION_DIR} "):
-            return Fate(0, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path))
-        return fate
+def nameless(inner: MemoryFileSystem | None = None) -> FaultyFileSystem:
+    """A disk that refuses every other name for the partition's directory, whatever is removed."""
+    disk = FaultyFileSystem(inner)
+    disk.fail_where(lambda line: line.startswith(f"rename {PARTITION_DIR} "), number=errno.ENOSPC)
+    return disk
 
 
 def test_a_partition_that_gets_no_other_name_at_all_is_removed_where_it_is() -> None:
-    disk = Nameless()
+    disk = nameless()
     manager, log = started(disk)
     manager.delete_log(PARTITION)
     assert log.availability.is_closed
@@ -343,46 +311,28 @@ def test_a_partition_that_gets_no_other_name_at_all_is_removed_where_it_is() -> 
 
 
 def test_a_crash_while_it_is_removed_in_place_leaves_none_of_it() -> None:
-    rehearsal = Nameless()
-    manager, _ = started(rehearsal)
-    first = rehearsal.operation_count + 1
-    manager.delete_log(PARTITION)
-    outcomes: set[bool] = set()
-    for operation, part in deaths(rehearsal.trace, first):
-        disk = Nameless()
-        manager, _ = started(disk)
-        disk.crash_at(operation, part=part)
-        with pytest.raises(SimulatedCrash):
-            manager.delete_log(PARTITION)
-        for survival in SURVIVALS:
-            found = Nameless(disk.reopened(survival).inner)
-            manager = LogMachine(found, ids=SequentialIds(100)).open()
-            is_listed = PARTITION in read_manifest(found, DATA_DIR).partitions
-            assert found.inner.exists(PARTITION_DIR) == is_listed
+    class Removing:
+        def __init__(self) -> None:
+            self.disk = nameless()
+            self.manager, _ = started(self.disk)
+
+    def verify(death: Death[Removing]) -> None:
+        for disk in death.disks():
+            manager = LogMachine(nameless(disk.inner), ids=SequentialIds(100)).open()
+            is_listed = PARTITION in read_manifest(disk, DATA_DIR).partitions
+            assert disk.inner.exists(PARTITION_DIR) == is_listed
             outcomes.add(is_listed)
             if is_listed:
                 require_whole(manager.open_log(PARTITION, TOPIC_ID, KEEP))
+
+    outcomes = set[bool]()
+    CrashSweep(Removing, lambda one: one.manager.delete_log(PARTITION)).at_deaths(verify)
     assert outcomes == {False, True}
 
 
 def test_what_is_set_aside_for_a_human_is_never_removed_for_room() -> None:
-    disk = Nameless()
+    disk = nameless()
     manager, _ = started(disk)
     with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
         manager.set_aside(PARTITION, "fenced")
     require_whole(started(disk.killed(), is_new=False)[1])
-
-
-def test_no_deleted_file_is_left_of_what_was_unlinked_at_once() -> None:
-    disk = FullFileSystem()
-    machine = LogMachine(disk, KEEP)
-    log = machine.start()
-    for offset in range(COUNT):
-        append(log, offset)
-    log.reconfigure(DROP)
-    disk.fill(DATA_DIR)
-    disk.names_are_full = True
-    log.retention.delete_old_segments()
-    machine.clock.advance(KEEP.file_delete_delay_ms)
-    assert not [name for name in names(disk) if name.endswith(DELETED_SUFFIX)]
-    require_whole(log)

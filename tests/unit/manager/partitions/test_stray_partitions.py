@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 import pytest
@@ -16,22 +16,20 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.manifest import (
-    MANIFEST_FILE,
     AsideEntry,
-    PartitionEntry,
     PartitionState,
-    format_manifest,
     read_manifest,
 )
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.partitions.import_mark import write_import_mark
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_sweep import CrashSweep
+from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.log_machine import LogMachine
 
 A, B = "/disk-a/logs", "/disk-b/logs"
@@ -51,10 +49,6 @@ def claim_of(partition: TopicPartition, topic_id: UUID | None) -> PartitionClaim
     return PartitionClaim.KNOWN if topic_id == OTHER_ID else PartitionClaim.NONE
 
 
-def claim_all(_partition: TopicPartition, _topic_id: UUID | None) -> PartitionClaim:
-    return PartitionClaim.WANTED
-
-
 def fill(manager: LogManager, partition: TopicPartition, topic_id: UUID, count: int = 3) -> None:
     log = manager.open_log(partition, topic_id, CONFIG)
     for _ in range(count):
@@ -62,15 +56,15 @@ def fill(manager: LogManager, partition: TopicPartition, topic_id: UUID, count: 
     log.flusher.flush()
 
 
-def machine_with_ghost(disk: FileSystem | None = None, *dirs: str) -> LogMachine:
+def machine_with_ghost(disk: FileSystem | None = None, *dirs: str, ids: SequentialIds = IDS) -> LogMachine:
     """Was killed with a log of `kept` and one of `ghost`, both in A; of the latter record 0 was deleted."""
-    machine = LogMachine(disk, data_dirs=dirs or (A,), ids=IDS)
+    machine = LogMachine(disk, data_dirs=dirs or (A,), ids=ids)
     manager = machine.open()
     manager.bind_store("store")
-    for path in dirs[1:]:
-        manager.cordon(path)
+    manager.alter_cordons(dirs[1:])
     fill(manager, KEPT, KEPT_ID)
     fill(manager, GHOST, GHOST_ID)
+    manager.alter_cordons(None)
     manager.log(GHOST).increment_log_start_offset(1)
     manager.checkpoint()
     machine.kill()
@@ -118,31 +112,32 @@ def test_one_of_an_unknown_topic_is_set_aside_once_and_spoils_no_marker(
     assert strays_in(machine.disk) == [stray]
 
 
-@pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
-def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there(survival: Survival) -> None:
-    outcomes: set[bool] = set()
-    operation = 0
-    while True:
-        operation += 1
-        disk = FaultyFileSystem()
-        machine = machine_with_ghost(disk.inner)
-        found = LogMachine(disk, data_dirs=(A,), ids=IDS)
-        manager = found.open()
-        manager.open_log(KEPT, KEPT_ID, CONFIG)
-        disk.crash_at(disk.operation_count + operation)
-        try:
-            manager.end_start(claim_of)
-        except SimulatedCrash:
-            machine = LogMachine(disk.reopened(survival), data_dirs=(A,), ids=IDS)
-        else:
-            break
-        is_aside = bool(strays_in(machine.disk))
+class GhostMachine:
+    """Another process of the machine with the ghost, which has opened the other log."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        machine_with_ghost(self.disk.inner, ids=SequentialIds())
+        self.manager = LogMachine(self.disk, data_dirs=(A,), ids=SequentialIds(1000)).open()
+        self.manager.open_log(KEPT, KEPT_ID, CONFIG)
+
+
+def require_here_or_there(disks: Iterable[FaultyFileSystem], outcomes: set[bool]) -> None:
+    """A process that knows the topic has its records, but for those that were deleted."""
+    for disk in disks:
+        is_aside = bool(strays_in(disk))
         outcomes.add(is_aside)
-        assert is_aside or machine.disk.exists(f"{A}/{GHOST}")
-        # Whoever knows the topic has its records, either way, but for those that were deleted.
-        log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
+        assert is_aside or disk.exists(f"{A}/{GHOST}")
+        log = (
+            LogMachine(disk, data_dirs=(A,), ids=SequentialIds(2000)).open().open_log(GHOST, GHOST_ID, CONFIG)
+        )
         assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
-    assert operation > 3
+
+
+def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there() -> None:
+    outcomes = set[bool]()
+    sweep = CrashSweep(GhostMachine, lambda ghost: ghost.manager.end_start(claim_of))
+    sweep.at_deaths(lambda death: require_here_or_there(death.disks(), outcomes))
     assert outcomes == {False, True}
 
 
@@ -219,44 +214,16 @@ def test_what_a_recovery_has_to_look_at_is_kept_with_it() -> None:
         restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
 
 
-@pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
-def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there(survival: Survival) -> None:
-    inner = MemoryFileSystem()
-    machine = machine_with_ghost(inner)
-    by_another_topic_of_the_name(machine)
-    machine.stop()
-    outcomes: set[bool] = set()
-    operation = 0
-    while True:
-        operation += 1
-        disk = FaultyFileSystem(inner.after_crash(Survival(Kept.ALL, Kept.ALL)))
-        manager = LogMachine(disk, data_dirs=(A,), ids=IDS).open()
-        disk.crash_at(disk.operation_count + operation)
-        try:
-            manager.open_log(GHOST, GHOST_ID, CONFIG)
-        except SimulatedCrash:
-            machine = LogMachine(disk.reopened(survival), data_dirs=(A,), ids=IDS)
-        else:
-            break
-        outcomes.add(bool(strays_in(machine.disk)))
-        log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
-        assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
-    assert operation > 20
+def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there() -> None:
+    class AsideMachine(GhostMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.manager.end_start(claim_of)
+
+    outcomes = set[bool]()
+    sweep = CrashSweep(AsideMachine, lambda ghost: ghost.manager.open_log(GHOST, GHOST_ID, CONFIG))
+    sweep.at_deaths(lambda death: require_here_or_there(death.disks(), outcomes))
     assert outcomes == {False, True}
-
-
-def test_one_that_is_taken_back_was_closed_by_nobody() -> None:
-    """What was appended last is behind its recovery point, which is damage of a log that was closed."""
-    machine = machine_with_ghost()
-    manager = machine.open()
-    manager.open_log(KEPT, KEPT_ID, CONFIG)
-    fill(manager, GHOST, GHOST_ID, count=2)
-    machine.kill()
-    restarted(machine)
-    machine.stop()
-    assert machine.disk.exists(f"{A}/{MARKER}")
-    log = restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
-    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 5)
 
 
 def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -277,12 +244,15 @@ def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.L
     assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
 
 
-def test_another_topic_of_the_name_does_not_get_it() -> None:
+def test_its_import_epoch_comes_back_with_it() -> None:
     machine = machine_with_ghost()
-    manager = restarted(machine)
-    log = manager.open_log(GHOST, OTHER_ID, CONFIG)
-    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 0)
-    assert len(strays_in(machine.disk)) == 1
+    edit_manifest(machine.disk, A, GHOST, GHOST_ID, import_epoch=5)
+    manager = machine.open()
+    manager.open_log(GHOST, OTHER_ID, CONFIG)
+    assert manager.import_epoch(GHOST) is None
+    manager.delete_log(GHOST)
+    manager.open_log(GHOST, GHOST_ID, CONFIG)
+    assert manager.import_epoch(GHOST) == 5
 
 
 def test_one_that_was_just_created_does_not_get_it() -> None:
@@ -309,14 +279,9 @@ def test_of_two_that_were_set_aside_an_operator_chooses() -> None:
 
 def put_doubt(disk: MemoryFileSystem, doubt: str) -> None:
     if doubt == "known topic":
-        path = f"{A}/{MANIFEST_FILE}"
-        manifest = read_manifest(disk, A)
-        entry = manifest.partitions[GHOST]._replace(topic_id=OTHER_ID)
-        replace_file(
-            disk, path, format_manifest(manifest._replace(partitions={**manifest.partitions, GHOST: entry}))
-        )
+        edit_manifest(disk, A, GHOST, OTHER_ID)
     elif doubt == "import":
-        write_import_mark(disk, f"{A}/{GHOST}", 5)
+        edit_manifest(disk, A, GHOST, GHOST_ID, import_epoch=5)
     else:
         assert doubt == "new"
         text = disk.read_file(f"{A}/meta.properties")
@@ -372,14 +337,6 @@ def test_one_that_stays_is_never_taken_for_closed() -> None:
     assert read_manifest(machine.disk, A).partitions[GHOST].state is PartitionState.LIVE
 
 
-def test_a_log_that_a_topic_has_and_nobody_closed_still_keeps_the_marker_away() -> None:
-    machine = machine_with_ghost()
-    machine.open().end_start(claim_all)
-    assert machine.disk.exists(f"{A}/{GHOST}")
-    machine.stop()
-    assert not machine.disk.exists(f"{A}/{MARKER}")
-
-
 def test_nothing_is_set_aside_while_a_directory_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     machine = machine_with_ghost(None, A, B)
     without = LogMachine(machine.disk, data_dirs=(A,), ids=IDS)
@@ -391,11 +348,7 @@ def test_nothing_is_set_aside_while_a_directory_is_missing(caplog: pytest.LogCap
 
 def test_one_that_moves_is_left_to_its_move() -> None:
     machine = machine_with_ghost(None, A, B)
-    copy = PartitionEntry(GHOST_ID, PartitionState.INCOMING, 0, 1)
-    manifest = read_manifest(machine.disk, B)
-    replace_file(
-        machine.disk, f"{B}/{MANIFEST_FILE}", format_manifest(manifest._replace(partitions={GHOST: copy}))
-    )
+    edit_manifest(machine.disk, B, GHOST, GHOST_ID, state=PartitionState.INCOMING, move_number=1)
     manager = restarted(machine)
     assert manager.moves.is_wanted(GHOST)
     assert strays_in(machine.disk) == []
@@ -428,24 +381,10 @@ def test_what_is_no_topics_does_not_count_where_new_partitions_go() -> None:
 
 
 def test_one_that_cannot_be_set_aside_stays_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    disk = FaultyFileSystem()
-    machine_with_ghost(disk.inner)
-    machine = LogMachine(disk, data_dirs=(A,), ids=IDS)
-    manager = machine.open()
-    manager.open_log(KEPT, KEPT_ID, CONFIG)
-    before = len(disk.trace)
-    manager.end_start(claim_of)
-    [at] = [
-        number for number, one in enumerate(disk.trace[before:], 1) if one.startswith(f"rename {A}/{GHOST} ")
-    ]
     for number in (errno.EACCES, errno.EIO):
-        disk = FaultyFileSystem()
-        machine_with_ghost(disk.inner)
-        machine = LogMachine(disk, data_dirs=(A,), ids=IDS)
-        manager = machine.open()
-        manager.open_log(KEPT, KEPT_ID, CONFIG)
-        disk.fail_at(disk.operation_count + at, number=number)
-        manager.end_start(claim_of)
-        assert disk.inner.exists(f"{A}/{GHOST}")
+        ghost = GhostMachine()
+        ghost.disk.fail_where(lambda line: line.startswith(f"rename {A}/{GHOST} "), number=number)
+        ghost.manager.end_start(claim_of)
+        assert ghost.disk.inner.exists(f"{A}/{GHOST}")
     assert "it could not be set aside" in caplog.text
     assert "strays could not be looked at" in caplog.text

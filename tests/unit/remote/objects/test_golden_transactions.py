@@ -14,18 +14,15 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
-from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.golden_records import golden_records
 from tests.support.logs.log_consumer import committed_records
 from tests.support.places import GOLDEN
 from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_site import TieredSite
 
 ISOLATIONS = {"read_uncommitted": Isolation.HIGH_WATERMARK, "read_committed": Isolation.TXN_COMMITTED}
 TOPICS = ["txn", "compacted", "codecs"]
@@ -51,14 +48,7 @@ def directory(name: str) -> Path:
 
 def uploaded(name: str, max_object_bytes: int) -> Uploaded:
     """The broker's segments, as ours."""
-    clock = ManualClock()
-    logs = TieredLogs(
-        MemoryFileSystem(),
-        MemoryObjectStore(clock),
-        clock,
-        SequentialIds(1),
-        max_object_bytes=max_object_bytes,
-    )
+    logs = TieredSite(max_object_bytes=max_object_bytes).start()
     topic = logs.create_topic("t", 1, {"cleanup.policy": "compact" if name == "compacted" else "delete"})
     log = logs.logs[TopicPartition("t", 0)]
     for path in sorted(directory(name).glob("*.log")):

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -19,6 +18,7 @@ from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind, decode_footer, decode_header
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
+from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.places import DOCS
 
@@ -73,7 +73,7 @@ def written_example() -> bytes:
         hashing = KeyHashing(bytes(range(16)))
         writer.begin_slice(topic_id, "users", 5, base_offset=42, key_hashing=hashing)
         writer.append(encode_batch([record], base_offset=42, leader_epoch=3))
-        writer.end_slice(SliceEnd(43, producer_snapshot=ProducerSnapshot(43, ()).to_bytes()))
+        writer.end_slice(SliceEnd(43, leader_epochs=(LeaderEpoch(3, 42),)))
         return b"".join(bytes(part) for part in writer.finish().parts)
 
 

@@ -1,4 +1,4 @@
-"""No byte of an object can change without being noticed: by a check while reading, or by `verify_object` at
+"""No byte of an object can change without being noticed: by a check while reading, or by `audit_object` at
 the latest.
 """
 
@@ -14,16 +14,16 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from stratalog.remote.objects.key_stream import KeyHashing
-from stratalog.remote.objects.object_directory import read_directory, read_footer
-from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
-from stratalog.remote.objects.object_verifier import verify_object
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.tiered.object_audit import audit_object
 
 LAYOUT = StoreLayout(0)
 NAME = format_object_name(8, UUID(int=2))
@@ -61,7 +61,7 @@ def stored(data: bytes) -> MemoryObjectStore:
 
 
 def test_the_object_is_sound_as_it_is_and_has_padding_to_look_at() -> None:
-    verify_object(stored(DATA), LAYOUT, REF)
+    audit_object(stored(DATA), LAYOUT, REF)
     entries = read_directory(stored(DATA), LAYOUT, REF)
     assert entries[-1].data_end_position < REF.directory_position
 
@@ -73,7 +73,7 @@ def test_every_changed_byte_is_noticed(mask: int) -> None:
         changed = bytearray(DATA)
         changed[position] ^= mask
         try:
-            verify_object(stored(bytes(changed)), LAYOUT, REF)
+            audit_object(stored(bytes(changed)), LAYOUT, REF)
         except (StoreCorruptError, StoreNotUsableError):
             continue
         unnoticed.append(position)
@@ -83,7 +83,7 @@ def test_every_changed_byte_is_noticed(mask: int) -> None:
 def test_every_shortened_object_is_noticed() -> None:
     for size in range(len(DATA)):
         with pytest.raises(StoreCorruptError):
-            verify_object(stored(DATA[:size]), LAYOUT, REF)
+            audit_object(stored(DATA[:size]), LAYOUT, REF)
 
 
 def test_an_object_under_another_name_is_noticed() -> None:
@@ -91,19 +91,12 @@ def test_an_object_under_another_name_is_noticed() -> None:
     store = MemoryObjectStore(ManualClock())
     store.put(LAYOUT.data_key(other), DATA)
     with pytest.raises(StoreCorruptError):
-        verify_object(store, LAYOUT, REF._replace(name=other))
+        audit_object(store, LAYOUT, REF._replace(name=other))
 
 
 def test_an_object_that_is_not_the_committed_one_is_noticed() -> None:
     other = REF._replace(directory_crc=REF.directory_crc ^ 1)
     with pytest.raises(StoreCorruptError):
-        verify_object(stored(DATA), LAYOUT, other)
+        audit_object(stored(DATA), LAYOUT, other)
     with pytest.raises(StoreCorruptError):
         read_directory(stored(DATA), LAYOUT, other)
-
-
-@pytest.mark.parametrize("size", [0, FOOTER.size_bytes - 1, len(DATA) + 8])
-def test_a_footer_is_of_an_object_of_its_size(size: int) -> None:
-    data = (bytes(8) + DATA)[-size:] if size else b""
-    with pytest.raises(StoreCorruptError):
-        read_footer(stored(data), LAYOUT, NAME, size)

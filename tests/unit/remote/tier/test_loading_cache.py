@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,18 +41,6 @@ def test_it_behaves_like_a_list_in_order_of_use(calls: list[tuple[int, bool]], c
             model.append(key)
         cache.check()
         assert cache.size_bytes == sum(model)
-
-
-def test_what_was_used_last_stays() -> None:
-    cache: LoadingCache[str, bytes] = LoadingCache(2, len)
-    for key in ("a", "b", "a", "c"):
-        cache.get(key, lambda: b"x")
-
-    def never() -> bytes:
-        pytest.fail("it was used after the one that had to go")
-
-    assert cache.get("a", never) == b"x"
-    assert cache.get("b", lambda: b"y") == b"y"
 
 
 def test_a_load_is_shared_by_all_that_wait_for_it() -> None:
@@ -112,13 +99,3 @@ def test_a_load_that_fails_fails_for_its_caller_only() -> None:
         thread.join(30)
     assert (failures, results) == (["cut off"], [b"value"])
     cache.check()
-
-
-def test_an_empty_value_is_a_value() -> None:
-    cache: LoadingCache[str, bytes] = LoadingCache(0, len)
-    cache.get("key", lambda: b"")
-
-    def never() -> bytes:
-        pytest.fail("it was there")
-
-    assert cache.get("key", never) == b""

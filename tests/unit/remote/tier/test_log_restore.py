@@ -7,35 +7,29 @@ import pytest
 from stratalog.base.errors import DataDirectoryError, OutOfOrderSequenceError
 from stratalog.base.types import TopicPartition
 from stratalog.objectstore.counting import CountingObjectStore
-from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.tier import slice_producers
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_site import TieredSite
 
 T0 = TopicPartition("t", 0)
 NOW_MS = ManualClock().now_ms()
 
 
-class Bucket:
+class Bucket(TieredSite):
     """What is left when a machine is lost: the store, and the time."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.ids = SequentialIds(1)
-        self.shared = MemoryObjectStore(self.clock)
-        self.store = CountingObjectStore(self.shared)
+        super().__init__()
+        self.store = self.counting = CountingObjectStore(self.bucket)
 
     def server(self, disk: MemoryFileSystem | None = None) -> TieredLogs:
-        """Over that disk, an empty one by default; with the topic, if there is one."""
-        logs = TieredLogs(disk or MemoryFileSystem(), self.store, self.clock, self.ids)
-        for topic in logs.catalog.state().topics().values():
-            logs.open_topic(topic)
-        return logs
+        """Over that disk, an empty one by default."""
+        return self.start(disk or MemoryFileSystem())
 
     def with_records(self, *batches: bytes) -> TieredLogs:
         """A server that has uploaded them, each its own segment."""
@@ -93,7 +87,7 @@ def test_what_it_was_told_survives_a_crash_or_is_told_again(contents: Kept, name
     bucket.with_records(batch(0))
     disk = MemoryFileSystem()
     bucket.server(disk)
-    bucket.store.reset()
+    bucket.counting.reset()
     logs = bucket.server(disk.after_crash(Survival(contents, names)))
     assert append(logs, batch(0)) == (0, 1)
     assert append(logs, batch(2)) == (2, 3)
@@ -106,11 +100,11 @@ def test_a_restart_asks_for_nothing_that_is_known() -> None:
     bucket.with_records(batch(0))
     disk = MemoryFileSystem()
     bucket.server(disk).close()
-    bucket.store.reset()
+    bucket.counting.reset()
     logs = bucket.server(disk)
     # The directory is for the head; a restore would read the index.
     ((name, found),) = logs.metadata.state().objects.items()
-    indexes = bucket.store.total("GET", logs.metadata.layout.data_key(name))
+    indexes = bucket.counting.total("GET", logs.metadata.layout.data_key(name))
     assert (indexes.requests, indexes.size_bytes) == (1, found.ref.directory_bytes)
     assert append(logs, batch(0)) == (0, 1)
 
@@ -136,8 +130,8 @@ def test_a_damaged_snapshot_keeps_the_log_from_opening() -> None:
     logs = bucket.with_records(batch(0))
     ((name, found),) = logs.metadata.state().objects.items()
     key = logs.metadata.layout.data_key(name)
-    data = bytearray(bucket.shared.get(key).data)
+    data = bytearray(bucket.bucket.get(key).data)
     data[found.ref.key_streams_end + 60] ^= 1
-    bucket.shared.put(key, bytes(data))
+    bucket.bucket.put(key, bytes(data))
     with pytest.raises(DataDirectoryError):
         bucket.server()

@@ -21,7 +21,6 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
 from stratalog.remote.tier.remote_retention import (
@@ -31,11 +30,10 @@ from stratalog.remote.tier.remote_retention import (
     log_start_after,
 )
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, Operation
-from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.logs.overwriting import flip
+from tests.support.tiered.tiered_site import TieredSite
 
 NOW_MS = 10_000
 HOUR_MS = 3_600_000
@@ -92,16 +90,14 @@ def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
     assert log_start_after(units, both, NOW_MS) == 5
 
 
-class World:
+class World(TieredSite):
+    """A shard with one partition, whose bucket may go away after an object."""
+
     def __init__(self, config: dict[str, str], *, max_object_bytes: int = 1 << 20, skew_ms: int = 0) -> None:
-        self.clock = ManualClock()
-        store_clock = ManualClock(self.clock.now_ms() - skew_ms) if skew_ms else self.clock
+        super().__init__(skew_ms=skew_ms, max_object_bytes=max_object_bytes)
         self.objects_left: int | None = None
-        self.store = FaultyObjectStore(MemoryObjectStore(store_clock), random.Random(0), self.fault)
-        self.disk = MemoryFileSystem()
-        self.logs = TieredLogs(
-            self.disk, self.store, self.clock, SequentialIds(1), max_object_bytes=max_object_bytes
-        )
+        self.store = FaultyObjectStore(self.bucket, random.Random(0), self.fault)
+        self.logs = self.start()
         self.topic = self.logs.create_topic("t", 1, config)
         self.log: UnifiedLog = self.logs.logs[TopicPartition("t", 0)]
         self.tip = TopicIdPartition(self.topic.topic_id, 0)
@@ -164,6 +160,9 @@ a log start inside of a segment keeps its rest | retention.ms=1h
 records without timestamps go with the next that has one | retention.ms=1h
     undated seal upload undated seal upload undated seal | wait 600m | starts 0
     new seal | starts 0 | wait 61m | starts 4 | undated seal upload | starts 4
+size counts all tiers, and segments go that were never uploaded | retention.bytes=400 retention.ms=-1
+    new seal upload new seal upload new seal upload new seal new seal new seal | starts 3
+    new seal new seal | starts 5 | upload | starts 5
 without a limit nothing moves | retention.ms=-1
     new seal upload | wait 60000m | starts 0
 """
@@ -231,24 +230,6 @@ def test_nothing_expires_for(reason: str) -> None:
         report = world.retain()
         assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
         world.check_starts_at(0)
-
-
-def test_size_counts_all_tiers_and_segments_go_that_were_never_uploaded() -> None:
-    world = World({"retention.bytes": "400", "retention.ms": "-1"})
-    for number in range(6):
-        world.append(upload=number < 3)
-    size_bytes = world.log.reader.segments()[0].size_bytes
-    assert 150 < size_bytes < 200
-    # 400 bytes stay with three segments; slices and local segments count alike.
-    assert world.retain().advanced == ((TopicPartition("t", 0), 3),)
-    world.check_starts_at(3)
-    for _ in range(2):
-        world.append(upload=False)
-    world.retain()
-    world.check_starts_at(5)
-    assert world.logs.metadata.state().partition(world.tip).tiered_end_offset == 5
-    world.logs.upload()
-    assert [record.offset for record in world.logs.tiered_records(world.log)] == [5, 6, 7]
 
 
 @given(st.data())
@@ -341,12 +322,7 @@ def test_what_is_on_this_disk_only_does_not_go_by_an_age_that_is_damaged() -> No
     world.append()
     for _ in range(3):
         world.append(upload=False)
-    path = f"{world.log.local_log.directory}/{2:020d}.log"
-    data = bytearray(world.disk.read_file(path))
-    data[MAX_TIMESTAMP_POSITION + 7] ^= 1
-    file = world.disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
+    flip(world.disk, f"{world.log.local_log.directory}/{2:020d}.log", MAX_TIMESTAMP_POSITION + 7)
     world.clock.advance(3 * HOUR_MS)
     for _ in range(2):
         (failed,) = world.retain().failed

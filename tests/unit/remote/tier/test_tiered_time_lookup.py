@@ -1,8 +1,7 @@
-"""Times of tiered records and markers beside a list of them, whichever version uploaded the slices."""
+"""Times of tiered records and markers beside a list of them."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 from hypothesis import given
@@ -13,8 +12,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
-from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.tier.slice_source import RemoteReaderSettings, SliceSource
 from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
 from stratalog.testing.manual_clock import ManualClock
@@ -39,71 +37,27 @@ class One(NamedTuple):
         return encode_batch([Record(0, self.timestamp_ms, b"k", b"v" * 50)], base_offset=offset)
 
 
-class Slice(NamedTuple):
-    """What is uploaded at once, and who is said to have done that."""
-
-    run: list[One]
-    is_early: bool
-
-
 SLICES = st.lists(
-    st.builds(
-        Slice,
-        st.lists(st.builds(One, st.integers(-1, NEWEST_MS), st.booleans()), min_size=1, max_size=5),
-        st.booleans(),
-    ),
+    st.lists(st.builds(One, st.integers(-1, NEWEST_MS), st.booleans()), min_size=1, max_size=5),
     min_size=1,
     max_size=4,
 )
 
 
-def as_of_an_early_version(live: LiveSlice, run: list[One]) -> LiveSlice:
-    """It had the times of records only."""
-    times = [one.timestamp_ms for one in run if not one.is_marker]
-    newest = max(times, default=-1)
-    offsets = [number for number, one in enumerate(run) if one == One(newest, is_marker=False)]
-    entry = dataclasses.replace(
-        live.entry,
-        has_marker_times=False,
-        min_timestamp=min(times, default=-1),
-        max_timestamp=newest,
-        max_timestamp_offset=live.base_offset + offsets[0] if offsets else -1,
-    )
-    return live._replace(entry=entry)
-
-
-class EarlySource(SliceSource):
-    """The index of an early version, too, says nothing of markers."""
-
-    def index(self, live: LiveSlice) -> SliceIndex:
-        index = super().index(live)
-        if live.entry.has_all_times:
-            return index
-        return dataclasses.replace(index, max_timestamps=[live.entry.max_timestamp] * index.interval_count)
-
-
 @given(SLICES, st.data())
-def test_markers_have_times_whoever_uploaded_them(slices: list[Slice], data: st.DataObject) -> None:
+def test_times_are_those_of_records_and_markers(slices: list[list[One]], data: st.DataObject) -> None:
     clock = ManualClock()
     store = MemoryObjectStore(clock)
     tiered = TieredStore(MemoryFileSystem(), store, clock, SequentialIds(1))
     tip = TopicIdPartition(tiered.catalog.create("t", 1, {}).topic_id, 0)
     log: list[One] = []
     for found in slices:
-        tiered.upload({tip: [one.encoded(len(log) + number) for number, one in enumerate(found.run)]})
-        log += found.run
+        tiered.upload({tip: [one.encoded(len(log) + number) for number, one in enumerate(found)]})
+        log += found
     log_start_offset = data.draw(st.integers(0, len(log)))
     tiered.advance_log_start(tip, log_start_offset)
-    partition = tiered.partition(tip)
-    dropped_count = len(slices) - len(partition.slices)
-    partition = partition._replace(
-        slices=tuple(
-            as_of_an_early_version(live, found.run) if found.is_early else live
-            for live, found in zip(partition.slices, slices[dropped_count:], strict=True)
-        )
-    )
-    lookup = TieredTimeLookup(EarlySource(store, tiered.layout, RemoteReaderSettings()))
-    check_times(lookup, tiered, partition, list(enumerate(log))[log_start_offset:])
+    lookup = TieredTimeLookup(SliceSource(store, tiered.layout, RemoteReaderSettings()))
+    check_times(lookup, tiered, tiered.partition(tip), list(enumerate(log))[log_start_offset:])
 
 
 def check_times(

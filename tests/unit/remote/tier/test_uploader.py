@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.errors import (
@@ -18,41 +18,21 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.objects.object_verifier import verify_object
 from stratalog.remote.tier.uploader import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
+from tests.support.logs.overwriting import flip
+from tests.support.logs.sampling import examples_of
+from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_site import TieredSite
 
 Contents = dict[TopicPartition, list[Record]]
-
-
-class Machine:
-    """A server's disk and its view of the store, to be started again and again."""
-
-    def __init__(self, store: ObjectStore | None = None, **options: int) -> None:
-        self.clock = ManualClock()
-        self.shared = MemoryObjectStore(self.clock)
-        self.store = store or self.shared
-        self.filesystem = MemoryFileSystem()
-        self.ids = SequentialIds(1)
-        self.options = options
-
-    def start(self, store: ObjectStore | None = None) -> TieredLogs:
-        return TieredLogs(
-            self.filesystem,
-            store or self.store,
-            self.clock,
-            self.ids,
-            max_object_bytes=self.options.get("max_object_bytes", 1 << 20),
-            read_bytes=self.options.get("read_bytes", 1 << 20),
-        )
 
 
 def record(number: int) -> Record:
@@ -79,20 +59,22 @@ def check_all_tiered(logs: TieredLogs, expected: Contents) -> None:
         assert log.offsets.tiered_end_offset == log.offsets.log_end_offset
     for object_name, found in logs.metadata.state().objects.items():
         assert object_name == found.ref.name
-        verify_object(logs.store, logs.metadata.layout, found.ref)
+        audit_object(logs.store, logs.metadata.layout, found.ref)
 
 
+@settings(max_examples=examples_of(2))
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=4),
     st.integers(100, 3000),
     st.integers(61, 2000),
+    st.booleans(),
 )
 def test_what_was_appended_is_tiered_once(
-    batch_counts: list[int], max_object_bytes: int, read_bytes: int
+    batch_counts: list[int], max_object_bytes: int, read_bytes: int, is_compacted: bool
 ) -> None:
-    machine = Machine(max_object_bytes=max_object_bytes, read_bytes=read_bytes)
-    logs = machine.start()
-    logs.create_topic("t", len(batch_counts), {"cleanup.policy": "compact"})
+    site = TieredSite(max_object_bytes=max_object_bytes, read_bytes=read_bytes)
+    logs = site.start()
+    logs.create_topic("t", len(batch_counts), {"cleanup.policy": "compact" if is_compacted else "delete"})
     expected = fill(logs, batch_counts)
     logs.seal()
     report = logs.upload()
@@ -101,6 +83,8 @@ def test_what_was_appended_is_tiered_once(
     assert report.data_bytes == sum(log.local_log.segments.size_bytes for log in logs.logs.values())
     assert report.object_count == len(logs.metadata.state().objects)
     assert report.slice_count == sum(found.live_slices for found in logs.metadata.state().objects.values())
+    for partition in logs.metadata.state().partitions.values():
+        assert all((live.entry.key_stream is not None) == is_compacted for live in partition.slices)
     for found in logs.metadata.state().objects.values():
         is_one_batch = found.live_slices == 1 and found.live_bytes < 200
         assert found.live_bytes <= max_object_bytes or is_one_batch
@@ -131,7 +115,7 @@ def test_where_a_spool_has_no_room_objects_are_so_small_that_they_need_none(*, i
 
 
 def test_the_active_segment_and_what_is_not_fsynced_stay_here() -> None:
-    logs = Machine().start()
+    logs = TieredSite().start()
     logs.create_topic("t", 1)
     (log,) = logs.logs.values()
     logs.append(log, [record(1)])
@@ -142,33 +126,17 @@ def test_the_active_segment_and_what_is_not_fsynced_stay_here() -> None:
     assert logs.upload().object_count == 1
 
 
-def test_compacted_topics_have_key_streams_and_plain_ones_have_none() -> None:
-    logs = Machine().start()
-    logs.create_topic("plain", 1)
-    logs.create_topic("compacted", 1, {"cleanup.policy": "compact"})
-    fill(logs, [1, 1])
-    logs.seal()
-    assert logs.upload().object_count == 1
-    found = {
-        live.entry.topic: live.entry.key_stream is not None
-        for partition in logs.metadata.state().partitions.values()
-        for live in partition.slices
-    }
-    assert found == {"plain": False, "compacted": True}
-
-
 def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
-    machine = Machine()
-    logs = machine.start()
-    topic = logs.create_topic("t", 3)
+    site = TieredSite()
+    logs = site.start()
+    logs.create_topic("t", 3)
     expected = fill(logs, [3, 3, 3])
     logs.seal()
     damaged = TopicPartition("t", 1)
     logs.close()
     # After a clean stop old segments are not walked again, so the damage is not seen when the log is opened.
-    flip_byte(machine.filesystem, "/data/t-1/00000000000000000000.log", position=-5)
-    logs = machine.start()
-    logs.open_topic(topic)
+    flip(site.disk, "/data/t-1/00000000000000000000.log", -5)
+    logs = site.start()
     report = logs.upload()
     (failed,) = report.failed
     assert failed.topic_partition == damaged
@@ -182,22 +150,13 @@ def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
     assert [again.topic_partition for again in logs.upload().failed] == [damaged]
 
 
-def flip_byte(filesystem: MemoryFileSystem, path: str, *, position: int) -> None:
-    data = bytearray(filesystem.read_file(path))
-    data[position] ^= 1
-    filesystem.unlink(path)
-    file = filesystem.open_append(path)
-    file.append([data])
-    file.close()
-
-
 def test_another_owner_is_noticed_before_anything_counts() -> None:
-    machine = Machine()
-    logs = machine.start()
+    site = TieredSite()
+    logs = site.start()
     logs.create_topic("t", 1)
     fill(logs, [1])
     logs.seal()
-    logs.metadata.claim("somebody else", machine.ids.uuid())
+    logs.metadata.claim("somebody else", site.ids.uuid())
     with pytest.raises(FencedError):
         logs.upload()
     (log,) = logs.logs.values()
@@ -205,8 +164,8 @@ def test_another_owner_is_noticed_before_anything_counts() -> None:
 
 
 def test_a_slice_that_is_refused_does_not_count() -> None:
-    machine = Machine(max_object_bytes=100)
-    logs = machine.start()
+    site = TieredSite(max_object_bytes=100)
+    logs = site.start()
     topic = logs.create_topic("deleted", 1)
     logs.create_topic("kept", 1)
     fill(logs, [2, 2])
@@ -224,12 +183,13 @@ def test_a_slice_that_is_refused_does_not_count() -> None:
 
 def test_a_commit_that_turns_out_to_have_landed_is_not_sent_again() -> None:
     """The head is replaced, the answer is lost, and the store says nothing more for a while."""
-    machine = Machine()
+    site = TieredSite()
     plan: list[FaultPlan] = []
     faulty = FaultyObjectStore(
-        machine.shared, random.Random(0), lambda one: plan[0](one) if plan else Fault.NONE
+        site.bucket, random.Random(0), lambda one: plan[0](one) if plan else Fault.NONE
     )
-    logs = machine.start(faulty)
+    site.store = faulty
+    logs = site.start()
     logs.create_topic("t", 2)
     expected = fill(logs, [2, 1])
     logs.seal()
@@ -250,23 +210,23 @@ def test_a_commit_that_turns_out_to_have_landed_is_not_sent_again() -> None:
     plan.clear()
     assert logs.upload() == UploadReport()
     check_all_tiered(logs, expected)
-    assert len(list(machine.shared.list("shards/0000/data/"))) == 1
+    assert len(list(site.bucket.list("shards/0000/data/"))) == 1
 
 
 def test_the_spool_is_emptied_when_a_manager_is_made_and_left_empty() -> None:
-    machine = Machine()
-    machine.filesystem.make_directories("/spool")
-    machine.filesystem.open_append("/spool/left behind.data").close()
-    logs = machine.start()
+    site = TieredSite()
+    site.disk.make_directories("/spool")
+    site.disk.open_append("/spool/left behind.data").close()
+    logs = site.start()
     logs.create_topic("t", 1)
     fill(logs, [2])
     logs.seal()
     logs.upload()
-    assert machine.filesystem.list_directory("/spool") == []
+    assert site.disk.list_directory("/spool") == []
 
 
 def test_a_gap_below_the_local_log_is_reported() -> None:
-    logs = Machine().start()
+    logs = TieredSite().start()
     logs.create_topic("t", 1)
     (log,) = logs.logs.values()
     fill(logs, [2])
@@ -289,18 +249,18 @@ def put_faults() -> list[tuple[str, Fault]]:
 @pytest.mark.parametrize("occurrence", [1, 2])
 def test_whatever_a_put_does_each_record_is_tiered_once(prefix: str, fault: Fault, occurrence: int) -> None:
     """Fail one PUT of an upload in every way, start again where the process died, upload the rest."""
-    machine = Machine(max_object_bytes=300)
-    logs = machine.start()
+    site = TieredSite(max_object_bytes=300)
+    logs = site.start()
     topic = logs.create_topic("t", 2)
     expected = fill(logs, [6, 3])
     logs.seal()
     logs.close()
     plan: list[FaultPlan] = []
     faulty = FaultyObjectStore(
-        machine.shared, random.Random(0), lambda operation: plan[0](operation) if plan else Fault.NONE
+        site.bucket, random.Random(0), lambda operation: plan[0](operation) if plan else Fault.NONE
     )
-    logs = machine.start(faulty)
-    logs.open_topic(topic)
+    site.store = faulty
+    logs = site.start()
     plan.append(FaultOn(fault, "PUT", prefix, occurrence))
     with_restart = False
     try:
@@ -312,8 +272,9 @@ def test_whatever_a_put_does_each_record_is_tiered_once(prefix: str, fault: Faul
     plan.clear()
     faulty.release_all()
     if with_restart:
-        machine.filesystem = machine.filesystem.after_crash(Survival(Kept.NONE, Kept.NONE))
-        logs = machine.start()
+        site.disk = site.disk.after_crash(Survival(Kept.NONE, Kept.NONE))
+        site.store = site.bucket
+        logs = site.start(opens=False)
         assert logs.claimed.trusted_epoch < logs.claimed.epoch
         assert [found.reason for found in logs.open_topic(topic).values()] == ["", ""]
     logs.metadata.refresh()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from uuid import UUID
 
 import pytest
@@ -17,21 +16,18 @@ from stratalog.testing.full_filesystem import FullFileSystem
 LEFT = ("1.data", "1.keys", "1.scratch")
 
 
-class ForbiddenDisk(FullFileSystem):
-    """Nobody may write below `/forbidden`."""
-
-    def make_directories(self, path: str) -> None:
-        if path.startswith("/forbidden/"):
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
-        super().make_directories(path)
-
-
 def disk_with(*directories: str, full: str | None = None) -> FullFileSystem:
-    disk = ForbiddenDisk()
+    disk = FullFileSystem()
+    # A file, below which no directory can be made.
+    disk.open_append("/forbidden").close()
     for directory in directories:
         disk.make_directories(directory)
     disk.fill(full)
     return disk
+
+
+def is_full(error: OSError) -> bool:
+    return error.errno == errno.ENOSPC
 
 
 def place(disk: FullFileSystem, *directories: str) -> str:
@@ -66,9 +62,9 @@ def test_where_all_are_full_a_place_is_named_and_made_when_something_has_to_go_t
         small.append(b"y" * 100)
         assert bytes(small.read_at(0, 100)) == b"y" * 100
     too_much = Spool(disk, f"{path}/1.data", 100)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, check=is_full):
         too_much.append(b"x" * 101)
-    with Scratch(disk, path, UUID(int=1), 100) as large, pytest.raises(OSError, match="No space left"):
+    with Scratch(disk, path, UUID(int=1), 100) as large, pytest.raises(OSError, check=is_full):
         large.append(b"y" * 101)
 
 
@@ -94,4 +90,4 @@ def test_where_none_may_be_written_to_the_error_says_which_and_why() -> None:
     with pytest.raises(DataDirectoryError) as failure:
         place(disk_with("/disk/a", full="/disk"), "/forbidden")
     assert failure.value.fields["path"] == "/forbidden/scratch/0000/upload"
-    assert "Permission denied" in str(failure.value.fields["reason"])
+    assert failure.value.fields["reason"]

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from stratalog.base.errors import InvalidConfigError
+from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.server.configuration.broker_config import BROKER_KEYS, BrokerConfig
 from stratalog.server.configuration.config_entry import ConfigSource
-from stratalog.server.configuration.cordon_file import CORDON_FILE
 from stratalog.server.configuration.settings import ServerSettings
 from tests.support.places import DOCS
 
@@ -36,6 +36,6 @@ def test_the_values_of_a_key_are_those_of_its_error(name: str, allowed: str) -> 
 
 
 def test_names_of_files_sources_and_bounds_are_those_of_the_code() -> None:
-    assert f"`{CORDON_FILE}`" in TEXT
+    assert f"`{MANIFEST_FILE}`" in TEXT
     assert all(f"`{source.value}`" in TEXT for source in ConfigSource)
     assert ServerSettings(data_dir="d").max_request_bytes == 32 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from random import Random
@@ -17,15 +18,16 @@ from stratalog.base.errors import (
 from stratalog.log.log_config import LogConfig
 from stratalog.server.configuration.broker_config import CORDONED, BrokerConfig
 from stratalog.server.configuration.config_entry import ConfigChange
-from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.server.configuration.runtime_config import RuntimeConfig
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, Operation
+from tests.support.logs.log_machine import LogMachine
 from tests.support.tiered.metadata_harness import MetadataHarness
 
 MAX_REQUEST_BYTES = 1 << 25
+DATA_DIRS = ("/data", "/b", "/c")
 
 
 class Noted:
@@ -53,15 +55,19 @@ class Machine:
         self.harness = MetadataHarness()
         self.catalog = self.harness.catalog()
         self.disk = FaultyFileSystem()
-        self.disk.make_directories("/data")
-        self.disk.sync_directory("/")
+        self.ids = SequentialIds()
+        self.logs: LogMachine | None = None
         self.noted = Noted()
 
     def opened(self, **static: str) -> RuntimeConfig:
         """A server that starts with these keys."""
         self.catalog.refresh()
-        cordons = CordonFile(self.disk, "/data")
-        runtime = RuntimeConfig(self.catalog, cordons, named(static), MAX_REQUEST_BYTES)
+        if self.logs is not None:
+            self.logs.stop()
+        paths = static.get("cordoned_log_dirs", "").split(",")
+        cordoned = tuple(path for path in DATA_DIRS if path in paths)
+        self.logs = LogMachine(self.disk, data_dirs=DATA_DIRS, cordoned_dirs=cordoned, ids=self.ids)
+        runtime = RuntimeConfig(self.catalog, self.logs.open(), named(static), MAX_REQUEST_BYTES)
         runtime.add(self.noted)
         return runtime
 
@@ -253,53 +259,30 @@ def test_cordons_stay_on_the_machine(machine: Machine) -> None:
     runtime = machine.opened()
     runtime.alter((ConfigChange(CORDONED, "/b,/c"),))
     assert (runtime.current.cordoned_log_dirs, machine.stored()) == (("/b", "/c"), {})
-    assert machine.opened().current.cordoned_log_dirs == ("/b", "/c")
+    runtime = machine.opened()
+    assert runtime.current.cordoned_log_dirs == ("/b", "/c")
     runtime.alter_cordons(lambda cordoned: cordoned[1:])
     runtime.alter(set_to(log_retention_ms="5"))
-    assert machine.opened().current.cordoned_log_dirs == ("/c",)
+    runtime = machine.opened()
+    assert runtime.current.cordoned_log_dirs == ("/c",)
     runtime.alter_cordons(lambda _: ())
     assert machine.opened().layers.dynamic == {"log.retention.ms": "5"}
-    # Only against the start an empty list is kept.
+    # An uncordoned directory is remembered only against the start.
+    machine.opened(cordoned_log_dirs="/b").alter_cordons(lambda _: ())
     given = machine.opened(cordoned_log_dirs="/b")
-    given.alter_cordons(lambda _: ())
-    assert machine.opened(cordoned_log_dirs="/b").current.cordoned_log_dirs == ()
+    assert not given.current.cordoned_log_dirs
+    given.alter((ConfigChange(CORDONED, None),))
+    assert machine.opened(cordoned_log_dirs="/b").current.cordoned_log_dirs == ("/b",)
 
 
-def test_a_cordon_holds_that_the_disk_does_not_take(machine: Machine) -> None:
+def test_what_is_in_force_is_what_the_manifests_have(machine: Machine) -> None:
     runtime = machine.opened()
-    machine.disk.fail_at(machine.disk.operation_count + 1)
+    runtime.alter_cordons(lambda _: ("/b",))
+    machine.disk.fail_where(lambda line: "/c/manifest" in line, number=errno.ENOSPC)
     with pytest.raises(DataDirectoryError) as failure:
-        runtime.alter_cordons(lambda _: ("/b",))
-    assert failure.value.fields["path"] == "/data/cordoned-log-dirs"
-    assert [config.cordoned_log_dirs for config in machine.noted.applied] == [("/b",)]
-    assert machine.opened().current.cordoned_log_dirs == ()
-    runtime.alter_cordons(lambda cordoned: cordoned)
-    assert machine.opened().current.cordoned_log_dirs == ("/b",)
-
-
-@pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
-@pytest.mark.parametrize("after", ["/c", None])
-def test_a_crash_leaves_the_old_cordons_or_the_new_ones(after: str | None, survival: Survival) -> None:
-    for operation in range(1, 99):
-        machine = Machine()
-        file = CordonFile(machine.disk, "/data")
-        file.write("/b")
-        machine.disk.crash_at(machine.disk.operation_count + operation)
-        try:
-            file.write(after)
-        except SimulatedCrash:
-            found = CordonFile(machine.disk.reopened(survival), "/data").read()
-            assert found in ("/b", after)
-            continue
-        assert operation > (5 if after else 2)
-        return
-
-
-@pytest.mark.parametrize("text", [b"", b"/b\n", b"00000000\n/b\n", b"\xff\n\xff"])
-def test_a_damaged_file_of_cordons_is_named_and_left_out(
-    machine: Machine, text: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine.disk.open_append("/data/cordoned-log-dirs").append([text])
-    assert machine.opened(cordoned_log_dirs="/c").current.cordoned_log_dirs == ("/c",)
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "/data/cordoned-log-dirs" in caplog.text
+        runtime.alter_cordons(lambda _: ("/data", "/c"))
+    assert failure.value.fields["path"] == "/c"
+    # Each manifest is written by itself, in the order of the directories.
+    assert runtime.current.cordoned_log_dirs == ("/data",)
+    machine.disk.mend()
+    assert machine.opened().current.cordoned_log_dirs == ("/data",)

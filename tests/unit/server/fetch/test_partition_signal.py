@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
+from tests.support.service.service_bench import waiting_count
 
 PATIENCE_S = 30.0
 
@@ -27,7 +28,7 @@ async def test_any_of_several_signals_wakes() -> None:
             signal.notify()
             async with asyncio.timeout(PATIENCE_S):
                 await changed.wait()
-    assert [signal.waiter_count for signal in signals] == [0, 0, 0]
+    assert [waiting_count(signal) for signal in signals] == [0, 0, 0]
 
 
 async def test_changes_before_the_wake_up_cost_one_hop() -> None:

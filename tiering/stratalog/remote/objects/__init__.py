@@ -1,1 +1,1 @@
-"""The object file: its format, writer, reader and verifier."""
+"""The object file: its format, writer and reader."""

@@ -28,7 +28,6 @@ from uuid import UUID
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.remote.objects.fixed_layout import Buffer, FixedLayout, padding_bytes
 from stratalog.remote.objects.slice_entry import (
-    KeyStrategy,
     KeyStreamRef,
     LastBatch,
     LeaderEpoch,
@@ -74,10 +73,7 @@ ENTRY = FixedLayout(
     ("key_stream_entry_count", "I"),
     ("index_crc", "I"),
     ("topic_position", "I"),
-    ("version_header_position", "I"),
-    ("topic_bytes", "H"),
-    ("version_header_bytes", "H"),
-    ("strategy", "I"),
+    ("topic_bytes", "I"),
     ("leader_epochs_position", "I"),
     ("leader_epoch_count", "I"),
     ("open_transactions_position", "I"),
@@ -89,23 +85,17 @@ OPEN_TRANSACTION = FixedLayout(("producer_id", "q"), ("first_offset", "q"))
 HAS_ABORTED_FLAG = 1 << 0
 HAS_LAST_BATCH_FLAG = 1 << 1
 HAS_KEY_STREAM_FLAG = 1 << 2
-HAS_INDEX_FLAG = 1 << 3
-HAS_DELETE_HORIZON_FLAG = 1 << 4
-HAS_MARKER_TIMES_FLAG = 1 << 5
-KNOWN_FLAGS = (1 << 6) - 1
+HAS_DELETE_HORIZON_FLAG = 1 << 3
+KNOWN_FLAGS = (1 << 4) - 1
 
-_STRATEGIES = {strategy.value: strategy for strategy in KeyStrategy}
 _NO_BATCH = LastBatch(0, 0, 0)
 _NO_KEY_STREAM = KeyStreamRef(
     position=0,
     size_bytes=0,
     entry_count=0,
     crc=0,
-    strategy=KeyStrategy.LAST_OFFSET,
-    version_header="",
     hash_key_id=0,
 )
-_NO_PART = PartRef(0, 0, 0)
 
 
 def directory_size_bytes(entries: Iterable[SliceEntry]) -> int:
@@ -114,8 +104,6 @@ def directory_size_bytes(entries: Iterable[SliceEntry]) -> int:
     texts: set[str] = set()
     for entry in entries:
         texts.add(entry.topic)
-        if entry.key_stream is not None:
-            texts.add(entry.key_stream.version_header)
         size_bytes += (
             ENTRY.size_bytes
             + len(entry.leader_epochs) * LEADER_EPOCH.size_bytes
@@ -172,15 +160,11 @@ def _encode_entry(entry: SliceEntry, heap: _Heap) -> bytes:
         HAS_ABORTED_FLAG * entry.has_aborted
         | HAS_LAST_BATCH_FLAG * (last_batch is not None)
         | HAS_KEY_STREAM_FLAG * (stream is not None)
-        | HAS_INDEX_FLAG * (index is not None)
         | HAS_DELETE_HORIZON_FLAG * (horizon_ms is not None)
-        | HAS_MARKER_TIMES_FLAG * entry.has_marker_times
     )
     last_batch = last_batch or _NO_BATCH
     stream = stream or _NO_KEY_STREAM
-    index = index or _NO_PART
     topic_position, topic_bytes = heap.put_text(entry.topic)
-    version_position, version_bytes = heap.put_text(stream.version_header)
     epochs_position = heap.put(b"".join(LEADER_EPOCH.pack(*epoch) for epoch in entry.leader_epochs))
     transactions_position = heap.put(b"".join(OPEN_TRANSACTION.pack(*one) for one in entry.open_transactions))
     return ENTRY.pack(
@@ -213,10 +197,7 @@ def _encode_entry(entry: SliceEntry, heap: _Heap) -> bytes:
         stream.entry_count,
         index.crc,
         topic_position,
-        version_position,
         topic_bytes,
-        version_bytes,
-        stream.strategy,
         epochs_position,
         len(entry.leader_epochs),
         transactions_position,
@@ -253,7 +234,6 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
         ),
         tombstone_count=field["tombstone_count"],
         marker_count=field["marker_count"],
-        has_marker_times=flags & HAS_MARKER_TIMES_FLAG != 0,
         earliest_delete_horizon_ms=(
             field["earliest_delete_horizon_ms"] if flags & HAS_DELETE_HORIZON_FLAG else None
         ),
@@ -268,12 +248,8 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
             if flags & HAS_LAST_BATCH_FLAG
             else None
         ),
-        key_stream=_key_stream(data, field) if flags & HAS_KEY_STREAM_FLAG else None,
-        index=(
-            PartRef(field["index_position"], field["index_bytes"], field["index_crc"])
-            if flags & HAS_INDEX_FLAG
-            else None
-        ),
+        key_stream=_key_stream(field) if flags & HAS_KEY_STREAM_FLAG else None,
+        index=PartRef(field["index_position"], field["index_bytes"], field["index_crc"]),
     )
     fault = entry.fault()
     if fault is not None:
@@ -287,17 +263,12 @@ def _topic_id(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
-def _key_stream(data: Buffer, field: dict[str, int]) -> KeyStreamRef:
-    strategy = _STRATEGIES.get(field["strategy"])
-    if strategy is None:
-        raise _newer(field["flags"])
+def _key_stream(field: dict[str, int]) -> KeyStreamRef:
     return KeyStreamRef(
         position=field["key_stream_position"],
         size_bytes=field["key_stream_bytes"],
         entry_count=field["key_stream_entry_count"],
         crc=field["key_stream_crc"],
-        strategy=strategy,
-        version_header=_text(data, field["version_header_position"], field["version_header_bytes"]),
         hash_key_id=field["hash_key_id"],
     )
 

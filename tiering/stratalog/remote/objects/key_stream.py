@@ -28,12 +28,10 @@ from typing import NamedTuple, Protocol
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.record.key_block import (
     BLOCK_CRC_POSITION,
-    HAS_VERSION_FLAG,
     HASH_BYTES,
     MAX_BLOCK_ENTRY_COUNT,
     ORDINAL_BYTES,
     TOMBSTONE_BYTES,
-    VERSION_BYTES,
     block_size_bytes,
 )
 from stratalog.record.native.batch_kernels import merge_key_streams
@@ -41,7 +39,7 @@ from stratalog.record.native.kernels import key_columns_fault, siphash128
 from stratalog.record.native.key_entries import Column
 from stratalog.remote.objects.fixed_layout import Buffer, FixedLayout, padding_bytes
 from stratalog.remote.objects.object_format import crc_of
-from stratalog.remote.objects.slice_entry import KeyStrategy, KeyStreamRef
+from stratalog.remote.objects.slice_entry import KeyStreamRef
 
 # Columns are read in place as this machine's numbers.
 assert sys.byteorder == "little", "object files are read in place, on little-endian machines only"
@@ -62,8 +60,6 @@ class KeyHashing(NamedTuple):
 
     hash_key: bytes
     """16 secret bytes; the same for all slices of a topic, different for every topic."""
-    strategy: KeyStrategy = KeyStrategy.LAST_OFFSET
-    version_header: str = ""
 
     @property
     def hash_key_id(self) -> int:
@@ -71,11 +67,7 @@ class KeyHashing(NamedTuple):
 
     def made(self, stream: KeyStreamRef) -> bool:
         """Whether `stream` was made this way; if not, its slice is hashed from the data."""
-        return (stream.strategy, stream.version_header, stream.hash_key_id) == (
-            self.strategy,
-            self.version_header,
-            self.hash_key_id,
-        )
+        return stream.hash_key_id == self.hash_key_id
 
 
 @functools.lru_cache(maxsize=1024)
@@ -114,7 +106,6 @@ class KeyBlock(NamedTuple):
     hash_low: memoryview
     ordinal: memoryview
     tombstone: memoryview
-    version: memoryview | None
 
     @property
     def last_hash(self) -> tuple[int, int]:
@@ -122,14 +113,11 @@ class KeyBlock(NamedTuple):
         return _hash_at(self, self.entry_count - 1)
 
 
-def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> EncodedKeyStream:
-    """Encode entries that `sort_key_entries` has sorted. `versions` has one number for each."""
+def encode_key_stream(entries: KeyColumns) -> EncodedKeyStream:
+    """Encode entries that `sort_key_entries` has sorted."""
     columns = [_bytes_of(entries.hash_high), _bytes_of(entries.hash_low), _bytes_of(entries.ordinal)]
     columns.append(_bytes_of(entries.tombstone))
     widths = [HASH_BYTES, HASH_BYTES, ORDINAL_BYTES, TOMBSTONE_BYTES]
-    if versions is not None:
-        columns.append(_bytes_of(versions))
-        widths.append(VERSION_BYTES)
     entry_count = len(columns[3])
     assert all(len(column) == entry_count * width for column, width in zip(columns, widths, strict=True))
     parts: list[Buffer] = []
@@ -140,10 +128,9 @@ def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> En
         for column, width in zip(columns, widths, strict=True):
             body.append(column[start * width : (start + count) * width])
             body.append(bytes(padding_bytes(count * width)))
-        flags = HAS_VERSION_FLAG * (versions is not None)
-        block_bytes = block_size_bytes(count, has_version=versions is not None)
+        block_bytes = block_size_bytes(count)
         columns_bytes = b"".join(body)
-        header = BLOCK_HEADER.pack(count, flags, block_bytes, 0)[:BLOCK_CRC_POSITION]
+        header = BLOCK_HEADER.pack(count, 0, block_bytes, 0)[:BLOCK_CRC_POSITION]
         block_crc = crc_of(columns_bytes, crc_of(header))
         block = b"".join((header, block_crc.to_bytes(4, "little"), columns_bytes))
         assert len(block) == block_bytes
@@ -166,20 +153,17 @@ def read_key_stream(
     while left_bytes > 0:
         header = _read_exactly(read, min(BLOCK_HEADER.size_bytes, left_bytes), BLOCK_HEADER.size_bytes)
         count, flags, block_bytes, block_crc = BLOCK_HEADER.unpack(header)
-        if flags & ~HAS_VERSION_FLAG:
+        if flags != 0:
             raise StoreNotUsableError("a key stream has a newer format; use a newer version", flags=flags)
-        has_version = flags & HAS_VERSION_FLAG != 0
-        if not 0 < count <= MAX_BLOCK_ENTRY_COUNT or block_bytes != block_size_bytes(
-            count, has_version=has_version
-        ):
+        if not 0 < count <= MAX_BLOCK_ENTRY_COUNT or block_bytes != block_size_bytes(count):
             raise _corrupt("has a block whose size and entry count contradict each other")
-        if block_bytes > left_bytes or has_version != (stream.strategy is KeyStrategy.HIGHEST_VERSION):
+        if block_bytes > left_bytes:
             raise _corrupt("has a block that does not fit it")
         body = _read_exactly(read, block_bytes - len(header), block_bytes - len(header))
         if crc_of(body, crc_of(memoryview(header)[:BLOCK_CRC_POSITION])) != block_crc:
             raise _corrupt("has a block that fails its checksum")
         crc = crc_of(body, crc_of(header, crc))
-        block = _columns(memoryview(body), count, has_version=has_version)
+        block = _columns(memoryview(body), count)
         _verify(block, last_hash, record_count)
         left_bytes -= block_bytes
         if left_bytes > 0:
@@ -198,7 +182,7 @@ def verify_key_stream(read: Callable[[int], Buffer], stream: KeyStreamRef, recor
         data = read(stream.size_bytes)
         if merge_key_streams([(data, stream.entry_count, stream.crc, record_count)]) is not None:
             return
-        # It is damaged or has versions: block by block finds out.
+        # It is damaged, or has a newer format: block by block finds out.
         blocks = key_blocks(data, stream, record_count)
     for _ in blocks:
         pass
@@ -221,24 +205,22 @@ def key_blocks(data: Buffer, stream: KeyStreamRef, record_count: int) -> Iterato
     return read_key_stream(read, stream, record_count)
 
 
-def _columns(body: memoryview, count: int, *, has_version: bool) -> KeyBlock:
+def _columns(body: memoryview, count: int) -> KeyBlock:
     low_position = count * HASH_BYTES
     ordinal_position = low_position + count * HASH_BYTES
     ordinal_end = ordinal_position + count * ORDINAL_BYTES
     tombstone_position = ordinal_end + padding_bytes(ordinal_end)
     tombstone_end = tombstone_position + count * TOMBSTONE_BYTES
-    version_position = tombstone_end + padding_bytes(tombstone_end)
-    # Hashes and versions need no padding.
-    if any(body[ordinal_end:tombstone_position]) or any(body[tombstone_end:version_position]):
+    # Hashes need no padding.
+    if any(body[ordinal_end:tombstone_position]) or any(body[tombstone_end:]):
         raise _corrupt("has padding that is not zero")
-    assert len(body) == version_position + count * VERSION_BYTES * has_version
+    assert len(body) == tombstone_end + padding_bytes(tombstone_end)
     return KeyBlock(
         entry_count=count,
         hash_high=body[:low_position],
         hash_low=body[low_position:ordinal_position],
         ordinal=body[ordinal_position:ordinal_end],
         tombstone=body[tombstone_position:tombstone_end],
-        version=body[version_position:] if has_version else None,
     )
 
 

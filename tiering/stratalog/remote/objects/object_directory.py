@@ -1,30 +1,19 @@
-"""Reads the parts of an object that describe it: directory, footer, header, index.
+"""Reads the parts of an object that describe its slices, in one ranged GET each: the directory and an index.
 
-With a commit at hand one ranged GET reads the directory. Without one (a rebuild from the bucket alone) the
-footer leads to it. An object is immutable, so these parts never become stale. Thread-safe.
+An object is immutable, so these parts never become stale. Thread-safe.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.objects.directory_codec import decode_directory
 from stratalog.remote.objects.fixed_layout import Buffer
-from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, decode_footer, decode_header
+from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index
 from stratalog.remote.store_layout import StoreLayout
-
-
-class ObjectDescription(NamedTuple):
-    """An object as it describes itself, without a commit: its writer, reference and slices."""
-
-    header: ObjectHeader
-    ref: ObjectRef
-    entries: tuple[SliceEntry, ...]
 
 
 def read_directory(store: ObjectStore, layout: StoreLayout, ref: ObjectRef) -> tuple[SliceEntry, ...]:
@@ -49,47 +38,13 @@ def parse_directory(data: Buffer, ref: ObjectRef) -> tuple[SliceEntry, ...]:
     return entries
 
 
-def read_footer(store: ObjectStore, layout: StoreLayout, name: str, size_bytes: int) -> ObjectRef:
-    """The reference of an object of `size_bytes`, from its footer. Raises StoreCorruptError."""
-    if size_bytes < FOOTER.size_bytes:
-        raise StoreCorruptError("an object is too short to be one; its upload was cut off", name=name)
-    key = layout.data_key(name)
-    ref = decode_footer(store.get_range(key, size_bytes - FOOTER.size_bytes, FOOTER.size_bytes), name)
-    if ref.size_bytes != size_bytes:
-        raise StoreCorruptError(
-            "an object does not have the size in its footer", name=name, size_bytes=size_bytes
-        )
-    return ref
-
-
-def describe_object(store: ObjectStore, layout: StoreLayout, name: str, size_bytes: int) -> ObjectDescription:
-    """An object's description of itself, in three GETs, for rebuilding metadata from the bucket alone.
-
-    Raises ObjectNotFoundError, StoreCorruptError, StoreNotUsableError (a newer format).
-    """
-    ref = read_footer(store, layout, name, size_bytes)
-    header = decode_header(store.get_range(layout.data_key(name), 0, ref.data_position))
-    if header.name != name:
-        raise StoreCorruptError(
-            "an object lies under another name than its own", name=name, own_name=header.name
-        )
-    return ObjectDescription(header, ref, read_directory(store, layout, ref))
-
-
 def read_slice_index(store: ObjectStore, layout: StoreLayout, name: str, entry: SliceEntry) -> SliceIndex:
     """A slice's index, in one GET. Raises ObjectNotFoundError, StoreCorruptError, StoreNotUsableError."""
     part = entry.index
-    if part is None:
-        return SliceIndex(entry.data_bytes, [], [], []) if entry.data_bytes == 0 else _whole_slice(entry)
     data = store.get_range(layout.data_key(name), part.position, part.size_bytes)
     if crc_of(data) != part.crc:
         raise StoreCorruptError("the index of a slice fails its checksum; restore the object", name=name)
     return decode_slice_index(data, entry.data_bytes)
-
-
-def _whole_slice(entry: SliceEntry) -> SliceIndex:
-    """An index of one interval, in place of a missing one."""
-    return SliceIndex(entry.data_bytes, [0], [entry.base_offset], [entry.max_timestamp])
 
 
 def _require_places(entry: SliceEntry, ref: ObjectRef) -> None:
@@ -100,9 +55,7 @@ def _require_places(entry: SliceEntry, ref: ObjectRef) -> None:
     in_streams = stream is None or (
         directory_end <= stream.position <= stream.position + stream.size_bytes <= ref.key_streams_end
     )
-    in_indexes = index is None or (
-        ref.key_streams_end <= index.position <= index.position + index.size_bytes <= ref.size_bytes
-    )
+    in_indexes = ref.key_streams_end <= index.position <= index.position + index.size_bytes <= ref.size_bytes
     if not (in_data and in_streams and in_indexes):
         raise StoreCorruptError(
             "the directory of an object refers to places outside its parts; restore the object or drop it",

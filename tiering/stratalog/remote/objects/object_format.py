@@ -27,7 +27,7 @@ ignore go into longer entries.
 
 **Checksums** are CRC-32C. Header and footer each have one over their preceding bytes. The directory's is in
 the footer and in the commit; those of slices, key streams and indexes are in the directory; a batch has its
-own. Only the padding before the directory is not covered; `object_verifier` requires it to be zero.
+own. Only the padding before the directory is not covered.
 
 Pure functions of bytes; everything here is immutable and thread-safe.
 """

@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import UUID
 
-from stratalog.base.errors import UnsupportedOperationError
 from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
@@ -29,7 +28,7 @@ from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, encode_footer, encode_header
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_builder import BuiltSlice, SliceBuilder, SliceEnd, SliceStart
-from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, KeyStrategy, SliceEntry
+from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, SliceEntry
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES
 from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, FilePart, Parts, Spool
 from stratalog.remote.store_layout import StoreLayout
@@ -121,19 +120,12 @@ class ObjectWriter:
         base_offset: int,
         key_hashing: KeyHashing | None = None,
     ) -> None:
-        """Begin a partition's slice; `key_hashing` for topics that are compacted.
-
-        Raises UnsupportedOperationError for a key strategy that cannot be written yet.
-        """
+        """Begin a partition's slice; `key_hashing` for topics that are compacted."""
         assert self._builder is None
         assert not self._is_finished
         tip = TopicIdPartition(topic_id, partition)
         # Sorted, at most one slice of each partition: compactors merge inputs in this order.
         assert self._last_partition is None or self._last_partition < tip
-        if key_hashing is not None and key_hashing.strategy is not KeyStrategy.LAST_OFFSET:
-            raise UnsupportedOperationError(
-                "key streams by version cannot be written yet; compact by last offset"
-            )
         self._last_partition = tip
         self._builder = SliceBuilder(
             SliceStart(topic_id, topic, partition, base_offset, key_hashing),
@@ -224,7 +216,6 @@ class ObjectWriter:
         entries: list[SliceEntry] = []
         for built in self._slices:
             stream, index = built.entry.key_stream, built.entry.index
-            assert index is not None
             if stream is not None:
                 stream = stream._replace(position=key_position)
                 key_position += stream.size_bytes

@@ -37,7 +37,7 @@ from stratalog.remote.objects.slice_entry import (
     PartRef,
     SliceEntry,
 )
-from stratalog.remote.objects.slice_index import SliceIndex, encode_slice_index
+from stratalog.remote.objects.slice_index import NO_PRODUCERS, SliceIndex, encode_slice_index
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 _NO_RECORDS = -(2**63)
@@ -60,9 +60,9 @@ class SliceEnd(NamedTuple):
     end_offset: int
     open_transactions: tuple[OpenTransaction, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
-    producer_snapshot: bytes = b""
-    leader_epochs: tuple[LeaderEpoch, ...] | None = None
-    """Given to keep epochs whose batches are gone; None takes them from the batches."""
+    producer_snapshot: bytes = NO_PRODUCERS
+    leader_epochs: tuple[LeaderEpoch, ...] = ()
+    """Epochs of the slice's offsets; those whose batches are gone included."""
 
 
 class BuiltSlice(NamedTuple):
@@ -100,7 +100,6 @@ class SliceBuilder:
         self._tombstone_count = 0
         self._marker_count = 0
         self._horizon_ms: int | None = None
-        self._leader_epochs: list[LeaderEpoch] = []
         self._last_batch: LastBatch | None = None
         self._is_transactional = False
         self._has_keyless = False
@@ -156,7 +155,6 @@ class SliceBuilder:
         self._codec_mask |= 1 << Codec.NONE
         if scanned.delete_horizon_ms is not None:
             self._add_horizon(scanned.delete_horizon_ms)
-        self._add_epoch(scanned.leader_epoch, scanned.first_base_offset)
         self._last_batch = LastBatch(scanned.last_base_offset, scanned.leader_epoch, scanned.last_crc)
         self.data_bytes += scanned.end_position - position
         self.record_count += scanned.records_count
@@ -232,9 +230,8 @@ class SliceBuilder:
             open_transactions=end.open_transactions,
             tombstone_count=self._tombstone_count,
             marker_count=self._marker_count,
-            has_marker_times=self._marker_count > 0,
             earliest_delete_horizon_ms=self._horizon_ms,
-            leader_epochs=tuple(self._leader_epochs) if end.leader_epochs is None else end.leader_epochs,
+            leader_epochs=end.leader_epochs,
             last_batch=self._last_batch,
             key_stream=self._key_stream_ref(key_stream),
             index=PartRef(0, len(encoded_index), crc_of(encoded_index)),
@@ -302,15 +299,10 @@ class SliceBuilder:
         self._is_transactional |= header.is_transactional
         if attributes & DELETE_HORIZON_BIT:
             self._add_horizon(header.base_timestamp)
-        self._add_epoch(header.leader_epoch, header.base_offset)
         self._last_batch = LastBatch(header.base_offset, header.leader_epoch, header.crc)
 
     def _add_horizon(self, horizon_ms: int) -> None:
         self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
-
-    def _add_epoch(self, epoch: int, base_offset: int) -> None:
-        if not self._leader_epochs or epoch > self._leader_epochs[-1].epoch:
-            self._leader_epochs.append(LeaderEpoch(epoch, base_offset))
 
     def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
         is_undecided = self._is_transactional or bool(end.open_transactions)
@@ -326,7 +318,5 @@ class SliceBuilder:
             size_bytes=stream.size_bytes,
             entry_count=stream.entry_count,
             crc=stream.crc,
-            strategy=self._key_hashing.strategy,
-            version_header=self._key_hashing.version_header,
             hash_key_id=self._key_hashing.hash_key_id,
         )

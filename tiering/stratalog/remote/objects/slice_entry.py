@@ -20,7 +20,6 @@ All positions count from the first byte of the object. Immutable, so thread-safe
 from __future__ import annotations
 
 import dataclasses
-import enum
 import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -33,13 +32,6 @@ MAX_RECORD_COUNT = (1 << 32) - 1
 
 NO_TIMESTAMP = -1
 """Kafka's "no timestamp"; also the timestamps of a slice without records."""
-
-
-class KeyStrategy(enum.IntEnum):
-    """Which record of a key is its last. The numbers are those of the file."""
-
-    LAST_OFFSET = 0
-    HIGHEST_VERSION = 1
 
 
 class LastBatch(NamedTuple):
@@ -83,9 +75,6 @@ class KeyStreamRef(NamedTuple):
     size_bytes: int
     entry_count: int
     crc: int
-    strategy: KeyStrategy
-    version_header: str
-    """Name of the record header that carries the version; empty under `LAST_OFFSET`."""
     hash_key_id: int
     """64 bits derived from the topic's hash key; the key itself never leaves the catalog."""
 
@@ -108,9 +97,7 @@ class SliceEntry:
     """CRC-32C of the slice's data, from the first byte to the last."""
     record_count: int
     min_timestamp: int
-    """Milliseconds; -1 without records. The times are those of all records; markers count only with
-    `has_marker_times`.
-    """
+    """Milliseconds; -1 without records. The times are those of all records, markers included."""
     max_timestamp: int
     max_timestamp_offset: int
     """Offset of the first record that has `max_timestamp`."""
@@ -123,13 +110,11 @@ class SliceEntry:
     open_transactions: tuple[OpenTransaction, ...] = ()
     tombstone_count: int = 0
     marker_count: int = 0
-    has_marker_times: bool = False
-    """Whether times of markers count, here and in the index; an early version left them out."""
     earliest_delete_horizon_ms: int | None = None
     leader_epochs: tuple[LeaderEpoch, ...] = ()
     last_batch: LastBatch | None = None
     key_stream: KeyStreamRef | None = None
-    index: PartRef | None = None
+    index: PartRef
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
@@ -138,11 +123,6 @@ class SliceEntry:
     @property
     def data_end_position(self) -> int:
         return self.data_position + self.data_bytes
-
-    @property
-    def has_all_times(self) -> bool:
-        """Whether the timestamps cover every record."""
-        return self.has_marker_times or self.marker_count == 0
 
     def fault(self) -> str | None:
         """The first contradiction in this entry, as a clause for a message; None where there is none."""
@@ -168,19 +148,14 @@ class SliceEntry:
         for earlier, later in itertools.pairwise(self.leader_epochs):
             if later.epoch <= earlier.epoch or later.start_offset <= earlier.start_offset:
                 return "its leader epochs do not ascend"
-        return self._transactions_fault() or self._key_stream_fault()
+        if not self._stable_end_fits():
+            return "its stable end and its open transactions contradict each other"
+        return self._key_stream_fault()
 
     def check(self) -> None:
         """Raise AssertionError where an invariant does not hold."""
         fault = self.fault()
         assert fault is None, f"slice of {self.topic}-{self.partition}: {fault}"
-
-    def _transactions_fault(self) -> str | None:
-        if self.has_marker_times and self.marker_count == 0:
-            return "it has times of markers without having any"
-        if not self._stable_end_fits():
-            return "its stable end and its open transactions contradict each other"
-        return None
 
     def _stable_end_fits(self) -> bool:
         if not self.open_transactions:
@@ -196,8 +171,6 @@ class SliceEntry:
             return "it has a key stream although transactions are undecided"
         if stream.entry_count > self.record_count:
             return "its key stream has more entries than it has records"
-        if (stream.strategy is KeyStrategy.HIGHEST_VERSION) != bool(stream.version_header):
-            return "its key stream's strategy and version header contradict each other"
         return None
 
 

@@ -18,9 +18,8 @@ count.
 An interval is 64 KiB where Kafka's is 4 KiB, because a ranged GET costs the same for one byte as for a
 hundred thousand.
 
-The producer snapshot is a file of Kafka's format (`ProducerSnapshot`): the producers at the slice's end. A
-snapshot without producers has bytes, too. An index without any snapshot is of a writer that knew nothing of
-producers and transactions. Immutable, so thread-safe.
+The producer snapshot is a file of Kafka's format (`ProducerSnapshot`): the producers at the slice's end.
+Immutable, so thread-safe.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, overload
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.remote.objects.fixed_layout import Buffer, FixedLayout, padding_bytes
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
@@ -48,6 +48,8 @@ ABORTED = FixedLayout(
     ("last_stable_offset", "q"),
 )
 DEFAULT_INDEX_INTERVAL_BYTES = 64 << 10
+NO_PRODUCERS = ProducerSnapshot(0, ()).to_bytes()
+"""A snapshot without producers; its bytes are the same at each offset."""
 
 _NUMBER_BYTES = 8
 _COLUMN_COUNT = 3
@@ -71,8 +73,7 @@ class SliceIndex:
     max_timestamps: Sequence[int]
     aborted: Sequence[AbortedTransaction] = ()
     """Transactions whose abort marker lies in the slice, in the order of the markers."""
-    producer_snapshot: bytes = b""
-    """Empty where the writer knew nothing of producers; then `aborted` is unknown, too."""
+    producer_snapshot: bytes = NO_PRODUCERS
 
     @property
     def interval_count(self) -> int:

@@ -34,7 +34,6 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.slice_entry import LeaderEpoch, joined_epochs
-from stratalog.remote.tier.deciding_slices import aborted_in, deciding_slices, has_markers
 from stratalog.remote.tier.slice_source import RemoteReaderSettings, SliceBatch, SliceSource
 from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
@@ -88,8 +87,7 @@ class RemoteReader:
         end, or `decided_end_offset` where that is higher: a caller with the local log knows markers that are
         not tiered yet, and adds the transactions that they abort. Raises OffsetOutOfRangeError outside [log
         start, tiered end] (fields offset, log_start_offset, log_end_offset), StoreCorruptError,
-        StoreUnavailableError; for `TXN_COMMITTED` UnsupportedOperationError where a slice does not tell which
-        transactions were aborted.
+        StoreUnavailableError.
         """
         is_committed = isolation is Isolation.TXN_COMMITTED
         request = _ReadRequest(offset, max_bytes, is_committed, decided_end_offset, min_one_message)
@@ -124,9 +122,7 @@ class RemoteReader:
         data = self._source.index(partition.slices[-1]).producer_snapshot
         end_offset = partition.tiered_end_offset
         try:
-            snapshot = (
-                ProducerSnapshot.from_bytes(end_offset, data) if data else ProducerSnapshot(end_offset, ())
-            )
+            snapshot = ProducerSnapshot.from_bytes(end_offset, data)
         except CorruptRecordError as error:
             raise StoreCorruptError(
                 "the producer snapshot of a slice is damaged; restore the object from a copy",
@@ -199,11 +195,11 @@ class RemoteReader:
         asked only if it has markers.
         """
         found: list[AbortedTransaction] = []
-        for live in deciding_slices(partition, start_offset, end_offset):
+        for live in partition.deciding_slices(start_offset, end_offset):
             first = bisect_left(in_transactions, live.base_offset)
             was_read = first < len(in_transactions) and in_transactions[first] < live.end_offset
-            if was_read or has_markers(live):
-                found += aborted_in(live, self._source.index(live), start_offset, end_offset)
+            if was_read or live.has_markers:
+                found += self._source.index(live).aborted_in(start_offset, end_offset)
         return tuple(found)
 
     def _batches_from(self, state: ShardState, live: LiveSlice, offset: int) -> Iterator[SliceBatch]:

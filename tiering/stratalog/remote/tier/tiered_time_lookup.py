@@ -1,8 +1,7 @@
 """Finds records by time in the slices of a partition, as the local log does in its segments.
 
 It finds the first record, by offset, that is new enough, and the first of the newest records. A transaction
-marker is a record like any other. Slices and intervals whose timestamps are too old are skipped. Slices of an
-early version left out the times of markers; they are read.
+marker is a record like any other. Slices and intervals whose timestamps are too old are skipped.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ class TieredTimeLookup:
             start_offset = max(live.base_offset, partition.log_start_offset)
             if start_offset >= end_offset:
                 break
-            if entry.has_all_times and start_offset <= entry.max_timestamp_offset < end_offset:
+            if start_offset <= entry.max_timestamp_offset < end_offset:
                 if entry.max_timestamp > best.timestamp_ms:
                     best = TimestampOffset(entry.max_timestamp, entry.max_timestamp_offset)
                 continue
-            # The newest record lies outside of the range, or its offset is unknown.
+            # The newest record of the slice lies outside of the range.
             for record in self._records_since(state, live, best.timestamp_ms + 1, start_offset):
                 if record.offset >= end_offset:
                     break
@@ -63,14 +62,14 @@ class TieredTimeLookup:
     ) -> Iterator[Record]:
         """The records at or above `start_offset` of batches that may have a record at or after `since_ms`."""
         entry = live.entry
-        if entry.record_count == 0 or (entry.has_all_times and entry.max_timestamp < since_ms):
+        if entry.record_count == 0 or entry.max_timestamp < since_ms:
             return
         found = state.objects.get(live.object_name)
         # Slices and objects of a state come from the same commits.
         assert found is not None
         index = self._source.index(live)
         for number in range(index.index_for_offset(start_offset), index.interval_count):
-            if entry.has_all_times and index.max_timestamps[number] < since_ms:
+            if index.max_timestamps[number] < since_ms:
                 continue
             interval = index.interval(number)
             for batch in self._source.batches(found.ref, live, interval.position, interval.end_position):

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from random import Random
+from contextlib import nullcontext
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stratalog.base.errors import (
     InvalidRequestError,
     PreconditionFailedError,
     StoreCorruptError,
-    StoreNotUsableError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.remote.json_document import encode_document, parse_json
 from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
 from stratalog.remote.metadata.head.head_log import CommitSettings
-from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.store_faults import Fault, FaultOn
 from tests.support.tiered.metadata_harness import MetadataHarness
 
 HEAD = "catalog/head"
@@ -90,27 +85,13 @@ def test_no_two_topics_share_a_name(harness: MetadataHarness) -> None:
     catalog.check()
 
 
-@pytest.mark.parametrize("name", ["a", "A-Z_0.9", "x" * 249, "...", "_", "-", "a.b_c"])
-def test_names_as_kafka_takes_them(name: str) -> None:
-    require_topic_name(name, ["another"])
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "ä", "a/b", "a\n", "a\x00", "a:b", "a,b"])
-def test_names_as_kafka_refuses_them(name: str) -> None:
-    with pytest.raises(InvalidRequestError):
-        require_topic_name(name, ())
-
-
-@given(st.text(max_size=260))
-def test_names_are_kafkas(name: str) -> None:
+def test_names_are_kafkas() -> None:
     letters = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-    is_valid = 1 <= len(name) <= 249 and set(name) <= letters and name not in {".", ".."}
-    try:
-        require_topic_name(name, ())
-    except InvalidRequestError:
-        assert not is_valid
-    else:
-        assert is_valid
+    names = {f"a{chr(code)}": chr(code) in letters for code in range(0x300)}
+    names |= {"": False, ".": False, "..": False, "...": True, "x" * 249: True, "x" * 250: False}
+    for name, is_valid in names.items():
+        with nullcontext() if is_valid else pytest.raises(InvalidRequestError):
+            require_topic_name(name, ["another"])
 
 
 def test_names_that_metrics_cannot_tell_apart(harness: MetadataHarness) -> None:
@@ -243,24 +224,6 @@ def test_the_catalog_folds(harness: MetadataHarness) -> None:
     assert harness.catalog().state() == catalog.state()
 
 
-@pytest.mark.parametrize(
-    "fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED, Fault.LANDS_LATE]
-)
-def test_one_commit_whatever_happens_to_its_put(harness: MetadataHarness, fault: Fault) -> None:
-    harness.catalog()
-    store = FaultyObjectStore(harness.store, Random(1), FaultOn(fault, "PUT", HEAD))
-    catalog = harness.catalog(store=store)
-    entry = catalog.create("orders", 1)
-    store.release_all()
-    assert harness.catalog().topics() == {"orders": entry}
-    assert harness.catalog().seq == 1
-    store = FaultyObjectStore(harness.store, Random(1), FaultOn(fault, "PUT", HEAD))
-    harness.catalog(store=store).alter_server_config(lambda _: {"a": "1"})
-    store.release_all()
-    assert harness.catalog().state().server_config == {"a": "1"}
-    assert harness.catalog().seq == 2
-
-
 def test_a_call_with_an_id_can_be_repeated(harness: MetadataHarness) -> None:
     catalog = harness.catalog()
     topic_id = harness.ids.uuid()
@@ -269,29 +232,3 @@ def test_a_call_with_an_id_can_be_repeated(harness: MetadataHarness) -> None:
     assert catalog.seq == 1
     with pytest.raises(TopicAlreadyExistsError):
         catalog.create("other", 1, topic_id=topic_id)
-
-
-def test_two_that_create_the_same_topic(harness: MetadataHarness) -> None:
-    one, two = harness.catalog(), harness.catalog()
-    one.create("orders", 1)
-    with pytest.raises(TopicAlreadyExistsError):
-        two.create("orders", 5)
-    assert two.topics()["orders"].partition_count == 1
-
-
-def test_a_catalog_of_newer_software_is_read_only(harness: MetadataHarness) -> None:
-    catalog = harness.catalog()
-    catalog.create("orders", 1)
-    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
-    harness.store.put(HEAD, encode_document(stored | {"write_version": 2}))
-    assert list(harness.catalog().topics()) == ["orders"]
-    with pytest.raises(StoreNotUsableError):
-        catalog.create("other", 1)
-
-
-def test_a_reader_of_an_empty_store(harness: MetadataHarness) -> None:
-    reader = harness.catalog(read_only=True)
-    assert reader.topics() == {}
-    harness.catalog().create("orders", 1)
-    reader.refresh()
-    assert list(reader.topics()) == ["orders"]

@@ -4,23 +4,20 @@ head.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from random import Random
 
 import pytest
 
 from stratalog.base.errors import (
-    FencedError,
     StoreAccessDeniedError,
     StoreCorruptError,
     StoreUnavailableError,
 )
-from stratalog.objectstore.protocol import Buffer, StoredObject
 from stratalog.remote.metadata.head.head_log import CommitSettings
-from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
+from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.store_faults import Fault, FaultOn, FaultPlan, FaultsAt, Operation, no_faults
-from tests.support.tiered.metadata_harness import A0, A1, MetadataHarness, ranges_of
+from stratalog.testing.store_faults import Fault, FaultOn, FaultPlan, Operation, no_faults
+from tests.support.tiered.metadata_harness import A0, MetadataHarness, ranges_of
 
 HEAD = "shards/0000/head"
 
@@ -38,18 +35,6 @@ def on_head(fault: Fault) -> FaultOn:
     return FaultOn(fault, "PUT", HEAD)
 
 
-class FailsWhileOn:
-    """A store that goes down for some verbs, and comes back when the test says so."""
-
-    def __init__(self, *verbs: str, fault: Fault = Fault.FAILS) -> None:
-        self.verbs = verbs
-        self.fault = fault
-        self.is_on = False
-
-    def __call__(self, operation: Operation) -> Fault:
-        return self.fault if self.is_on and operation.verb in self.verbs else Fault.NONE
-
-
 @pytest.mark.parametrize(
     "fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED, Fault.LANDS_LATE]
 )
@@ -64,42 +49,6 @@ def test_one_commit_whatever_happens_to_its_put(harness: MetadataHarness, fault:
     assert [commit.seq for commit in harness.head().commits] == [1, 2]
     assert harness.head().seq == outcome.seq == 2, "once, and in no other place"
     assert ranges_of(harness.log(), A0) == [(made.ref.name, 0, 5)]
-
-
-def test_a_put_that_is_repeated_is_the_same_put(harness: MetadataHarness) -> None:
-    harness.owned()
-    bodies: list[bytes] = []
-
-    class Recorder(FaultyObjectStore):
-        def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
-            bodies.append(bytes(data))
-            return super().put(key, data, if_match=if_match, if_absent=if_absent)
-
-    store = Recorder(harness.store, Random(1), on_head(Fault.FAILS))
-    harness.log(store=store).claim("again", harness.ids.uuid())
-    assert len(bodies) == 2
-    assert bodies[0] == bodies[1]
-
-
-def test_a_lost_race_is_judged_again_with_another_uuid(harness: MetadataHarness) -> None:
-    _, epoch = harness.owned()
-    log, other = harness.log(), harness.log()
-    harness.added(other, epoch, (A1, 0, 5))
-    made = harness.put(log, (A0, 0, 5))
-    before = harness.clock.elapsed_ms
-    outcome = log.add([(made.ref, made.entries())], epoch)
-    assert outcome.seq == 3
-    assert harness.clock.elapsed_ms >= before
-    assert len({commit.uuid for commit in harness.head().commits}) == 3
-
-
-def test_a_race_lost_to_a_new_owner_is_a_fence(harness: MetadataHarness) -> None:
-    log, epoch = harness.owned()
-    harness.log().claim("owner-2", harness.ids.uuid())
-    made = harness.put(log, (A0, 0, 5))
-    with pytest.raises(FencedError):
-        log.add([(made.ref, made.entries())], epoch)
-    assert harness.head().seq == 2
 
 
 def test_a_refusal_is_not_believed_on_an_old_view(harness: MetadataHarness) -> None:
@@ -141,53 +90,28 @@ def test_a_commit_that_landed_is_found_under_later_ones(harness: MetadataHarness
     assert ranges_of(log, A0) == [(made.ref.name, 0, 5)]
 
 
-def test_a_store_that_stays_silent_leaves_it_open(harness: MetadataHarness) -> None:
-    log, epoch = harness.owned()
-    plan = FailsWhileOn("PUT", fault=Fault.LANDS_UNKNOWN)
-    reads = FailsWhileOn("GET")
-    store = faulty(
-        harness, lambda operation: plan(operation) if operation.verb == "PUT" else reads(operation)
-    )
-    log = harness.log(store=store)
-    made = harness.put(log, (A0, 0, 5))
-    plan.is_on = reads.is_on = True
-    with pytest.raises(StoreUnavailableError):
-        log.add([(made.ref, made.entries())], epoch)
-    assert harness.head().seq == 2, "it did land"
-    plan.is_on = reads.is_on = False
-    outcome = log.add([(made.ref, made.entries())], epoch)
-    assert (outcome.seq, outcome.refused) == (2, ())
-    assert harness.head().seq == 2, "asking again finds it"
-
-
-def test_a_put_that_lands_after_its_writer_gave_up(harness: MetadataHarness) -> None:
+@pytest.mark.parametrize("fault", [Fault.LANDS_UNKNOWN, Fault.LANDS_LATE])
+def test_a_store_that_stays_silent_leaves_it_open(harness: MetadataHarness, fault: Fault) -> None:
     _, epoch = harness.owned()
-    plan = FailsWhileOn("PUT", fault=Fault.LANDS_LATE)
+    is_silent = False
+
+    def plan(operation: Operation) -> Fault:
+        if not is_silent:
+            return Fault.NONE
+        return fault if operation.verb == "PUT" else Fault.FAILS
+
     store = faulty(harness, plan)
     log = harness.log(store=store)
     made = harness.put(log, (A0, 0, 5))
-    plan.is_on = True
+    is_silent = True
     with pytest.raises(StoreUnavailableError):
         log.add([(made.ref, made.entries())], epoch)
-    plan.is_on = False
+    is_silent = False
     store.release_all()
-    assert harness.head().seq == 2
-    again = log.add([(made.ref, made.entries())], epoch)
-    assert (again.refused, harness.head().seq) == ((), 2)
-
-
-def test_a_put_that_comes_too_late_changes_nothing(harness: MetadataHarness) -> None:
-    log, epoch = harness.owned()
-    store = faulty(harness, on_head(Fault.LANDS_LATE))
-    slow = harness.log(store=store, settings=CommitSettings(fold_by_itself=False, max_store_failures=1))
-    made = harness.put(slow, (A0, 0, 5))
-    with pytest.raises(StoreUnavailableError):
-        slow.add([(made.ref, made.entries())], epoch)
-    other = harness.added(log, epoch, (A0, 0, 3))
-    store.release_all()
-    assert ranges_of(harness.log(), A0) == [(other.ref.name, 0, 3)]
-    outcome = slow.add([(made.ref, made.entries())], epoch)
-    assert len(outcome.refused) == 1
+    assert harness.head().seq == 2, "it did land"
+    outcome = log.add([(made.ref, made.entries())], epoch)
+    assert (outcome.seq, outcome.refused) == (2, ())
+    assert harness.head().seq == 2, "asking again finds it"
 
 
 def test_credentials_that_expire_are_reported_at_once(harness: MetadataHarness) -> None:
@@ -238,20 +162,17 @@ def test_a_slow_refresh_does_not_take_a_newer_state_back(harness: MetadataHarnes
     _, epoch = harness.owned()
     made = harness.put_born(1, (A0, 0, 5))
 
-    class Slow(FaultyObjectStore):
-        is_slow = False
+    is_slow = False
 
-        def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
-            stored = super().get_if_changed(key, etag)
-            if self.is_slow:
-                self.is_slow = False
-                log.claim("owner-2", harness.ids.uuid())
-            return stored
+    def after(operation: Operation) -> None:
+        nonlocal is_slow
+        if is_slow and operation.verb == "GET":
+            is_slow = False
+            log.claim("owner-2", harness.ids.uuid())
 
-    store = Slow(harness.store, Random(1))
-    log = harness.log(store=store)
+    log = harness.log(store=FaultyObjectStore(harness.store, Random(1), after=after))
     harness.log().add([(made.ref, made.entries())], epoch)
-    store.is_slow = True
+    is_slow = True
     log.refresh()
     assert (log.state().seq, log.state().epoch) == (3, 2)
 
@@ -299,26 +220,6 @@ def test_a_fold_that_fails_does_not_fail_the_commit(
     assert log.claim("again", harness.ids.uuid()) == 3
     assert len(caplog.records) == 1
     assert harness.head().folded_seq == 3
-
-
-@pytest.mark.parametrize("fault", [Fault.STOPS_BEFORE, Fault.STOPS_AFTER])
-def test_every_step_of_an_add_may_be_the_last(fault: Fault) -> None:
-    """A writer that stops for ever, wherever it is, leaves nothing or a whole commit."""
-    stops = 0
-    for step in range(20):
-        harness = MetadataHarness()
-        harness.owned()
-        store = faulty(harness, FaultsAt({step: fault}))
-        with suppress(ActorStopped):
-            log = harness.log(store=store)
-            made = harness.put(log, (A0, 0, 5))
-            log.add([(made.ref, made.entries())], 1)
-            log.fold()
-        reader = harness.log(read_only=True)
-        reader.check()
-        assert reader.state().partition(A0).tiered_end_offset in (0, 5)
-        stops += store.is_stopped
-    assert 6 <= stops < 20, "every step, and no more"
 
 
 def test_a_writer_whose_clock_is_late_does_not_date_its_commits_before_the_store(

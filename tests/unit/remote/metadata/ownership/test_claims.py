@@ -12,8 +12,9 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.remote.metadata.ownership.claims import Claims, ClaimsFile
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.crash_sweep import CrashSweep, Death
 
 DIRS = ("/a", "/b", "/c")
 
@@ -144,27 +145,25 @@ def test_a_head_is_witnessed_by_any_directory() -> None:
         HeadWitness(disk, DIRS)
 
 
-@pytest.mark.parametrize("kept", Kept)
-def test_a_claim_survives_a_crash_at_any_operation_whole_or_not_at_all(kept: Kept) -> None:
-    names = kept if kept in (Kept.NONE, Kept.HALF, Kept.ALL) else Kept.ALL
-    before, after = frozenset({UUID(int=1)}), frozenset({UUID(int=1), UUID(int=2)})
-    operation = 0
-    while True:
-        operation += 1
-        disk = MemoryFileSystem()
-        disk.make_directories("/data")
-        disk.sync_directory("/")
-        Claims(disk, ("/data",), 0).add(UUID(int=1))
-        faulty = FaultyFileSystem(disk)
-        faulty.crash_at(operation, part=0.5)
-        try:
-            Claims(faulty, ("/data",), 0).add(UUID(int=2))
-        except SimulatedCrash:
-            assert ClaimsFile(disk.after_crash(Survival(kept, names)), "/data", 0).read() in (before, after)
+class Claimed:
+    """A directory with one claim, which gets another one."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.disk.make_directories("/data")
+        self.disk.sync_directory("/")
+        Claims(self.disk, ("/data",), 0).add(UUID(int=1))
+
+    def add(self) -> None:
+        Claims(self.disk, ("/data",), 0).add(UUID(int=2))
+
+
+def test_a_claim_survives_a_crash_at_any_operation_whole_or_not_at_all() -> None:
+    def verify(death: Death[Claimed]) -> None:
+        for disk in death.disks():
+            assert ClaimsFile(disk, "/data", 0).read() in (claims(1), claims(1, 2))
             # The next process adds its own, whatever the last one left.
             Claims(disk, ("/data",), 0).add(UUID(int=2))
-            assert ClaimsFile(disk, "/data", 0).read() == after
-        else:
-            break
-    assert operation > 5
-    assert ClaimsFile(disk.after_crash(Survival(Kept.NONE, Kept.NONE)), "/data", 0).read() == after
+            assert ClaimsFile(disk, "/data", 0).read() == claims(1, 2)
+
+    CrashSweep(Claimed, Claimed.add).at_deaths(verify)

@@ -10,7 +10,6 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ReplaceOutcome
 from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
-from stratalog.remote.metadata.shard.shard_actions import PartitionOffset
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.slice_entry import LastBatch
 from tests.support.simulation.mock_objects import MockObject, MockSlice
@@ -58,18 +57,6 @@ def swap(
     )
     log.check()
     return outcome
-
-
-def test_a_rest_behind_log_start_is_replaced_clipped(harness: MetadataHarness) -> None:
-    log, _ = filled(harness, ((A0, 0, 5),), ((A0, 5, 8),), ((A0, 8, 9),))
-    end_mark = log.state().partition(A0).end_mark
-    plan: Inputs = {A0: slices_of(log, A0)}
-    made = harness.put(log, (A0, 0, 9))
-    log.advance_log_start({A0: 6}, epoch=None, catalog_seq=0)
-    outcome = swap(log, plan, [made], {A0: True})
-    assert outcome.clipped == (PartitionOffset(A0, 5),)
-    assert slices_of(log, A0)[0].entry.base_offset == 0, "the bytes are what they are"
-    assert log.state().partition(A0).end_mark == end_mark == LastBatch(8, 0, 8)
 
 
 def test_an_output_may_be_without_records(harness: MetadataHarness) -> None:

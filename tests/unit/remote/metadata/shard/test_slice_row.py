@@ -1,11 +1,8 @@
-"""Rows of a checkpoint page are the slices that they were made from, an early version's included."""
+"""Rows of a checkpoint page are the slices that they were made from."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-
-import pytest
 
 from stratalog.remote.json_document import JsonFields, format_json
 from stratalog.remote.metadata.head.checkpoint import read_checkpoint
@@ -23,23 +20,9 @@ def some_slice() -> LiveSlice:
     return next(live for partition in state.partitions.values() for live in partition.slices)
 
 
-def row_of(live: LiveSlice) -> dict[str, object]:
-    return dict(zip(SLICE_COLUMNS, json.loads(format_json(format_slice(live))), strict=True))
-
-
-def parsed(row: dict[str, object]) -> LiveSlice:
-    return parse_slice(JsonFields(row, "row"))[1]
-
-
-@pytest.mark.parametrize("has_marker_times", [False, True])
-def test_a_slice_is_read_as_it_was_written(has_marker_times: bool) -> None:
+def test_a_slice_is_read_as_it_was_written() -> None:
     live = some_slice()
-    live = live._replace(entry=replace(live.entry, marker_count=2, has_marker_times=has_marker_times))
-    assert parsed(row_of(live)) == live
-
-
-def test_a_page_that_does_not_know_of_times_of_markers_has_none() -> None:
-    live = some_slice()
-    row = row_of(live)
-    del row["has_marker_times"]
-    assert parsed(row) == live
+    row: dict[str, object] = dict(
+        zip(SLICE_COLUMNS, json.loads(format_json(format_slice(live))), strict=True)
+    )
+    assert parse_slice(JsonFields(row, "row")) == (live.entry.topic_id_partition, live)

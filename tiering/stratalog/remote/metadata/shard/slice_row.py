@@ -7,13 +7,12 @@ are short arrays, or `null` where the entry has none.
 from __future__ import annotations
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text
+from stratalog.remote.json_document import JsonFields, to_integer, to_row
 from stratalog.remote.metadata.head.checkpoint_page import RowKey
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import birth_of
 from stratalog.remote.objects.slice_entry import (
-    KeyStrategy,
     KeyStreamRef,
     LastBatch,
     LeaderEpoch,
@@ -49,7 +48,6 @@ SLICE_COLUMNS = (
     "last_batch",
     "key_stream",
     "index",
-    "has_marker_times",
 )
 SLICE_KEY_SIZE = 3
 _NO_MINIMUM = -(1 << 63)
@@ -89,7 +87,6 @@ def format_slice(live: LiveSlice) -> tuple[object, ...]:
         entry.last_batch,
         entry.key_stream,
         entry.index,
-        entry.has_marker_times,
     )
 
 
@@ -119,8 +116,6 @@ def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
         last_batch=parse_last_batch(row, "last_batch"),
         key_stream=_parse_key_stream(row),
         index=_parse_index(row),
-        # Pages of an early version lack this column.
-        has_marker_times=row.values.get("has_marker_times") is not None and row.flag("has_marker_times"),
     )
     fault = entry.fault()
     base_offset = row.integer("base_offset")
@@ -151,11 +146,9 @@ def _parse_leader_epoch(item: object, what: str) -> LeaderEpoch:
     return LeaderEpoch(to_integer(epoch, what, -1), to_integer(start_offset, what))
 
 
-def _parse_index(row: JsonFields) -> PartRef | None:
-    if row.values.get("index") is None:
-        return None
+def _parse_index(row: JsonFields) -> PartRef:
     what = f"{row.what}: index"
-    position, size_bytes, crc = to_row(row.values["index"], what, 3)
+    position, size_bytes, crc = to_row(row.values.get("index"), what, 3)
     return PartRef(to_integer(position, what), to_integer(size_bytes, what), to_integer(crc, what))
 
 
@@ -163,15 +156,11 @@ def _parse_key_stream(row: JsonFields) -> KeyStreamRef | None:
     if row.values.get("key_stream") is None:
         return None
     what = f"{row.what}: key_stream"
-    items = to_row(row.values["key_stream"], what, 7)
-    position, size_bytes, entry_count, crc, strategy, version_header, hash_key_id = items
-    number = to_integer(strategy, what, 0, max(KeyStrategy))
+    position, size_bytes, entry_count, crc, hash_key_id = to_row(row.values["key_stream"], what, 5)
     return KeyStreamRef(
         position=to_integer(position, what),
         size_bytes=to_integer(size_bytes, what),
         entry_count=to_integer(entry_count, what),
         crc=to_integer(crc, what),
-        strategy=KeyStrategy(number),
-        version_header=to_text(version_header, what),
         hash_key_id=to_integer(hash_key_id, what, 0, (1 << 64) - 1),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
@@ -21,6 +22,11 @@ class LiveSlice(NamedTuple):
     """Its first valid offset: `entry.base_offset`, or a higher one where a replacement was clipped."""
     end_offset: int
     entry: SliceEntry
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether the slice may abort records of slices before it."""
+        return self.entry.has_aborted or self.entry.marker_count > 0
 
 
 class TieredPartition(NamedTuple):
@@ -46,6 +52,17 @@ class TieredPartition(NamedTuple):
         """The slices that end behind `offset`, in order."""
         first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
         return tuple(live for live in self.slices[first:] if live.end_offset > offset)
+
+    def deciding_slices(self, start_offset: int, end_offset: int) -> Iterator[LiveSlice]:
+        """The slices that tell which transactions of [start_offset, end_offset) were aborted.
+
+        The slice with an abort marker names the transaction, and may lie behind the records. The search ends
+        with the first slice at whose end no transaction is open that began below `end_offset`.
+        """
+        for live in self.slices_from(start_offset):
+            yield live
+            if live.entry.stable_end_offset >= end_offset:
+                return
 
     def with_slice(self, live: LiveSlice) -> TieredPartition:
         """The partition with one more slice at its tiered end."""

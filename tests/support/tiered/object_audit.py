@@ -1,4 +1,4 @@
-"""Reads a whole object and verifies every byte of it, for operators and tests.
+"""Reads a whole object without a commit, and verifies every byte of it.
 
 Header and footer have checksums of their own, the padding is zero, the directory is the committed one, the
 data, key stream and index of each slice match their checksums in it, and the parts follow each other without
@@ -8,33 +8,56 @@ a gap. A test flips every bit and expects an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.objects.fixed_layout import padding_bytes
 from stratalog.remote.objects.key_stream import key_blocks
-from stratalog.remote.objects.object_directory import describe_object, read_slice_index
-from stratalog.remote.objects.object_format import FOOTER, crc_of
+from stratalog.remote.objects.object_directory import read_directory, read_slice_index
+from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, decode_footer, decode_header
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
 
-_READ_BYTES = 8 << 20
+
+class ObjectDescription(NamedTuple):
+    """An object as it describes itself: its writer, reference and slices."""
+
+    header: ObjectHeader
+    ref: ObjectRef
+    entries: tuple[SliceEntry, ...]
 
 
-def verify_object(store: ObjectStore, layout: StoreLayout, ref: ObjectRef) -> None:
+def describe_object(store: ObjectStore, layout: StoreLayout, name: str) -> ObjectDescription:
+    """An object's description of itself: its footer leads to all of it. Raises StoreCorruptError."""
+    data = store.get(layout.data_key(name)).data
+    ref = decode_footer(data[-FOOTER.size_bytes :], name)
+    header = decode_header(data)
+    if header.name != name or ref.size_bytes != len(data):
+        raise _corrupt("has another name or size than it says", ref)
+    return ObjectDescription(header, ref, read_directory(store, layout, ref))
+
+
+def audit_object(store: ObjectStore, layout: StoreLayout, ref: ObjectRef) -> None:
     """Verify that an object is the one committed as `ref`, and undamaged. Records are not decoded.
 
     Raises StoreCorruptError, StoreNotUsableError (a newer format), ObjectNotFoundError.
     """
-    description = describe_object(store, layout, ref.name, ref.size_bytes)
+    description = describe_object(store, layout, ref.name)
     if description.ref != ref:
         raise _corrupt("is not the one that was committed", ref)
     _require_no_gaps(ref, description.entries)
-    _verify_padding(store, layout, ref, description.entries)
+    data = store.get(layout.data_key(ref.name)).data
+    if any(data[max(entry.data_end_position for entry in description.entries) : ref.directory_position]):
+        raise _corrupt("has padding that is not zero", ref)
     for entry in description.entries:
-        _verify_data(store, layout, ref, entry)
-        _verify_key_stream(store, layout, ref, entry)
+        if crc_of(data[entry.data_position : entry.data_end_position]) != entry.data_crc:
+            raise _corrupt(f"has damaged data of {entry.topic}-{entry.partition}", ref)
+        stream = entry.key_stream
+        if stream is not None:
+            for _ in key_blocks(data[stream.position :][: stream.size_bytes], stream, entry.record_count):
+                pass
         read_slice_index(store, layout, ref.name, entry)
 
 
@@ -45,45 +68,17 @@ def _require_no_gaps(ref: ObjectRef, entries: Sequence[SliceEntry]) -> None:
     indexes_end = ref.key_streams_end
     for entry in entries:
         stream, index = entry.key_stream, entry.index
-        is_next = entry.data_position == data_end
+        is_next = (entry.data_position, index.position) == (data_end, indexes_end)
         data_end = entry.data_end_position
+        indexes_end += index.size_bytes
         if stream is not None:
             is_next &= stream.position == streams_end
             streams_end += stream.size_bytes
-        if index is not None:
-            is_next &= index.position == indexes_end
-            indexes_end += index.size_bytes
         if not is_next:
             raise _corrupt("has a gap between two slices", ref)
     ends = (data_end + padding_bytes(data_end), streams_end, indexes_end + FOOTER.size_bytes)
     if ends != (ref.directory_position, ref.key_streams_end, ref.size_bytes):
         raise _corrupt("has bytes that belong to nothing", ref)
-
-
-def _verify_padding(
-    store: ObjectStore, layout: StoreLayout, ref: ObjectRef, entries: Sequence[SliceEntry]
-) -> None:
-    data_end = entries[-1].data_end_position if entries else ref.data_position
-    size_bytes = ref.directory_position - data_end
-    if size_bytes > 0 and any(store.get_range(layout.data_key(ref.name), data_end, size_bytes)):
-        raise _corrupt("has padding that is not zero", ref)
-
-
-def _verify_data(store: ObjectStore, layout: StoreLayout, ref: ObjectRef, entry: SliceEntry) -> None:
-    crc = 0
-    for position in range(entry.data_position, entry.data_end_position, _READ_BYTES):
-        size_bytes = min(_READ_BYTES, entry.data_end_position - position)
-        crc = crc_of(store.get_range(layout.data_key(ref.name), position, size_bytes), crc)
-    if crc != entry.data_crc:
-        raise _corrupt(f"has damaged data of {entry.topic}-{entry.partition}", ref)
-
-
-def _verify_key_stream(store: ObjectStore, layout: StoreLayout, ref: ObjectRef, entry: SliceEntry) -> None:
-    stream = entry.key_stream
-    if stream is not None and stream.size_bytes > 0:
-        data = store.get_range(layout.data_key(ref.name), stream.position, stream.size_bytes)
-        for _ in key_blocks(data, stream, entry.record_count):
-            pass
 
 
 def _corrupt(problem: str, ref: ObjectRef) -> StoreCorruptError:

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.log.log_config import UNLIMITED
@@ -17,6 +17,7 @@ from stratalog.record.header import TimestampType
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.cleaner.compacted_log import CompactedLog
 from tests.support.logs.log_ledger import read_local
+from tests.support.logs.sampling import examples_of
 
 STEPS = (
     ["publish"] * 12
@@ -226,6 +227,7 @@ MIXTURES = {
 
 
 @pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
+@settings(max_examples=examples_of(2))
 @given(seed=st.integers(0, 2**32), data=st.data())
 def test_everything_goes_on(mixture: list[str], seed: int, data: st.DataObject) -> None:
     expectations = Expectations(seed)
