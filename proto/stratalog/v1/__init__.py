@@ -1,3 +1,1 @@
-"""The wire contract: messages and services, and the stubs that protoc made of them, which nobody edits by
-hand.
-"""
+"""The wire contract: messages and services, and the stubs that protoc generates from them."""

@@ -357,7 +357,7 @@ class DeleteTopicResponse(_message.Message):
     LEFT_OVER_PATHS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def left_over_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Directories of partitions that could not be deleted now, because their disk failed or nobody could open them. The
+        """Directories of partitions that could not be deleted now, because their disk failed or they could not be opened. The
         topic is gone all the same, and a start that can delete them does so.
         """
 
@@ -1452,7 +1452,7 @@ class CleanerStatusResponse(_message.Message):
     workers: _builtins.int
     running: _builtins.int
     dead_workers: _builtins.int
-    """Workers whose last round was ended by an error that nobody expected; each begins another one."""
+    """Workers whose last round ended with an unexpected error; each begins another one."""
     ms_since_last_run: _builtins.int
     max_clean_ms: _builtins.int
     max_compaction_delay_ms: _builtins.int

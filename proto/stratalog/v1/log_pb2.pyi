@@ -59,7 +59,7 @@ class _IsolationLevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Isolat
     """Up to the last stable offset, below which every transaction is decided. Aborted ones are in the answer."""
 
 class IsolationLevel(_IsolationLevel, metaclass=_IsolationLevelEnumTypeWrapper):
-    """How far a reader sees, and what it is told to leave out."""
+    """How far a reader sees, and which records it leaves out."""
 
 ISOLATION_LEVEL_READ_UNCOMMITTED: IsolationLevel.ValueType  # 0
 """Up to the high watermark, whatever becomes of transactions."""
