@@ -81,7 +81,7 @@ def test_batches_that_come_again_or_reach_too_far_are_left_out() -> None:
     disk = FaultyFileSystem()
     export(disk, batch(30, 5), batch(30, 5) + batch(50, 4), batch(54, 4), batch(54, 4) + batch(69, 2))
     assert disk.inner.contents() == whole()
-    with pytest.raises(CorruptRecordError, match="not above"):
+    with pytest.raises(CorruptRecordError):
         export(FaultyFileSystem(), batch(30, 5), batch(34, 2))
 
 

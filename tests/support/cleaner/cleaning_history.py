@@ -137,11 +137,12 @@ class CleaningHistory:
         )
 
     def delete_records(self, part: float) -> None:
-        """Up to somewhere below the last stable offset."""
+        """Up to somewhere below the last stable offset; retention drops the segments at once, or later."""
         start_offset = self.log.offsets.log_start_offset
         wanted = start_offset + int(part * (self.log.offsets.last_stable_offset - start_offset))
         self.log.increment_log_start_offset(wanted)
-        self.log.retention.delete_old_segments()
+        if self.chance.random() < 0.5:
+            self.log.retention.delete_old_segments()
         self.first_dirty_offset = max(self.first_dirty_offset, self.log.offsets.log_start_offset)
 
     def stop_offsets(self) -> list[int]:

@@ -115,6 +115,9 @@ class CleaningOracle:
         for max_bytes in (1, 1 << 20):
             found = read_as_consumer(log, Isolation.TXN_COMMITTED, max_bytes)
             assert found == committed, "readers of committed records get others"
+        assert table_of(one for one in committed if one.key is not None) == self.final_values(
+            start_offset, log.offsets.last_stable_offset
+        ), "an older value is bared"
         return after
 
     def _require_part(self, before: Sequence[Record], after: Sequence[Record], log_start_offset: int) -> None:

@@ -7,12 +7,16 @@ segments of five.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import format_checkpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -25,11 +29,13 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.overwriting import overwrite
 from tests.support.tiered.tiered_logs import TieredLogs
 
 ORDERS = UUID(int=11)
 PAYMENTS = UUID(int=12)
 SMALL_SEGMENTS = LogConfig(segment_bytes=1024)
+NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 
 class ImportWorld:
@@ -82,19 +88,37 @@ class ImportWorld:
         return TieredLogs(disk or self.disk, self.store, self.clock, self.ids)
 
     def write(self, path: str, data: bytes) -> None:
-        file = self.disk.open_append(path)
-        file.truncate(0)
-        file.append([data])
-        file.close()
+        overwrite(self.disk, path, data)
 
-    def refuse(self, error: type[Exception], match: str, *topics: str, **settings: Any) -> None:
-        """Both the plan and the import say so, and nothing is changed but the file of a lock."""
-        before, store = self.disk.contents(), list(self.store.list(""))
+    def write_offsets(self, name: str, offsets: Mapping[str, int], log_dir: str = "/kafka") -> None:
+        """Write the checkpoint `NAME-offset-checkpoint`; `offsets` by directory name, such as `orders-0`."""
+        entries = {partition_of(directory): offset for directory, offset in offsets.items()}
+        self.write(f"{log_dir}/{name}-offset-checkpoint", format_checkpoint(entries).encode())
+
+    def last_log(self, directory: str) -> str:
+        """The path of the newest segment in `directory`."""
+        names = self.disk.list_directory(directory)
+        return f"{directory}/{max(name for name in names if name.endswith('.log'))}"
+
+    def refuse(
+        self,
+        error: type[LogStoreError],
+        *topics: str,
+        fields: Mapping[str, object] = NO_FIELDS,
+        **settings: Any,
+    ) -> None:
+        """Both the plan and the import fail, with these fields, and change nothing but the file of a lock."""
+        before, store = self._contents(), list(self.store.list(""))
         for attempt in (self.plan, self.run):
-            with pytest.raises(error, match=match):
+            with pytest.raises(error) as refusal:
                 attempt(*topics, **settings)
-            after = self.disk.contents()
-            assert {path: after[path] for path in after if path != "/data/.lock"} == {
-                path: before[path] for path in before if path != "/data/.lock"
-            }
-            assert list(self.store.list("")) == store
+            assert fields.items() <= refusal.value.fields.items()
+            assert (self._contents(), list(self.store.list(""))) == (before, store)
+
+    def _contents(self) -> dict[str, bytes | None]:
+        return {path: data for path, data in self.disk.contents().items() if path != "/data/.lock"}
+
+
+def partition_of(directory: str) -> TopicPartition:
+    topic, _, number = directory.rpartition("-")
+    return TopicPartition(topic, int(number))

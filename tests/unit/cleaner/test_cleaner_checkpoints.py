@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from errno import ENOSPC
 
 import pytest
@@ -14,8 +14,9 @@ from stratalog.cleaner.cleaner_checkpoints import (
     CleanerCheckpoints,
 )
 from stratalog.log.checkpoint import parse_checkpoint
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
+from tests.support.logs.crash_sweep import CrashSweep, Death
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 DIRECTORIES = ("/a", "/b")
@@ -42,6 +43,25 @@ def entries(checkpoints: CleanerCheckpoints) -> dict[str, dict[TopicPartition, i
     }
 
 
+class NotedOffsets:
+    """Checkpoints on a disk that can die. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.checkpoints = opened(self.disk)
+
+
+CHANGES: dict[str, Callable[[CleanerCheckpoints], None]] = {
+    "put": lambda checkpoints: checkpoints.put(FIRST, "/a", 12, 600),
+    "lower": lambda checkpoints: checkpoints.lower(FIRST, 4),
+    "forget": lambda checkpoints: checkpoints.forget(FIRST),
+}
+
+
+def is_full(error: OSError) -> bool:
+    return error.errno == ENOSPC
+
+
 def on_disk(
     disk: FaultyFileSystem, directory: str, name: str = CLEANER_OFFSET_FILE
 ) -> dict[TopicPartition, int]:
@@ -65,30 +85,21 @@ def test_the_format_is_kafkas() -> None:
     assert (opened(disk).horizon_of(SECOND, "/a"), opened(disk).horizon_of(FIRST, "/c")) == (None, None)
 
 
-@pytest.mark.parametrize("change", ["lower", "forget", "put"])
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_failed_once_is_not_taken_for_done(change: str) -> None:
     """A second call writes, though nothing is to change in memory any more."""
     disk = FaultyFileSystem()
     checkpoints = opened(disk)
     checkpoints.put(FIRST, "/a", 9)
-
-    def do() -> None:
-        if change == "lower":
-            checkpoints.lower(FIRST, 4)
-        elif change == "forget":
-            checkpoints.forget(FIRST)
-        else:
-            checkpoints.put(FIRST, "/a", 12)
-
     disk.fail_at(disk.operation_count + 1, number=ENOSPC)
-    with pytest.raises(OSError, match="No space"):
-        do()
+    with pytest.RaisesExc(OSError, check=is_full):
+        CHANGES[change](checkpoints)
     assert on_disk(disk, "/a") == {FIRST: 9}
-    do()
+    CHANGES[change](checkpoints)
     wanted = {"lower": {FIRST: 4}, "forget": {}, "put": {FIRST: 12}}[change]
     assert on_disk(disk, "/a") == entries(checkpoints)["/a"] == wanted
     written_count = disk.operation_count
-    do()
+    CHANGES[change](checkpoints)
     assert disk.operation_count == written_count
 
 
@@ -141,31 +152,26 @@ def test_a_directory_that_is_gone_is_not_written_to() -> None:
 
 def test_a_move_that_dies_leaves_what_is_right_for_either_place() -> None:
     """The entry in a directory counts where the partition is, so it must be right there, or missing."""
-    operation = 0
-    while True:
-        operation += 1
-        disk = FaultyFileSystem()
-        checkpoints = opened(disk)
-        checkpoints.put(FIRST, "/a", 9)
+
+    def prepare() -> NotedOffsets:
+        noted = NotedOffsets()
+        noted.checkpoints.put(FIRST, "/a", 9)
         # What an earlier stay has left there is no news.
-        checkpoints.put(FIRST, "/b", 100)
-        checkpoints.put(SECOND, "/b", 3)
-        begun = disk.operation_count
-        disk.crash_at(begun + operation)
-        with suppress(SimulatedCrash):
-            checkpoints.move(FIRST, "/a", "/b")
-        is_whole = disk.operation_count < begun + operation
-        for survival in ALL_SURVIVALS:
-            found = entries(opened(disk.reopened(survival)))
+        noted.checkpoints.put(FIRST, "/b", 100)
+        noted.checkpoints.put(SECOND, "/b", 3)
+        return noted
+
+    def verify(death: Death[NotedOffsets]) -> None:
+        for disk in death.disks():
+            found = entries(opened(disk))
             assert found["/b"][SECOND] == 3
-            assert found["/a"].get(FIRST, 9) == 9
-            assert found["/b"][FIRST] in ((9,) if is_whole else (9, 100))
             # The source keeps its entry until the target has the new one.
-            assert FIRST in found["/a"] or found["/b"][FIRST] == 9
-            if is_whole:
-                assert FIRST not in found["/a"]
-        if is_whole:
-            return
+            states = [(9, 100), (9, 9), (None, 9)]
+            is_whole = death.operation > len(sweep.trace)
+            assert (found["/a"].get(FIRST), found["/b"][FIRST]) in (states[-1:] if is_whole else states)
+
+    sweep = CrashSweep(prepare, lambda noted: noted.checkpoints.move(FIRST, "/a", "/b"))
+    sweep.at_deaths(verify)
 
 
 def test_a_horizon_is_known_of_what_it_was_noted_with() -> None:
@@ -207,7 +213,7 @@ def test_what_failed_once_of_two_files_is_written_with_the_next(number: int) -> 
     checkpoints.put(FIRST, "/a", 10, 501)
     assert disk.operation_count >= begun + 7
     disk.fail_at(disk.operation_count + number, number=ENOSPC)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.RaisesExc(OSError, check=is_full):
         checkpoints.put(FIRST, "/a", 12, 600)
     # In this process it counts.
     assert (checkpoints.offset_of(FIRST, "/a"), checkpoints.horizon_of(FIRST, "/a")) == (12, 600)
@@ -228,29 +234,22 @@ def test_a_change_that_dies_leaves_no_horizon_that_is_not_of_its_offset(
     change: str, states: set[tuple[int | None, int | None]]
 ) -> None:
     """The new one may come with the old offset: it is right for what is below, too, which was cleaned."""
-    operation, met = 0, set[tuple[int | None, int | None]]()
-    while True:
-        operation += 1
-        disk = FaultyFileSystem()
-        checkpoints = opened(disk)
-        checkpoints.put(FIRST, "/a", 9, 500)
-        checkpoints.put(SECOND, "/a", 3, 70)
-        begun = disk.operation_count
-        disk.crash_at(begun + operation)
-        with suppress(SimulatedCrash):
-            if change == "put":
-                checkpoints.put(FIRST, "/a", 12, 600)
-            elif change == "lower":
-                checkpoints.lower(FIRST, 4)
-            else:
-                checkpoints.forget(FIRST)
-        for survival in ALL_SURVIVALS:
-            found = opened(disk.reopened(survival))
+    met = set[tuple[int | None, int | None]]()
+
+    def prepare() -> NotedOffsets:
+        noted = NotedOffsets()
+        noted.checkpoints.put(FIRST, "/a", 9, 500)
+        noted.checkpoints.put(SECOND, "/a", 3, 70)
+        return noted
+
+    def verify(death: Death[NotedOffsets]) -> None:
+        for disk in death.disks():
+            found = opened(disk)
             met.add((found.offset_of(FIRST, "/a"), found.horizon_of(FIRST, "/a")))
             assert (found.offset_of(SECOND, "/a"), found.horizon_of(SECOND, "/a")) == (3, 70)
-        if disk.operation_count < begun + operation:
-            assert met == states
-            return
+
+    CrashSweep(prepare, lambda noted: CHANGES[change](noted.checkpoints)).at_deaths(verify)
+    assert met == states
 
 
 def test_a_full_disk_keeps_no_other_one_and_no_other_partition_from_going_on() -> None:
@@ -259,14 +258,14 @@ def test_a_full_disk_keeps_no_other_one_and_no_other_partition_from_going_on() -
     for directory in DIRECTORIES:
         checkpoints.put(FIRST, directory, 10)
     disk.fill("/a")
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.RaisesExc(OSError, check=is_full):
         checkpoints.forget(FIRST)
     assert [on_disk(disk, directory) for directory in DIRECTORIES] == [{FIRST: 10}, {}]
     # Of the other partition the file says what it should.
     assert checkpoints.settle(SECOND, "/b", 5) is None
     checkpoints.lower(SECOND, 1)
     checkpoints.forget(SECOND)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.RaisesExc(OSError, check=is_full):
         checkpoints.forget(FIRST)
     disk.fill(None)
     checkpoints.forget(FIRST)

@@ -8,8 +8,7 @@ import pytest
 
 from stratalog.base.types import Durability
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
-from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
-from stratalog.log.retention.retention import newest_ms_on
+from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.native.cleaned_batches import NO_HORIZON
@@ -18,31 +17,6 @@ from stratalog.record.record import Record
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaned_log import CONFIG, Cleaned
 from tests.support.cleaner.cleaning_history import limits
-from tests.support.logs.log_ledger import read_local
-
-
-def test_a_tombstone_stays_for_its_time_after_the_first_clean() -> None:
-    cleaned = Cleaned()
-    cleaned.put((b"a", b"1"), (b"a", None))
-    cleaned.machine.clock.advance(100_000)
-    cleaned.clean()
-    assert cleaned.left() == [(1, b"a", None)], "the time begins with the clean"
-    cleaned.machine.clock.advance(999)
-    cleaned.put((b"x", b"1"))
-    cleaned.clean()
-    assert (1, b"a", None) in cleaned.left()
-    cleaned.machine.clock.advance(1)
-    cleaned.put((b"x", b"2"))
-    cleaned.clean()
-    assert cleaned.left() == [(3, b"x", b"2")]
-
-
-def test_a_tombstone_that_never_goes_has_the_furthest_horizon_there_is() -> None:
-    cleaned = Cleaned(dataclasses.replace(CONFIG, delete_retention_ms=2**63 - 1))
-    cleaned.put((b"a", b"1"), (b"a", None))
-    cleaned.clean()
-    assert [header.delete_horizon_ms for header in cleaned.headers()] == [2**62]
-    assert [one.timestamp_ms for one in read_local(cleaned.log)] == [cleaned.machine.clock.now_ms()]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -144,26 +118,6 @@ def test_all_that_is_read_and_written_is_throttled() -> None:
     # Once for each pass, for what is written, and for what is read back.
     least_bytes = stats.mapped_bytes + stats.cleaned_bytes + 2 * stats.written_bytes
     assert least_bytes <= throttled < least_bytes + 100
-
-
-def test_a_tombstone_whose_time_has_passed_waits_for_the_next_clean_of_its_log() -> None:
-    cleaned = Cleaned(dataclasses.replace(CONFIG, min_cleanable_dirty_ratio=0.0, max_compaction_lag_ms=5000))
-    cleaned.put((b"a", b"1"), (b"a", None))
-    cleaned.clean()
-
-    def is_due() -> bool:
-        disk, now_ms = cleaned.machine.disk, cleaned.machine.clock.now_ms()
-        ages = newest_ms_on(disk), first_ms_on(disk)
-        return log_to_clean(cleaned.log, cleaned.end_offset, *ages, now_ms).is_due
-
-    cleaned.machine.clock.advance(1_000_000)
-    assert not is_due(), "nobody has written to it"
-    assert cleaned.left() == [(1, b"a", None)]
-    cleaned.put((b"x", b"1"))
-    cleaned.log.roll()
-    assert is_due()
-    cleaned.clean()
-    assert cleaned.left() == [(2, b"x", b"1")]
 
 
 def test_a_marker_that_alone_tells_the_epoch_of_its_producer_stays_whole_until_that_is_forgotten() -> None:

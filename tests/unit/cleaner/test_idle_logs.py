@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from errno import EIO, ENOSPC
+from errno import EIO
 from itertools import pairwise
 
 import pytest
@@ -26,7 +26,6 @@ from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.codecs.compression import Codec
 from stratalog.record.keep_rules import MAX_HORIZON_MS
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.record.record import Record
@@ -95,34 +94,31 @@ class IdleMachine(CleanerMachine):
             self.clock, self.machine.scheduler, manager or self.manager, clean, CleanerSettings()
         )
 
-    def put(self, log: UnifiedLog, *keys: bytes, producer_id: int = -1, codec: Codec = Codec.NONE) -> None:
+    def put(self, log: UnifiedLog, *keys: bytes, producer_id: int = -1) -> None:
         """A value of each key, and a tombstone behind it; in a transaction, if there is a producer."""
         now_ms = self.clock.now_ms()
         records = [Record(0, now_ms, key, value) for key in keys for value in (b"v", None)]
         producer = BatchProducer(producer_id, 0, 0, is_transactional=True)
         producer = producer if producer_id >= 0 else BatchProducer()
-        log.appender.append_as_leader(encode_batch(records, codec=codec, producer=producer), 1)
+        log.appender.append_as_leader(encode_batch(records, producer=producer), 1)
 
     def horizons_on_disk(self) -> dict[int, int]:
         entries = parse_checkpoint(self.machine.disk.read_file(PATH).decode())
         return {partition.partition: horizon_ms for partition, horizon_ms in entries.items()}
 
 
-def cleaned_once(
-    machine: IdleMachine, number: int = 0, *keys: bytes, codec: Codec = Codec.NONE
-) -> UnifiedLog:
+def cleaned_once(machine: IdleMachine, number: int = 0, *keys: bytes) -> UnifiedLog:
     """A log with a tombstone that a clean has met."""
     log = machine.open(number, CONFIG)
-    machine.put(log, *(keys or (b"k",)), codec=codec)
+    machine.put(log, *(keys or (b"k",)))
     machine.fill(log, 3)
     assert machine.worker().clean_filthiest()
     return log
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_it_is_due_once_and_takes_nothing_dirty(codec: Codec) -> None:
+def test_it_is_due_once_and_takes_nothing_dirty() -> None:
     machine = IdleMachine()
-    log = cleaned_once(machine, codec=codec)
+    log = cleaned_once(machine)
     worker = machine.worker()
     # Not enough dirt.
     machine.fill(log, 1)
@@ -216,42 +212,6 @@ def test_a_walk_knows_the_markers_that_wait() -> None:
     assert worker.stats().next_horizon_ms == NO_HORIZON
 
 
-def test_a_marker_is_looked_for_once_its_transaction_is_empty() -> None:
-    """Of two transactions of a producer the second one is emptied; the other one keeps its marker."""
-    machine = IdleMachine()
-    log = machine.open(0, replace(CONFIG, min_cleanable_dirty_ratio=0.0))
-    for sequence, key in enumerate((b"stays", b"goes")):
-        producer = BatchProducer(7, 0, sequence, is_transactional=True)
-        log.appender.append_as_leader(encode_batch([Record(0, 0, key, b"v")], producer=producer), 1)
-        log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
-    log.appender.append_as_leader(
-        encode_batch([Record(0, 0, b"goes", b"w")], producer=BatchProducer(7, 0, 2)), 1
-    )
-    machine.fill(log, 1)
-    worker = machine.worker()
-    assert worker.clean_filthiest()
-    assert [one.offset for one in read_local(log)] == [0, 1, 3, 4, 5]
-    machine.clock.advance(RETENTION_MS)
-    assert worker.clean_filthiest()
-    # Dirt comes in between: what it leaves of the marker's time is known as well.
-    machine.clock.advance(RETENTION_MS - 1)
-    machine.fill(log, 1)
-    assert worker.clean_filthiest()
-    assert not worker.clean_filthiest()
-    assert worker.stats().next_horizon_ms == machine.clock.now_ms() + 1
-    machine.clock.advance(1)
-    assert worker.clean_filthiest()
-    assert [one.offset for one in read_local(log)] == [0, 1, 4, 6]
-    assert not worker.clean_filthiest()
-    assert worker.stats().next_horizon_ms == NO_HORIZON
-    # Who does not know it finds as much.
-    machine.machine.disk.unlink(PATH)
-    worker = machine.worker(machine.new_manager())
-    assert worker.clean_filthiest()
-    assert not worker.clean_filthiest()
-    assert machine.horizons_on_disk() == {0: NO_HORIZON}
-
-
 def test_where_all_that_is_clean_was_deleted_nothing_is_due() -> None:
     machine = IdleMachine()
     log = cleaned_once(machine)
@@ -273,20 +233,6 @@ def damaged(machine: IdleMachine) -> tuple[str, bytes]:
     whole = disk.read_file(path)
     overwrite(disk, path, b"\xff" * len(whole))
     return path, whole
-
-
-def test_a_log_that_cannot_be_looked_into_is_tried_again_later() -> None:
-    machine = IdleMachine()
-    path, whole = damaged(machine)
-    manager = machine.new_manager()
-    assert manager.find_horizon()
-    assert not manager.find_horizon()
-    (failure,) = manager.failures()
-    assert (failure.kind, failure.is_alarm) == (FailureKind.DAMAGE, False)
-    overwrite(machine.machine.disk, path, whole)
-    machine.clock.advance(MAX_DELAY_MS)
-    assert manager.find_horizon()
-    assert not manager.find_horizon()
 
 
 def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
@@ -385,45 +331,6 @@ def test_a_checkpoint_that_is_corrected_takes_the_horizon_with_it() -> None:
     assert not worker.clean_filthiest()
     assert machine.horizons_on_disk() == {}
     assert worker.stats().next_horizon_ms == NO_HORIZON
-
-
-def test_while_a_transaction_is_open_again_nothing_below_is_touched() -> None:
-    """A truncation took its marker, and what lies behind was clean."""
-    machine = IdleMachine()
-    log = machine.open(0, CONFIG)
-    log.appender.append_as_leader(encode_batch([Record(0, 0, b"a", b"v")]), 1)
-    machine.put(log, b"k", producer_id=7)
-    log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
-    machine.put(log, b"k")
-    log.roll()
-    assert machine.worker().clean_filthiest()
-    with machine.manager.paused(log.topic_partition):
-        machine.manager.lower(log.topic_partition, 3)
-        log.truncation.truncate_to(3)
-    log.roll()
-    machine.clock.advance(RETENTION_MS)
-    before = read_local(log)
-    worker = machine.worker()
-    while worker.clean_filthiest():
-        pass
-    assert read_local(log) == before
-    assert machine.manager.failures() == ()
-
-
-def test_a_disk_that_refuses_a_roll_is_told() -> None:
-    disk = FaultyFileSystem()
-    machine = IdleMachine(disk)
-    log = machine.open(0, IN_TIME)
-    log.appender.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"k", b"v")]), 1)
-    machine.clock.advance(LAG_MS + 1)
-    disk.fail_at(disk.operation_count + 1, number=ENOSPC)
-    assert machine.manager.take_filthiest() is None
-    (failure,) = machine.manager.failures()
-    assert failure.kind is FailureKind.FULL_DISK
-    assert not log.availability.is_offline
-    assert machine.manager.take_filthiest() is None
-    machine.clock.advance(MAX_DELAY_MS)
-    assert machine.manager.take_filthiest() is not None
 
 
 @pytest.mark.parametrize("is_timed", [True, False])

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from errno import EIO, ENOSPC
+from errno import ENOSPC
 from queue import SimpleQueue
 
 import pytest
 
-from stratalog.base.filesystem import AppendFile
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_pool import CleanerPool
@@ -25,11 +24,13 @@ from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR
+from tests.support.logs.overwriting import flip
 
 KEY_COUNT = 7
-SEGMENT_COUNT = 16
+SEGMENT_COUNT = 8
 END_OFFSET = 5 * SEGMENT_COUNT
 BOTH = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
 
@@ -105,21 +106,6 @@ def test_workers_clean_beside_each_other_and_beside_appends() -> None:
     stats = machine.cleaner.stats()
     assert stats.failures == ()
     assert 0 < stats.reclaimed_bytes < stats.cleaned_bytes
-
-
-def test_a_map_that_holds_one_key_cleans_all_the_same() -> None:
-    machine = PoolMachine()
-    machine.map_bytes = 24 * 2
-    log = machine.open(0, replace(COMPACTED, min_cleanable_dirty_ratio=0.0))
-    machine.write(log, 4)
-    rounds = 0
-    while machine.cleaner.clean_filthiest():
-        rounds += 1
-        assert rounds <= 20
-    assert rounds > 5
-    assert machine.manager.failures() == ()
-    assert values(log) == expected_values(20)
-    assert is_clean(log)
 
 
 @pytest.mark.parametrize("kind", ["pause", "truncate", "delete", "policy", "directory", "stop"])
@@ -211,40 +197,40 @@ def verify_ended(machine: PoolMachine, log: UnifiedLog, kind: str) -> None:
         assert is_clean(log)
 
 
+class CleanOnDisk:
+    """Workers that are about to clean one log. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.machine = PoolMachine(self.disk)
+        self.log = self.machine.open(0)
+        self.machine.write(self.log, 4)
+        self.machine.cleaner.start()
+
+    def run(self) -> None:
+        self.machine.machine.scheduler.run_due()
+
+
 def test_a_full_disk_is_no_damage() -> None:
     """Whichever operation of a clean it refuses: the log stays as it was, and the clean is tried again."""
-    operation_count = refuse_at(None)
-    kinds = {refuse_at(number) for number in range(1, operation_count + 1)}
-    assert kinds == {0}
 
+    def verify(failure: Failure[CleanOnDisk]) -> None:
+        machine, log = failure.subject.machine, failure.subject.log
+        if log.availability.is_offline:
+            # A sync or a rename was refused: what is on the disk is not known. An append never ends so.
+            assert not sweep.trace[failure.operation - 1].startswith("append ")
+            return
+        assert values(log) == expected_values(20)
+        assert {one.kind for one in machine.manager.failures()} <= {FailureKind.FULL_DISK}
+        machine.clock.advance(60_000)
+        assert machine.manager.failures() == ()
+        assert is_clean(log)
+        assert values(log) == expected_values(20)
+        assert not machine.leftovers(log)
+        log.check()
 
-def refuse_at(number: int | None) -> int:
-    """The operations of a clean; or 0 where one of them was refused and all was well."""
-    disk = FaultyFileSystem()
-    machine = PoolMachine(disk)
-    log = machine.open(0)
-    machine.write(log, 4)
-    machine.cleaner.start()
-    begun = disk.operation_count
-    if number is not None:
-        disk.fail_at(begun + number, number=ENOSPC)
-    machine.machine.scheduler.run_due()
-    if number is None:
-        return disk.operation_count - begun
-    if log.availability.is_offline:
-        # A sync was refused, or a rename: nobody knows what is on the disk. What takes space never ends so.
-        assert not disk.trace[begun + number - 1].startswith("append ")
-        return 0
-    assert values(log) == expected_values(20)
-    failures = machine.manager.failures()
-    assert {failure.kind for failure in failures} <= {FailureKind.FULL_DISK}
-    machine.clock.advance(60_000)
-    assert machine.manager.failures() == ()
-    assert is_clean(log)
-    assert values(log) == expected_values(20)
-    assert not machine.leftovers(log)
-    log.check()
-    return 0
+    sweep = CrashSweep(CleanOnDisk, CleanOnDisk.run, count=30)
+    sweep.at_failures(verify, errors=(ENOSPC,))
 
 
 def test_damage_names_the_segment_and_a_reset_tries_again_at_once() -> None:
@@ -254,9 +240,8 @@ def test_damage_names_the_segment_and_a_reset_tries_again_at_once() -> None:
         machine.write(log, 4)
     machine.cleaner.start()
     path = f"{damaged.local_log.directory}/{5:020}.log"
-    file = machine.machine.disk.open_append(path)
-    whole = file.read_at(0, file.size())
-    flip(file, whole, at=len(whole) - 3)
+    position = len(machine.machine.disk.read_file(path)) - 3
+    flip(machine.machine.disk, path, position)
     machine.machine.scheduler.run_due()
     (failure,) = machine.cleaner.stats().failures
     assert (failure.partition, failure.kind) == (damaged.topic_partition, FailureKind.DAMAGE)
@@ -267,49 +252,8 @@ def test_damage_names_the_segment_and_a_reset_tries_again_at_once() -> None:
     damaged.increment_log_start_offset(5)
     machine.cleaner.delete_old_segments()
     assert damaged.offsets.local_log_start_offset == 5
-    flip(file, whole, at=None)
+    flip(machine.machine.disk, path, position)
     assert machine.cleaner.reset(damaged.topic_partition)
     machine.machine.scheduler.run_due()
     assert machine.cleaner.stats().failures == ()
     assert is_clean(damaged)
-
-
-def flip(file: AppendFile, whole: bytes, *, at: int | None) -> None:
-    """Write the file's bytes again, with one of them changed."""
-    data = bytearray(whole)
-    if at is not None:
-        data[at] ^= 1
-    file.truncate(0)
-    file.append([bytes(data)])
-
-
-def test_records_that_are_deleted_go_from_a_compacted_log() -> None:
-    """With and without a clean between; what is clean stays so."""
-    machine = PoolMachine()
-    log = machine.open(0)
-    machine.write(log, 4)
-    machine.cleaner.start()
-    machine.machine.scheduler.run_due()
-    assert is_clean(log)
-    machine.write(log, 1)
-    log.increment_log_start_offset(22)
-    machine.clock.advance(15_000)
-    assert log.reader.segments()[0].base_offset == 20
-    assert [record.offset for record in read_local(log) if record.offset >= 22] == [22, 23, 24]
-    found = machine.manager.take_filthiest()
-    assert found is None or found.first_dirty_offset == 22
-    log.check()
-
-
-def test_a_disk_that_fails_is_an_error_of_the_disk() -> None:
-    disk = FaultyFileSystem()
-    machine = PoolMachine(disk)
-    log = machine.open(0)
-    machine.write(log, 4)
-    machine.at_check = lambda count: (
-        disk.fail_at(disk.operation_count + 1, number=EIO) if count == 2 else None
-    )
-    assert machine.cleaner.clean_filthiest()
-    (failure,) = machine.manager.failures()
-    assert failure.kind is FailureKind.DISK
-    assert "Input/output error" in failure.reason

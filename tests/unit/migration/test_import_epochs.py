@@ -110,7 +110,7 @@ def require_whole(broker: Broker, log: UnifiedLog) -> None:
     assert log.offsets.log_end_offset == len(EPOCHS)
 
 
-@pytest.mark.parametrize("recovery_point", [0, 4, 10, 15, 21, 23])
+@pytest.mark.parametrize("recovery_point", [0, 10, 15, 23])
 @pytest.mark.parametrize("known_count", range(len(EXPECTED) + 1))
 def test_epochs_that_are_newer_than_their_file_are_learnt(known_count: int, recovery_point: int) -> None:
     broker = Broker(recovery_point=recovery_point)
@@ -190,8 +190,8 @@ def test_what_contradicts_the_file_is_refused(entries: tuple[EpochEntry, ...]) -
 
 
 @pytest.mark.parametrize("known", [EXPECTED[:count] for count in range(1, 4)], ids=str)
-@pytest.mark.parametrize("recovery_point", [0, 15, 19])
-@pytest.mark.parametrize("offset", [5, 8, 9, 14, 19])
+@pytest.mark.parametrize("recovery_point", [0, 19])
+@pytest.mark.parametrize("offset", [5, 8, 9, 19])
 def test_an_epoch_that_sinks_again_is_not_learnt(
     offset: int, recovery_point: int, known: tuple[EpochEntry, ...]
 ) -> None:
@@ -205,8 +205,8 @@ def test_an_epoch_that_sinks_again_is_not_learnt(
 
 
 @pytest.mark.parametrize("has_file", [True, False])
-@pytest.mark.parametrize("recovery_point", [0, 15, 19])
-@pytest.mark.parametrize("offset", [5, 8, 9, 14, 19])
+@pytest.mark.parametrize("recovery_point", [0, 19])
+@pytest.mark.parametrize("offset", [5, 8, 9, 19])
 def test_where_no_file_has_epochs_those_that_sink_again_are_raised(
     offset: int, recovery_point: int, *, has_file: bool
 ) -> None:

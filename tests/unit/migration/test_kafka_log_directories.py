@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -33,6 +32,11 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 TOPIC_ID = UUID(int=7)
 FIRST, SECOND = TopicPartition("trim", 0), TopicPartition("trim", 1)
 PATHS = ("/disk1", "/disk2")
+Files = dict[str, str | None]
+"""Contents of files in `/disk1` by name, None for a file that is gone."""
+KILLED: Files = {CLEAN_SHUTDOWN_FILE: None}
+FIRST_MINUTE: Files = {RECOVERY_POINT_FILE: "", LOG_START_OFFSET_FILE: ""}
+"""High watermarks are the first that a broker writes."""
 
 
 class Broker:
@@ -60,6 +64,13 @@ class Broker:
     def write(self, path: str, text: str) -> None:
         replace_file(self.disk, path, text.encode())
 
+    def put(self, files: Files) -> None:
+        for name, text in files.items():
+            if text is None:
+                self.disk.unlink(f"/disk1/{name}")
+            else:
+                self.write(f"/disk1/{name}", text)
+
     def read(self, *paths: str, allows_missing_checkpoints: bool = False) -> tuple[SourcePartition, ...]:
         source = KafkaLogDirectories(
             self.disk, paths or PATHS, allows_missing_checkpoints=allows_missing_checkpoints
@@ -69,14 +80,11 @@ class Broker:
         finally:
             source.release()
 
-    def bring_together(self) -> None:
-        """Both partitions into one directory, where the other's checkpoints are."""
-        self.disk.rename(f"/disk2/{SECOND}", f"/disk1/{SECOND}")
-
-    def refuse(self, match: str, *paths: str) -> None:
+    def refuse(self, fields: dict[str, object], *paths: str) -> None:
         before = self.disk.contents()
-        with pytest.raises(DataDirectoryError, match=match):
+        with pytest.raises(DataDirectoryError) as refusal:
             self.read(*paths)
+        assert refusal.value.fields == fields
         assert self.disk.contents() == before
 
 
@@ -102,8 +110,8 @@ def test_each_directory_speaks_of_its_own_partitions(broker: Broker) -> None:
 
 
 def test_a_partition_that_was_brought_without_its_lines_is_refused(broker: Broker) -> None:
-    broker.bring_together()
-    broker.refuse("partitions=`1` path=`/disk1`", "/disk1")
+    broker.disk.rename(f"/disk2/{SECOND}", f"/disk1/{SECOND}")
+    broker.refuse({"topic": "trim", "partitions": "1", "path": "/disk1"}, "/disk1")
     [first, second] = broker.read("/disk1", allows_missing_checkpoints=True)
     assert (first.lacks_checkpoints, second.lacks_checkpoints) == (False, True)
     assert second.log_start_offset == 0
@@ -116,92 +124,28 @@ def test_a_partition_that_was_brought_without_its_lines_is_refused(broker: Broke
     assert [one.log_start_offset for one in broker.read("/disk1")] == [4, 6]
 
 
-def recovery_points_are_gone(broker: Broker) -> None:
-    broker.disk.unlink(f"/disk1/{RECOVERY_POINT_FILE}")
+TORN = "0\n2\ntrim 0 10\n"
+OF_NONE = format_checkpoint({})
+OF_OTHERS = format_checkpoint({SECOND: 10})
+NOT_ITS_OWN: dict[str, Files] = {
+    "recovery points are gone": {RECOVERY_POINT_FILE: None},
+    "recovery points are damaged": {RECOVERY_POINT_FILE: TORN},
+    "there was no log when they were written": {RECOVERY_POINT_FILE: OF_NONE},
+    "log starts are gone": {LOG_START_OFFSET_FILE: None},
+    "it was stopped and yet wrote nothing": {CLEAN_SHUTDOWN_FILE: "", RECOVERY_POINT_FILE: ""},
+    "recovery points alone are empty": {RECOVERY_POINT_FILE: ""},
+    "log starts alone are written": {RECOVERY_POINT_FILE: "", HIGH_WATERMARK_FILE: ""},
+    "log starts alone are empty": {LOG_START_OFFSET_FILE: ""},
+    "it was stopped and log starts are empty": {CLEAN_SHUTDOWN_FILE: "", LOG_START_OFFSET_FILE: ""},
+    "it had others only in its first minute": FIRST_MINUTE | {HIGH_WATERMARK_FILE: OF_OTHERS},
+    "high watermarks of its first minute are damaged": FIRST_MINUTE | {HIGH_WATERMARK_FILE: TORN},
+}
 
 
-def recovery_points_are_damaged(broker: Broker) -> None:
-    broker.write(f"/disk1/{RECOVERY_POINT_FILE}", "0\n2\ntrim 0 10\n")
-
-
-def there_was_no_log_when_it_was_written(broker: Broker) -> None:
-    broker.write(f"/disk1/{RECOVERY_POINT_FILE}", format_checkpoint({}))
-
-
-def log_starts_are_gone(broker: Broker) -> None:
-    broker.disk.unlink(f"/disk1/{LOG_START_OFFSET_FILE}")
-
-
-def it_was_stopped_and_yet_wrote_nothing(broker: Broker) -> None:
-    broker.write(f"/disk1/{CLEAN_SHUTDOWN_FILE}", "")
-    broker.write(f"/disk1/{RECOVERY_POINT_FILE}", "")
-
-
-def recovery_points_alone_are_empty(broker: Broker) -> None:
-    broker.write(f"/disk1/{RECOVERY_POINT_FILE}", "")
-
-
-def log_starts_alone_are_written(broker: Broker) -> None:
-    recovery_points_alone_are_empty(broker)
-    broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", "")
-
-
-def log_starts_alone_are_empty(broker: Broker) -> None:
-    broker.write(f"/disk1/{LOG_START_OFFSET_FILE}", "")
-
-
-def it_was_stopped_and_log_starts_are_empty(broker: Broker) -> None:
-    broker.write(f"/disk1/{CLEAN_SHUTDOWN_FILE}", "")
-    log_starts_alone_are_empty(broker)
-
-
-def it_had_others_only_when_it_was_killed_in_its_first_minute(broker: Broker) -> None:
-    nothing_is_written_but_high_watermarks(broker)
-    broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", format_checkpoint({SECOND: 10}))
-
-
-def its_high_watermarks_of_the_first_minute_are_damaged(broker: Broker) -> None:
-    nothing_is_written_but_high_watermarks(broker)
-    broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", "0\n2\ntrim 0 10\n")
-
-
-def nothing_is_written_but_high_watermarks(broker: Broker) -> None:
-    for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE):
-        broker.write(f"/disk1/{name}", "")
-
-
-def nothing_is_written(broker: Broker) -> None:
-    nothing_is_written_but_high_watermarks(broker)
-    broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", "")
-
-
-def nothing_is_written_and_high_watermarks_are_gone(broker: Broker) -> None:
-    nothing_is_written_but_high_watermarks(broker)
-    broker.disk.unlink(f"/disk1/{HIGH_WATERMARK_FILE}")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        recovery_points_are_gone,
-        recovery_points_are_damaged,
-        there_was_no_log_when_it_was_written,
-        log_starts_are_gone,
-        it_was_stopped_and_yet_wrote_nothing,
-        recovery_points_alone_are_empty,
-        log_starts_alone_are_written,
-        log_starts_alone_are_empty,
-        it_was_stopped_and_log_starts_are_empty,
-        it_had_others_only_when_it_was_killed_in_its_first_minute,
-        its_high_watermarks_of_the_first_minute_are_damaged,
-    ],
-)
-def test_a_directory_whose_checkpoints_cannot_be_its_own_is_refused(
-    broker: Broker, damage: Callable[[Broker], None]
-) -> None:
-    broker.disk.unlink(f"/disk1/{CLEAN_SHUTDOWN_FILE}")
-    damage(broker)
-    broker.refuse("partitions=`0` path=`/disk1`")
+@pytest.mark.parametrize("files", NOT_ITS_OWN.values(), ids=NOT_ITS_OWN)
+def test_a_directory_whose_checkpoints_cannot_be_its_own_is_refused(broker: Broker, files: Files) -> None:
+    broker.put(KILLED | files)
+    broker.refuse({"topic": "trim", "partitions": "0", "path": "/disk1"})
     assert [one.lacks_checkpoints for one in broker.read(allows_missing_checkpoints=True)] == [True, False]
 
 
@@ -212,19 +156,19 @@ def test_damaged_log_starts_are_refused_whatever_is_allowed(broker: Broker) -> N
 
 
 @pytest.mark.parametrize(
-    ("young", "high_watermark"),
+    ("files", "high_watermark"),
     [
-        (nothing_is_written, None),
-        (nothing_is_written_and_high_watermarks_are_gone, None),
-        (nothing_is_written_but_high_watermarks, 10),
+        (FIRST_MINUTE | {HIGH_WATERMARK_FILE: ""}, None),
+        (FIRST_MINUTE | {HIGH_WATERMARK_FILE: None}, None),
+        (FIRST_MINUTE, 10),
     ],
+    ids=["nothing is written", "high watermarks are gone", "high watermarks are written"],
 )
 def test_checkpoints_that_were_not_written_yet_are_no_damage(
-    broker: Broker, young: Callable[[Broker], None], high_watermark: int | None
+    broker: Broker, files: Files, high_watermark: int | None
 ) -> None:
     """As a broker leaves them that was killed before its first checkpoint."""
-    broker.disk.unlink(f"/disk1/{CLEAN_SHUTDOWN_FILE}")
-    young(broker)
+    broker.put(KILLED | files)
     [first, second] = broker.read()
     assert (first.log_start_offset, first.recovery_point, first.high_watermark) == (0, 0, high_watermark)
     assert not first.lacks_checkpoints
@@ -236,9 +180,9 @@ def test_of_our_own_checkpoints_an_empty_one_is_damaged() -> None:
     for parse in (parse_checkpoint, parse_broker_checkpoint):
         assert parse("0\n1\ntrim 0 4\n") == {FIRST: 4}
         for text in ("\n", "0\n", "0\n1\n", "0\n1\ntrim 0 4"):
-            with pytest.raises(ValueError, match=r"not a checkpoint|invalid literal"):
+            with pytest.RaisesExc(ValueError):
                 parse(text)
-    with pytest.raises(ValueError, match="not a checkpoint"):
+    with pytest.RaisesExc(ValueError):
         parse_checkpoint("")
 
 
@@ -249,7 +193,7 @@ def test_log_starts_without_a_line_say_that_nothing_was_deleted(broker: Broker) 
 
 def test_a_partition_that_is_in_two_directories_is_refused(broker: Broker) -> None:
     broker.write_log(f"/disk2/{FIRST}", 0)
-    broker.refuse(f"two of the log directories have.*path=`/disk1/{FIRST}` other_path=`/disk2/{FIRST}`")
+    broker.refuse({"path": f"/disk1/{FIRST}", "other_path": f"/disk2/{FIRST}"})
     # One that was on its way, or was deleted behind itself, is none.
     for reason in ("future", "delete", "stray"):
         broker.disk.rename(f"/disk2/{FIRST}", f"/disk2/{FIRST}.{UUID(int=5).hex}-{reason}")
@@ -258,10 +202,12 @@ def test_a_partition_that_is_in_two_directories_is_refused(broker: Broker) -> No
 
 
 def test_what_one_directory_lacks_the_others_may_have(broker: Broker) -> None:
-    broker.refuse(
-        "name the broker's other log directories.*missing_partitions=`0` missing_count=`1`.* path=`/disk2`",
-        "/disk2",
-    )
+    missing: dict[str, object] = {
+        "missing_partitions": "0",
+        "missing_count": 1,
+        "last_path": f"/disk2/{SECOND}",
+    }
+    broker.refuse({"topic": "trim", "path": "/disk2"} | missing, "/disk2")
     assert len(broker.read()) == 2
 
 
@@ -269,21 +215,17 @@ def test_what_is_missing_is_told_in_a_line_however_much_it_is(broker: Broker) ->
     """A human has made a copy with a date behind its name; no line, and nothing in memory, grows with it."""
     for number in (3, 20_261_122):
         broker.disk.make_directories(f"/disk2/trim-{number}")
-    with pytest.raises(DataDirectoryError) as refusal:
-        broker.read()
-    assert refusal.value.fields == {
+    told: dict[str, object] = {
         "topic": "trim",
         "missing_partitions": "2,4-20261121",
         "missing_count": 20_261_119,
         "last_path": "/disk2/trim-20261122",
         "path": "/disk1,/disk2",
     }
+    broker.refuse(told)
     for number in range(5, 100, 2):
         broker.disk.make_directories(f"/disk2/trim-{number}")
-    with pytest.raises(DataDirectoryError) as refusal:
-        broker.read()
-    assert refusal.value.fields["missing_partitions"] == "2,4,6,8,10"
-    assert refusal.value.fields["missing_count"] == 20_261_119 - 48
+    broker.refuse(told | {"missing_partitions": "2,4,6,8,10", "missing_count": 20_261_119 - 48})
 
 
 def test_a_number_that_no_partition_has_is_part_of_somebody_elses_name(broker: Broker) -> None:
@@ -299,8 +241,9 @@ def test_a_number_that_no_partition_has_is_part_of_somebody_elses_name(broker: B
 def test_a_broker_that_runs_holds_all_of_them(broker: Broker) -> None:
     lock = broker.disk.try_lock("/disk2/.lock")
     assert lock is not None
-    with pytest.raises(DataDirectoryInUseError, match="`/disk2`"):
+    with pytest.raises(DataDirectoryInUseError) as refusal:
         broker.read()
+    assert refusal.value.fields["path"] == "/disk2"
     # And what was refused holds none.
     first = broker.disk.try_lock("/disk1/.lock")
     assert first is not None

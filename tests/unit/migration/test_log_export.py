@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
@@ -17,6 +17,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.migration.log_export import ExportTargetError, LogExport
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
@@ -72,31 +73,30 @@ def test_a_link_leads_to_where_the_directory_will_be(tmp_path: Path, slash: str,
     assert refusal.value.fields["path"] == str(real)
 
 
-class MountedDisk(MemoryFileSystem):
-    """A disk is mounted at `/mnt/kafka`, and nothing is on it; or nobody may write beside it."""
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.EBUSY, DataDirectoryError), (errno.EACCES, ExportTargetError)]
+)
+def test_a_directory_that_cannot_be_replaced_is_refused_before_anything_is_exported(
+    number: int, error: type[LogStoreError]
+) -> None:
+    """As where a disk is mounted at it, or the user may not write beside it."""
 
-    def __init__(self, number: int = errno.EBUSY) -> None:
-        super().__init__()
-        self.make_directories("/mnt/kafka")
-        self._number = number
-
-    def rename(self, source: str, target: str) -> None:
-        if target == "/mnt/kafka":
-            raise OSError(self._number, os.strerror(self._number))
-        super().rename(source, target)
-
-
-def test_a_directory_that_cannot_be_replaced_is_refused_before_anything_is_exported() -> None:
-    for disk, error, match in (
-        (MountedDisk(), DataDirectoryError, "a disk is mounted at this directory.*path=`/mnt/kafka`"),
-        (MountedDisk(errno.EACCES), ExportTargetError, "cannot be written.*path=`/mnt/kafka`"),
-    ):
+    def begin(disk: FaultyFileSystem) -> None:
+        disk.make_directories("/mnt/kafka")
         clock = ManualClock()
-        with pytest.raises(error, match=match):
-            LogExport(disk, clock, ManualScheduler(clock), SequentialIds(), "/mnt/kafka")
-        assert set(disk.contents()) == {"/mnt", "/mnt/kafka"}
-        export_empty(disk, "/mnt/kafka/new")
-        assert disk.is_directory(f"/mnt/kafka/new/{ORDERS}")
+        with LogExport(disk, clock, ManualScheduler(clock), SequentialIds(), "/mnt/kafka"):
+            pass
+
+    probe, disk = FaultyFileSystem(), FaultyFileSystem()
+    begin(probe)
+    renames = [number for number, name in enumerate(probe.trace, start=1) if name.startswith("rename ")]
+    disk.fail_at(renames[0], number=number)
+    with pytest.raises(error) as refusal:
+        begin(disk)
+    assert refusal.value.fields["path"] == "/mnt/kafka"
+    assert set(disk.inner.contents()) == {"/mnt", "/mnt/kafka"}
+    export_empty(disk, "/mnt/kafka/new")
+    assert disk.is_directory(f"/mnt/kafka/new/{ORDERS}")
 
 
 def test_a_name_is_durable_when_it_has_been_given() -> None:

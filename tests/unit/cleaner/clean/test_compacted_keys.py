@@ -1,4 +1,4 @@
-"""Keys, values and their places: what a user of a compacted log may write, and finds again."""
+"""Keys, values, offsets and times at their limits, and leader epochs: what cleans leave of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import dataclasses
 
 import pytest
 
-from stratalog.base.errors import LogStoreError
 from stratalog.log.read.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
-from stratalog.record.header import TimestampType
+from stratalog.record.header import NO_TIMESTAMP, TimestampType
 from stratalog.record.record import Record
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
 from tests.support.logs.log_consumer import Consumer
 from tests.support.logs.log_ledger import read_local
 
 WIDE = dataclasses.replace(CONFIG, segment_bytes=1 << 24)
+SMALL = dataclasses.replace(CONFIG, segment_bytes=300)
 RETENTION_MS = CONFIG.delete_retention_ms
 RECORD_BITS = 31
 """A segment's offsets are within 2 to the power of this."""
@@ -24,73 +24,6 @@ RECORD_BITS = 31
 
 def pairs(history: CompactedLog) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(one.offset, one.key, one.value) for one in history.read()]
-
-
-def test_a_tombstone_that_is_all_there_is_of_its_key_lives_out_its_time() -> None:
-    history = CompactedLog(WIDE)
-    history.put("gone")
-    history.clean_all()
-    assert pairs(history) == [(0, b"gone", None)]
-    history.machine.clock.advance(RETENTION_MS - 1)
-    history.put("a=1")
-    history.clean_all()
-    assert pairs(history) == [(0, b"gone", None), (1, b"a", b"1")]
-    history.machine.clock.advance(1)
-    history.put("b=1")
-    history.clean_all()
-    assert pairs(history) == [(1, b"a", b"1"), (2, b"b", b"1")]
-
-
-def test_a_key_that_is_written_again_after_its_tombstone_is_there() -> None:
-    history = CompactedLog(WIDE)
-    for value in ("k=1", "k", "k=2"):
-        history.put(value)
-        history.log.roll()
-    history.clean_all()
-    assert pairs(history) == [(2, b"k", b"2")]
-    history.put("k")
-    history.clean_all()
-    history.put("k=3")
-    history.machine.clock.advance(10 * RETENTION_MS)
-    history.clean_all()
-    assert pairs(history) == [(4, b"k", b"3")]
-
-
-def test_a_tombstone_whose_time_has_come_never_bares_an_older_value() -> None:
-    """Not even where the map is full before the clean comes to the tombstone."""
-    history = CompactedLog(dataclasses.replace(WIDE, segment_bytes=300))
-    for key in "abcdefgh":
-        history.put(f"{key}=1", f"{key}=2")
-    for key in "abcdefgh":
-        history.put(key)
-    history.log.roll()
-    for _ in range(30):
-        history.clean(key_count=1)
-        assert history.read_table() == history.table() == {}
-        history.machine.clock.advance(RETENTION_MS + 1)
-        history.put("other=1")
-        history.log.roll()
-        history.put("other")
-        assert history.read_table() == {}
-    history.clean_all(key_count=1)
-    assert {one.key for one in history.read()} <= {b"other"}
-
-
-def test_of_a_batch_only_what_is_superseded_goes() -> None:
-    history = CompactedLog(WIDE)
-    history.put("a=1", "b=1", "a=2", "c=1", "d", "a=3")
-    history.put("c=2", "e=1")
-    history.log.roll()
-    history.put("b=9")
-    history.clean()
-    assert pairs(history) == [
-        (1, b"b", b"1"),
-        (4, b"d", None),
-        (5, b"a", b"3"),
-        (6, b"c", b"2"),
-        (7, b"e", b"1"),
-        (8, b"b", b"9"),
-    ]
 
 
 def test_an_empty_key_is_a_key_and_an_empty_value_is_a_value() -> None:
@@ -103,24 +36,6 @@ def test_an_empty_key_is_a_key_and_an_empty_value_is_a_value() -> None:
     history.put("z=z")
     history.clean_all()
     assert pairs(history) == [(2, b"", b""), (3, b"a", b"x"), (5, b"b", b""), (6, b"z", b"z")]
-
-
-@pytest.mark.parametrize("codec", Codec)
-def test_a_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
-    history = CompactedLog(WIDE)
-    keyless = encode_batch([Record(0, 0, b"k", b"v"), Record(0, 0, None, b"v")], codec=codec)
-    with pytest.raises(LogStoreError):
-        history.log.appender.append_as_leader(keyless, 1)
-    assert history.log.offsets.log_end_offset == 0
-
-
-def test_records_without_a_key_from_before_it_was_compacted_go() -> None:
-    """To a cleaner such a record is invalid, so it is dropped; the empty key is not meant by that."""
-    history = CompactedLog(dataclasses.replace(WIDE, cleanup_policy=frozenset({"delete"})))
-    history.append([Record(0, history.now_ms, None, b"1"), Record(0, history.now_ms, b"", b"2")])
-    history.log.reconfigure(WIDE)
-    history.clean_all()
-    assert pairs(history) == [(1, b"", b"2")]
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -179,43 +94,6 @@ def test_a_batch_larger_than_max_message_bytes_was_lowered_to_is_cleaned() -> No
     assert history.read() == history.final_records()
 
 
-def test_a_partition_with_a_single_key_shrinks_to_its_last_record() -> None:
-    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=300))
-    for number in range(500):
-        history.put(f"k={number}")
-        if number % 50 == 49:
-            history.clean()
-    history.clean_all()
-    assert pairs(history) == [(499, b"k", b"499")]
-    # Segments are put together by the sizes that they had before: so it takes some cleans.
-    for number in range(500, 504):
-        history.put(f"k={number}")
-        history.clean_all()
-    assert pairs(history) == [(503, b"k", b"503")]
-    assert len(history.log.reader.segments()) == 2
-
-
-@pytest.mark.parametrize("key_count", [1, 2, 7, 1000])
-def test_where_all_keys_are_distinct_everything_stays(key_count: int) -> None:
-    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=400))
-    for number in range(0, 120, 3):
-        history.put(*(f"k{number + delta}=v" for delta in range(3)))
-    history.clean_all(key_count)
-    assert history.read() == history.committed()
-
-
-def test_a_hundred_tiny_segments_become_few() -> None:
-    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=2000))
-    for number in range(100):
-        history.put(f"k{number % 60}={number}")
-        history.log.roll()
-    history.clean_all()
-    assert history.read() == history.final_records()
-    infos = history.log.reader.segments()
-    assert len(infos) < 10
-    assert all(info.size_bytes <= 2000 for info in infos)
-
-
 def test_offsets_may_be_farther_apart_than_a_segment_reaches() -> None:
     history = CompactedLog(WIDE)
     far = 1 << RECORD_BITS
@@ -240,11 +118,60 @@ def test_offsets_may_be_farther_apart_than_a_segment_reaches() -> None:
     assert read_local(history.log) == expected
 
 
-def test_the_smallest_map_there_is_cleans_everything_in_the_end() -> None:
-    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=500))
-    for _ in range(60):
-        history.random_batch(key_count=12)
-    for producer_id in history.open_producers:
-        history.end(producer_id, committed=producer_id != 1)
-    history.clean_all(key_count=1)
+def test_a_leader_epoch_ends_where_it_did() -> None:
+    """Though none of its records is left, nor any segment that began with it."""
+    history = CompactedLog(SMALL)
+    ends: dict[int, int] = {}
+    for epoch in range(1, 12):
+        history.leader_epoch = 2 * epoch
+        for number in range(epoch % 3 + 1):
+            history.put(f"k{number}={epoch}")
+        ends[2 * epoch] = history.log.offsets.log_end_offset
+    expected = {epoch: history.log.end_offset_for(epoch) for epoch in range(26)}
+    for epoch, end_offset in ends.items():
+        found = expected[epoch]
+        assert found is not None
+        assert (found.epoch, found.end_offset) == (epoch, end_offset)
+    history.log.roll()
+    assert history.clean() is not None
+    assert {epoch: history.log.end_offset_for(epoch) for epoch in range(26)} == expected
+    for is_clean in (True, False):
+        history.restart(is_clean=is_clean)
+        assert {epoch: history.log.end_offset_for(epoch) for epoch in range(26)} == expected
+
+
+def test_without_times_in_its_records_a_segment_is_as_old_as_its_file() -> None:
+    history = CompactedLog(dataclasses.replace(SMALL, min_compaction_lag_ms=10_000))
+    history.machine.memory.now_ms = history.machine.clock.now_ms
+    for number in range(20):
+        history.append([Record(0, NO_TIMESTAMP, b"k", b"%d" % number)])
+    history.log.roll()
+    history.put("z=1")
+    history.machine.clock.advance(9_999)
+    assert history.clean() is None
+    history.restart(is_clean=False)
+    assert history.clean() is None
+    history.machine.clock.advance(1)
+    assert history.clean() is not None
     assert history.read() == history.final_records()
+
+
+@pytest.mark.parametrize("delete_retention_ms", [0, 1, 2**63 - 1])
+def test_times_at_their_limits_stay_what_they_are(delete_retention_ms: int) -> None:
+    history = CompactedLog(
+        dataclasses.replace(
+            SMALL, message_timestamp_after_max_ms=2**63 - 1, delete_retention_ms=delete_retention_ms
+        )
+    )
+    for number, time_ms in enumerate((0, 2**62, 2**63 - 2, 1, NO_TIMESTAMP)):
+        history.append(
+            [Record(0, time_ms, b"k%d" % number, None), Record(0, min(time_ms, 5), b"o%d" % number, b"v")]
+        )
+    before = history.read()
+    history.clean_all()
+    assert history.read() == before
+    history.put("z=1")
+    history.machine.clock.advance(1)
+    history.clean_all()
+    values_only = [one for one in before if one.value is not None]
+    assert history.read()[:-1] == (before if delete_retention_ms == 2**63 - 1 else values_only)

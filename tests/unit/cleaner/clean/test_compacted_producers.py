@@ -63,53 +63,6 @@ def test_its_last_batch_is_recognised_and_its_next_one_accepted(how: str, codec:
     assert not history.log.appender.append_as_leader(request(history, 24), 1).is_duplicate
 
 
-@pytest.mark.parametrize("how", ENDS)
-def test_nothing_that_a_producer_sent_is_stored_twice(how: str) -> None:
-    """Of older batches it may be forgotten where they are, but not that they were."""
-    history = CompactedLog(SMALL)
-    sent = [history.append([Record(0, history.now_ms, b"k", b"%d" % n)], producer_id=1) for n in range(9)]
-    history.put("k=other")
-    history.clean_all()
-    end(history, how)
-    end_offset = history.log.offsets.log_end_offset
-    for data in sent[:-1]:
-        try:
-            assert history.log.appender.append_as_leader(data, 1).is_duplicate
-        except OutOfOrderSequenceError:
-            assert history.log.offsets.log_end_offset == end_offset
-    assert history.log.appender.append_as_leader(sent[-1], 1).is_duplicate
-    assert history.log.offsets.log_end_offset == end_offset
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_gap_in_its_sequence_is_refused_after_cleans(how: str) -> None:
-    history = CompactedLog(SMALL)
-    for sequence in range(5):
-        history.log.appender.append_as_leader(request(history, sequence), 1)
-    history.put("k=other")
-    history.clean_all()
-    end(history, how)
-    with pytest.raises(OutOfOrderSequenceError):
-        history.log.appender.append_as_leader(request(history, 6), 1)
-    assert history.log.appender.append_as_leader(request(history, 4), 1).is_duplicate
-    assert (
-        history.log.appender.append_as_leader(request(history, 5), 1).base_offset
-        == history.log.offsets.log_end_offset - 1
-    )
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_an_older_epoch_is_fenced_after_cleans(how: str) -> None:
-    history = CompactedLog(SMALL)
-    history.log.appender.append_as_leader(request(history, 0, epoch=3), 1)
-    history.put("k=other")
-    history.clean_all()
-    end(history, how)
-    with pytest.raises(ProducerFencedError):
-        history.log.appender.append_as_leader(request(history, 1, epoch=2), 1)
-    assert history.log.appender.append_as_leader(request(history, 0, epoch=4), 1).base_offset == 2
-
-
 @pytest.mark.parametrize("how", [*ENDS, "truncation"])
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_producer_whose_last_batch_is_a_marker_of_a_later_epoch_stays_fenced(
@@ -144,58 +97,6 @@ def test_a_producer_whose_last_batch_is_a_marker_of_a_later_epoch_stays_fenced(
     assert [(entry.producer_id, entry.epoch) for entry in history.log.producers()] == [(1, 4)]
 
 
-@pytest.mark.parametrize("how", ENDS)
-def test_a_marker_tells_the_epoch_where_all_the_data_of_its_producer_was_deleted(how: str) -> None:
-    history = CompactedLog(SMALL)
-    history.log.appender.append_as_leader(request(history, 0, epoch=3, is_transactional=True), 1)
-    history.log.roll()
-    history.log.appender.append_end_transaction_marker(1, 3, 1, committed=True, leader_epoch=1)
-    history.log.increment_log_start_offset(1)
-    history.log.retention.delete_old_segments()
-    for _ in range(3):
-        history.put("k=other")
-        history.clean_all()
-        history.machine.clock.advance(RETENTION_MS + 1)
-    end(history, how)
-    with pytest.raises(ProducerFencedError):
-        history.log.appender.append_as_leader(request(history, 1, epoch=2), 1)
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_marker_below_the_log_start_tells_the_epoch_as_long_as_it_is_there(how: str) -> None:
-    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=5000))
-    history.log.appender.append_as_leader(request(history, 0, epoch=3, is_transactional=True), 1)
-    history.log.appender.append_end_transaction_marker(1, 4, 1, committed=False, leader_epoch=1)
-    history.put("k=1", "x=1")
-    history.log.increment_log_start_offset(3)
-    for _ in range(3):
-        history.put("k=other")
-        history.clean_all()
-        history.machine.clock.advance(RETENTION_MS + 1)
-    end(history, how)
-    with pytest.raises(ProducerFencedError):
-        history.log.appender.append_as_leader(request(history, 1, epoch=3), 1)
-    assert history.read_table() == {b"x": b"1", b"k": b"other"}
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_producer_is_known_whose_last_transaction_was_aborted(how: str) -> None:
-    history = CompactedLog(SMALL)
-    history.put("k=1", "k=2", txn=1)
-    history.end(1, committed=False)
-    data, last_offset = history.last_sent[1]
-    for _ in range(3):
-        history.machine.clock.advance(RETENTION_MS + 1)
-        history.put("k=other")
-        history.clean_all()
-        end(history, how)
-    info = history.log.appender.append_as_leader(data, 1)
-    assert (info.is_duplicate, info.last_offset) == (True, last_offset)
-    history.put("k=3", txn=1)
-    history.end(1, committed=True)
-    assert history.read_table() == {b"k": b"3"}
-
-
 def test_a_sequence_goes_on_behind_the_largest_number_there_is() -> None:
     history = CompactedLog(SMALL)
     largest = 2**31 - 1
@@ -215,23 +116,6 @@ def test_a_sequence_goes_on_behind_the_largest_number_there_is() -> None:
     assert history.log.appender.append_as_leader(wrapping, 1).is_duplicate
     following = encode_batch([Record(0, history.now_ms, b"k", b"w")], producer=BatchProducer(2, 0, 2, False))
     assert not history.log.appender.append_as_leader(following, 1).is_duplicate
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_many_producers_of_one_key(how: str) -> None:
-    history = CompactedLog(SMALL)
-    for sequence in range(3):
-        for producer_id in range(20):
-            records = [Record(0, history.now_ms, b"k", b"%d %d" % (producer_id, sequence))]
-            history.append(records, producer_id=producer_id)
-    history.clean_all()
-    end(history, how)
-    history.clean_all()
-    for producer_id in range(20):
-        data, last_offset = history.last_sent[producer_id]
-        info = history.log.appender.append_as_leader(data, 1)
-        assert (info.is_duplicate, info.last_offset) == (True, last_offset)
-    assert [one.value for one in history.read()] == [b"19 2"]
 
 
 def test_the_batch_of_a_producer_that_was_forgotten_goes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Collection
 
 import pytest
@@ -15,15 +14,10 @@ from stratalog.record.record import Record
 from stratalog.segment.indexes.transaction_index import without_markers
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
 from tests.support.logs.log_consumer import Consumer
-from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION
 
 SMALL = dataclasses.replace(CONFIG, segment_bytes=300)
 RETENTION_MS = CONFIG.delete_retention_ms
-
-
-def pairs(history: CompactedLog) -> list[tuple[bytes | None, bytes | None]]:
-    return [(one.key, one.value) for one in history.read()]
 
 
 def age(history: CompactedLog, number: int) -> None:
@@ -31,142 +25,6 @@ def age(history: CompactedLog, number: int) -> None:
     for delta in range(3):
         history.machine.clock.advance(RETENTION_MS + 1)
         history.put(f"age={number}{delta}")
-        history.clean_all()
-
-
-@pytest.mark.parametrize("outcomes", list(itertools.product([True, False], repeat=3)))
-@pytest.mark.parametrize("rolls", [False, True])
-def test_producers_interleave_on_one_key(outcomes: tuple[bool, ...], rolls: bool) -> None:
-    """Who wrote last is decided by offsets among what was committed, not by when it was committed."""
-    history = CompactedLog(SMALL)
-    history.put("k=first", "other=1")
-    for number in range(2):
-        for producer_id in range(3):
-            history.put(f"k={producer_id}.{number}", txn=producer_id)
-            if rolls:
-                history.log.roll()
-    for producer_id, committed in enumerate(outcomes):
-        history.end(producer_id, committed=committed)
-        if rolls:
-            history.log.roll()
-        history.clean()
-        assert history.read_table() == history.table(history.log.offsets.last_stable_offset)
-    history.clean_all()
-    last = max((number for number, committed in enumerate(outcomes) if committed), default=None)
-    value = b"first" if last is None else b"%d.1" % last
-    assert sorted(pairs(history)) == [(b"k", value), (b"other", b"1")]
-    for number in range(2):
-        age(history, number)
-        assert history.read_table()[b"k"] == value
-    history.restart(is_clean=False)
-    assert history.read_table()[b"k"] == value
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_a_marker_in_another_segment_than_its_data(committed: bool) -> None:
-    """Whether or not all the data is superseded, in whatever order segments are put together."""
-    history = CompactedLog(SMALL)
-    history.put("a=1")
-    for number in range(6):
-        history.put(f"a=t{number}", f"b{number}=t", txn=7)
-        history.log.roll()
-    for number in range(5):
-        history.put(f"x{number}=1")
-        history.log.roll()
-    history.end(7, committed=committed)
-    history.log.roll()
-    for key_count in (1, 2, 1, 1000):
-        history.clean(key_count)
-        assert history.read_table() == history.table()
-    history.put(*(f"b{number}=2" for number in range(6)))
-    history.clean_all()
-    for number in range(2):
-        age(history, number)
-        assert history.read_table() == history.table()
-
-
-def test_a_marker_stays_as_long_as_data_of_its_transaction_does() -> None:
-    """A reader would else wait for the end of a transaction that has ended, or hide what was committed."""
-    history = CompactedLog(SMALL)
-    history.put("kept=1", txn=1)
-    history.log.roll()
-    history.end(1, committed=True)
-    history.put("next=1", txn=1)
-    history.end(1, committed=False)
-    for number in range(4):
-        age(history, number)
-    markers = [one.offset for one in read_local(history.log) if one.offset not in history.published]
-    assert 1 in markers
-    assert (b"kept", b"1") in pairs(history)
-    # Without it, these would be read as parts of the first, or as aborted with it.
-    history.put("kept=2", txn=1)
-    history.end(1, committed=True)
-    assert history.read_table()[b"kept"] == b"2"
-
-
-def test_an_open_transaction_holds_back_only_what_comes_after_its_beginning() -> None:
-    history = CompactedLog(SMALL)
-    for number in range(20):
-        history.put(f"k={number}")
-    history.log.roll()
-    history.put("k=open", txn=1)
-    for number in range(20, 40):
-        history.put(f"k={number}")
-    before = [one.offset for one in read_local(history.log) if one.offset >= 20]
-    history.clean_all()
-    there = [one.offset for one in read_local(history.log)]
-    assert there == [19, *before]
-    history.end(1, committed=False)
-    history.clean_all()
-    assert history.read() == history.final_records()
-
-
-@pytest.mark.parametrize("committed", [True, False])
-@pytest.mark.parametrize("delete_to", [1, 3, 4, 5, 9, 10, 11])
-def test_a_transaction_that_spans_the_log_start(delete_to: int, committed: bool) -> None:
-    """What is left of it above the start is committed or aborted as before, also after all that only follows
-    from the batches was forgotten."""
-    history = CompactedLog(SMALL)
-    history.put("a=0")
-    history.put("a=1", "b=1", "c=1", txn=5)
-    history.put("x=1")
-    history.log.roll()
-    history.put("b=2", "d=2", "a=2", txn=5)
-    history.log.roll()
-    history.put("y=1", "z=1")
-    history.end(5, committed=committed)
-    history.log.roll()
-    history.put("last=1")
-    history.log.increment_log_start_offset(delete_to)
-    history.log.retention.delete_old_segments()
-    for step in range(4):
-        assert history.read_table() == history.table()
-        if step % 2:
-            history.restart(is_clean=step > 2)
-            assert history.read_table() == history.table()
-        history.clean_all(key_count=1 if step == 0 else 1000)
-        history.put(f"step{step}=1")
-    for number in range(2):
-        age(history, number)
-        assert history.read_table() == history.table()
-
-
-def test_readers_of_committed_records_in_any_place_of_an_aborted_transaction() -> None:
-    history = CompactedLog(SMALL)
-    for number in range(12):
-        history.put(f"k{number}=aborted", txn=number % 2)
-        history.put(f"k{number}=plain")
-        if number % 3 == 2:
-            history.log.roll()
-    history.end(0, committed=False)
-    history.log.roll()
-    history.end(1, committed=True)
-    for _ in range(3):
-        for offset in range(history.log.offsets.log_end_offset):
-            seen = Consumer(history.log, offset).catch_up()
-            expected = [one for one in history.committed(offset) if one in seen]
-            assert seen == expected
-            assert {one.key for one in seen} == {one.key for one in history.committed(offset)}
         history.clean_all()
 
 
@@ -185,20 +43,6 @@ def test_a_transaction_without_data_and_one_of_nothing_but_tombstones() -> None:
         assert history.read_table().get(b"b") == b"1"
         assert b"a" not in history.read_table()
     assert b"a" not in {one.key for one in history.read(Isolation.LOG_END)}
-
-
-def test_markers_go_in_the_end() -> None:
-    """A topic that is written by transactions for ever does not grow by its markers."""
-    history = CompactedLog(SMALL)
-    for number in range(60):
-        history.put(f"k={number}", txn=number % 2)
-        history.end(number % 2, committed=number % 3 > 0)
-    for number in range(4):
-        age(history, number)
-    markers = [one for one in read_local(history.log) if one.offset not in history.published]
-    # One of what is there, and at most the last one of each producer.
-    assert len(markers) <= 3
-    assert history.read_table() == history.table()
 
 
 def test_a_truncation_opens_a_transaction_again_of_which_nothing_is_left() -> None:

@@ -26,10 +26,11 @@ from stratalog.segment.file_names import (
 )
 from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.segment_seal import SegmentSeal
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaning_history import limits
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 
@@ -98,16 +99,12 @@ PLACES = [(0,), (1,), (5,), (1, 2), (0, 1, 2, 3, 4), (4, 5), (0, 2, 4), (0, 1, 2
 
 
 @pytest.mark.parametrize("empty", PLACES)
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_such_a_log_is_opened_read_and_checked(empty: tuple[int, ...], *, is_clean: bool) -> None:
+def test_such_a_log_is_opened_read_and_checked(empty: tuple[int, ...]) -> None:
     emptied = Emptied(empty)
     expected = [offset for offset in range(19) if offset // PER_SEGMENT not in empty]
     assert emptied.offsets() == expected
     emptied.log.check()
-    if is_clean:
-        emptied.machine.stop()
-    else:
-        emptied.machine.kill()
+    emptied.machine.kill()
     emptied.log = emptied.machine.start()
     emptied.log.check()
     assert emptied.offsets() == expected
@@ -152,36 +149,34 @@ def test_a_clean_takes_them_with_the_next_segment(empty: tuple[int, ...], segmen
     assert emptied.offsets() == sorted((*kept.values(), 18))
 
 
-@pytest.mark.parametrize("empty", [(1, 2), (0, 2, 4), (4, 5)])
-def test_a_power_loss_in_a_clean_leaves_old_segments_or_new_ones(empty: tuple[int, ...]) -> None:
+class DyingClean:
+    """A clean of such a log on a disk that can die. Used by one thread."""
+
     config = dataclasses.replace(CONFIG, segment_bytes=500)
 
-    def ready() -> tuple[FaultyFileSystem, Emptied]:
-        disk = FaultyFileSystem()
-        emptied = Emptied(empty, config=config, disk=disk)
-        emptied.log.flusher.flush()
-        emptied.machine.checkpoint()
-        return disk, emptied
+    def __init__(self, empty: tuple[int, ...]) -> None:
+        self.disk = FaultyFileSystem()
+        self.emptied = Emptied(empty, config=self.config, disk=self.disk)
+        self.emptied.log.flusher.flush()
+        self.emptied.machine.checkpoint()
 
-    disk, emptied = ready()
-    before, first_operation = set(emptied.offsets()), disk.operation_count + 1
-    emptied.clean()
-    least = set(emptied.offsets())
-    names = ("rename", "unlink", "sync_directory")
-    wanted = [
-        operation
-        for operation, name in enumerate(disk.trace, start=1)
-        if operation >= first_operation and name.split(" ")[0] in names
-    ]
-    for operation in wanted[:: 1 + len(wanted) // 12]:
-        disk, emptied = ready()
-        disk.crash_at(operation)
-        with pytest.raises(SimulatedCrash):
-            emptied.clean()
-        for names_kept in (Kept.NONE, Kept.HALF, Kept.ALL):
-            log = LogMachine(disk.reopened(Survival(Kept.NONE, names_kept)), config).start()
+    def run(self) -> None:
+        self.emptied.clean()
+
+
+@pytest.mark.parametrize("empty", [(1, 2), (0, 2, 4), (4, 5)])
+def test_a_power_loss_in_a_clean_leaves_old_segments_or_new_ones(empty: tuple[int, ...]) -> None:
+    before = set(DyingClean(empty).emptied.offsets())
+    sweep = CrashSweep(lambda: DyingClean(empty), DyingClean.run, count=6)
+    least = set(sweep.whole.emptied.offsets())
+
+    def verify(death: Death[DyingClean]) -> None:
+        for disk in death.disks():
+            log = LogMachine(disk, DyingClean.config).start()
             log.check()
             assert least <= {one.offset for one in read_local(log)} <= before
+
+    sweep.at_deaths(verify, always=lambda name: name.startswith("rename "))
 
 
 def test_they_wait_for_no_clean() -> None:

@@ -111,7 +111,7 @@ def test_a_pause_does_not_wait_for_a_look_at_all_transaction_indexes() -> None:
 
 
 @pytest.mark.parametrize("failure", [CleaningAbortedError("enough"), OSError(ENOSPC, "full")])
-@pytest.mark.parametrize("look_count", range(8))
+@pytest.mark.parametrize("look_count", [0, 1, 4, 7])
 def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exception, look_count: int) -> None:
     """The numbers of an operator are those of the disk, however each clean ended: what it was at then does
     not count."""

@@ -13,19 +13,15 @@ from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import REBUILD
 from stratalog.manager.directories.manifest import MANIFEST_FILE
-from stratalog.manager.log_manager import LogManager
-from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partitions.partition_metadata import read_partition_metadata
 from stratalog.record.record import Record
-from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaning_history import limits
 from tests.support.logs.golden_records import golden_records
 from tests.support.logs.log_consumer import read_as_consumer
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import NEVER_MS
+from tests.support.logs.log_machine import NEVER_MS, LogMachine
 from tests.support.places import GOLDEN
 
 PARTITION = TopicPartition("g1-compacted", 0)
@@ -48,20 +44,15 @@ class Broker:
                 file.append([path.read_bytes()])
                 file.sync()
         replace_file(self.disk, f"/data/{MANIFEST_FILE}", REBUILD)
-        self.clock = ManualClock()
-        self.manager = self.start()
-
-    def start(self) -> LogManager:
-        self.disk.release_locks()
-        scheduler = ManualScheduler(self.clock, collect_failures=True)
-        settings = LogManagerSettings(data_dirs=("/data",), producer_id_expiration_ms=NEVER_MS)
-        self.manager = LogManager.open(self.disk, self.clock, scheduler, SequentialIds(), settings)
-        return self.manager
+        self.machine = LogMachine(self.disk, producer_id_expiration_ms=NEVER_MS)
+        self.clock = self.machine.clock
 
     def open(self) -> UnifiedLog:
+        """The log, in another process."""
+        self.machine.kill()
         topic_id = read_partition_metadata(self.disk, f"/data/{PARTITION}")
         assert isinstance(topic_id, UUID)
-        return self.manager.open_log(PARTITION, topic_id, CONFIG)
+        return self.machine.open().open_log(PARTITION, topic_id, CONFIG)
 
     def clean(self, log: UnifiedLog) -> LogToClean:
         log.roll()
@@ -97,7 +88,6 @@ def test_what_the_brokers_cleaner_left_reads_back_the_same_after_ours() -> None:
             assert read_as_consumer(log, isolation, 4096) == expected(level)
     assert log.producers() == producers
     log.flusher.flush()
-    broker.start()
     assert read_local(broker.open()) == before
 
 
