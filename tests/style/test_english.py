@@ -16,7 +16,10 @@ from tests.support.style.sources import PRODUCTION, Rule, Source, complaints_abo
 HARD_WORDS = re.compile(
     r"\b(?:(?:is|are|was|were|be) told|who(?:m)?ever|(?:some|any|every|no)body)\b", re.IGNORECASE
 )
-HARD_OPENINGS = re.compile(r"(?:What|Who|Whose|Whom|Of|See|Nobody|Somebody|As)\b")
+HARD_OPENINGS = re.compile(
+    r"(?:What|Who|Whose|Whom|Of|See|Nobody|Somebody|As"
+    r"|Thread-safe|Not thread-safe|Guarded|Belongs|Immutable|Used by|One use|Raises)\b"
+)
 
 
 def words_are_plain(source: Source) -> Iterator[str]:
@@ -77,6 +80,8 @@ PLANTED: list[tuple[Rule, str, int]] = [
     (words_are_plain, "# The caller of the bodyguard.", 0),
     (docstrings_begin_with_a_subject_or_a_verb, "def f():\n    '''What a log holds.'''", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    '''Of a log, its end.'''", 1),
+    (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    '''Thread-safe.'''", 1),
+    (docstrings_begin_with_a_subject_or_a_verb, "def f():\n    '''Raises ValueError.'''", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "'''Offsets of a log. What follows is fine.'''", 0),
     (prose_is_not_pinned, "with pytest.raises(ValueError, match='no'): ...", 1),
     (prose_is_not_pinned, "with pytest.raises(ValueError): ...", 0),

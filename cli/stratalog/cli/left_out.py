@@ -61,7 +61,7 @@ class LeftOut:
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def require_none(self) -> None:
-        """Raises DataDirectoryError if a partition was left out."""
+        """Refuse to go on without all partitions. Raises DataDirectoryError if a partition was left out."""
         if self._partitions:
             raise DataDirectoryError(
                 "partitions that cannot be read were left out; mend the faults that are named above",

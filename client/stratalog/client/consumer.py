@@ -47,8 +47,8 @@ class _Position:
 
 
 class Consumer:
-    """Belongs to one event loop. One iteration at a time. Leaving it ends the session; a new iteration
-    continues there.
+    """Iterates over the records of partitions. Belongs to one event loop. One iteration at a time. Leaving it
+    ends the session; a new iteration continues there.
     """
 
     def __init__(

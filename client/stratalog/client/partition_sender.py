@@ -50,7 +50,8 @@ ANSWER_ERRORS_METADATA = (("stratalog-answer-errors", "1"),)
 
 
 class PartitionSender:
-    """Belongs to one event loop. Sends while batches are queued; holds no connection when idle."""
+    """Sends the batches of one partition in order. Belongs to one event loop. Sends while batches are queued;
+    holds no connection when idle."""
 
     def __init__(
         self,

@@ -65,7 +65,8 @@ class _Topic:
 
 
 class Producer:
-    """Belongs to one event loop. Use `async with`: its end waits for all records."""
+    """Batches records and sends them in order. Belongs to one event loop. Use `async with`: its end waits for
+    all records."""
 
     def __init__(
         self,

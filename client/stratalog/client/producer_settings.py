@@ -12,7 +12,7 @@ KIB = 1 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Immutable. The defaults suit many small records over a fast network."""
+    """Settings of a producer. Immutable. The defaults suit many small records over a fast network."""
 
     acks: Durability | None = None
     """The durability before a record is acknowledged; None: the topic's setting."""

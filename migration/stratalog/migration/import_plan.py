@@ -150,7 +150,8 @@ def _require_own_ids(topics: Sequence[SourceTopic]) -> None:
 
 
 def _is_imported(topic: SourceTopic, target: ImportTarget) -> bool:
-    """Raises TopicAlreadyExistsError if the store has the name for another topic, or this one elsewhere."""
+    """Say whether the store has the topic already. Raises TopicAlreadyExistsError if the store has the name
+    for another topic, or this one elsewhere."""
     entry = target.catalog.named(topic.name)
     if entry is None:
         return False

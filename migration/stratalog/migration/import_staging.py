@@ -82,7 +82,8 @@ class StagedLog(NamedTuple):
 
 
 class ImportStaging:
-    """Belongs to one thread, which has the data directory's lock."""
+    """The imported partitions before they get their final places. Belongs to one thread, which has the data
+    directory's lock."""
 
     def __init__(
         self,
@@ -286,7 +287,8 @@ class ImportStaging:
             self._directory.mark_clean_shutdown()
 
     def _require_nothing_left(self) -> None:
-        """Raises DataDirectoryError if a staged partition was not placed, before its files are removed."""
+        """Check that each staged partition was placed. Raises DataDirectoryError if a staged partition was
+        not placed, before its files are removed."""
         left = [
             f"{home}/{name}"
             for home in self._homes
@@ -303,7 +305,7 @@ class ImportStaging:
 
 
 def _holes_before(log: UnifiedLog) -> tuple[int, ...]:
-    """Raises DataDirectoryError."""
+    """List the base offsets of the segments that follow a hole. Raises DataDirectoryError."""
     found: list[int] = []
     for segment in log.reader.segments()[1:]:
         try:

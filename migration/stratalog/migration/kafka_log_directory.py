@@ -123,8 +123,8 @@ class KafkaLogDirectory:
     """Keeps a broker from starting on the directory until `release`. Belongs to one thread."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
-        """Raises DataDirectoryInUseError if a broker runs on it, DataDirectoryError if it is no log directory
-        or a server's data directory, OSError.
+        """Lock a broker's log directory and read what it says of itself. Raises DataDirectoryInUseError if a
+        broker runs on it, DataDirectoryError if it is no log directory or a server's data directory, OSError.
         """
         self.path = path
         self._filesystem = filesystem

@@ -65,7 +65,7 @@ from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout, shard_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportSettings:
-    """Immutable. Paths are absolute."""
+    """Settings of an import. Immutable. Paths are absolute."""
 
     log_dirs: tuple[str, ...]
     """All log directories of the broker."""
@@ -118,7 +118,7 @@ class ImportReport(NamedTuple):
 
 
 class TopicImporter:
-    """One use; belongs to one thread."""
+    """Imports the topics of a broker's log directories. One use; belongs to one thread."""
 
     def __init__(
         self,
@@ -130,7 +130,8 @@ class TopicImporter:
         random_source: random.Random,
         settings: ImportSettings,
     ) -> None:
-        """Raises InvalidRequestError if one directory lies in another."""
+        """Check that the directories lie apart. Raises InvalidRequestError if one directory lies in
+        another."""
         for log_dir in settings.log_dirs:
             _require_apart(log_dir, settings.data_dir)
         self._filesystem = filesystem

@@ -30,7 +30,8 @@ class ArrowRows:
     """Makes record batches of one partition's rows with the requested columns. Immutable, so thread-safe."""
 
     def __init__(self, topic: str, partition: int, names: tuple[str, ...]) -> None:
-        """Raises KeyError for a name that is not a column of ``schema``."""
+        """Begin without rows, with the columns `names`. Raises KeyError for a name that is not a column of
+        ``schema``."""
         self._topic = topic
         self._partition = partition
         self._names = names

@@ -99,7 +99,8 @@ class StratalogDataSource(DataSource):
         return SPARK_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Raises InvalidConfigError for a missing or malformed option, and for an unknown column."""
+        """Make the reader from the options. Raises InvalidConfigError for a missing or malformed option, and
+        for an unknown column."""
         return TopicReader(
             self._required("store", "the store's URL, s3://bucket/prefix or file:///dir"),
             self._required("topic", "the topic's name"),

@@ -31,7 +31,8 @@ _DIRECTORY = "log_directory"
 
 
 class ServerMetrics(Collector):
-    """Thread-safe: each source is set once, by one assignment. Metrics without a source are left out."""
+    """The metrics of one server. Thread-safe: each source is set once, by one assignment. Metrics without a
+    source are left out."""
 
     def __init__(self) -> None:
         self.logs: LogManager | None = None
@@ -234,7 +235,7 @@ class MetricsEndpoint:
     """Serves a collector over HTTP until `close`, on threads of its own. Belongs to one thread."""
 
     def __init__(self, listen: str, collector: Collector) -> None:
-        """Raises InvalidConfigError if the address is not free."""
+        """Listen for requests for metrics. Raises InvalidConfigError if the address is not free."""
         registry = CollectorRegistry()
         registry.register(collector)
         host, port = listen_address(listen, "metrics-listen")

@@ -220,7 +220,7 @@ class StorageEngineBuilder:
         return identity
 
     def _open_metadata(self, logs: LogManager, identity: StoreIdentity) -> tuple[Catalog, list[MetadataLog]]:
-        """Raises DataDirectoryError, StoreError."""
+        """Open the catalog and the metadata logs of the shards. Raises DataDirectoryError, StoreError."""
         witness = HeadWitness(logs.filesystem, logs.data_dirs)
         writer = Writer("owner", self._owner)
         actor = StoreActor(self._store, self._clock, self._random, self._ids, identity, writer)
@@ -361,7 +361,8 @@ def _online(logs: LogManager) -> list[str]:
 
 
 def _require_a_disk(logs: LogManager) -> None:
-    """Raises DataDirectoryError if the last log directory failed while logs were opened."""
+    """Check that a log directory is still online. Raises DataDirectoryError if the last log directory failed
+    while logs were opened."""
     found = logs.directories()
     if all(directory.state is DirectoryState.OFFLINE for directory in found):
         raise DataDirectoryError(

@@ -61,7 +61,7 @@ class CleanerSurvey(NamedTuple):
 
 
 class CleanerManager:
-    """Thread-safe: `_changed` guards the states."""
+    """The cleaning states of all logs. Thread-safe: `_changed` guards the states."""
 
     def __init__(
         self,
@@ -249,7 +249,8 @@ class CleanerManager:
                 self._note_failure(log, failure)
 
     def check_done(self, log: UnifiedLog) -> None:
-        """Raises CleaningAbortedError if the clean of this log must end."""
+        """Check that the clean of this log may go on. Raises CleaningAbortedError if the clean of this log
+        must end."""
         state = self._states.get(log.topic_partition, IDLE)
         if self._is_stopping or state.pause_count or not self._is_cleanable(log):
             raise CleaningAbortedError(f"the clean of {log.topic_partition} must end")

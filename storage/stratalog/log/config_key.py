@@ -40,7 +40,7 @@ class ConfigKey(Generic[Value]):
         return self.name.replace(".", "_")
 
     def parse(self, text: str) -> Value:
-        """Raises InvalidConfigError with name, value and what is allowed."""
+        """Parse a value. Raises InvalidConfigError with name, value and what is allowed."""
         try:
             return self._parse(text.strip())
         except ValueError:

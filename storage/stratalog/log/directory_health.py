@@ -33,7 +33,8 @@ DISK_FAILURES = frozenset(
 
 
 class DirectoryHealth:
-    """Thread-safe: `reason` is set once and may be read without a lock."""
+    """The health of a log directory: online until its first failure. Thread-safe: `reason` is set once and
+    may be read without a lock."""
 
     def __init__(self, path: str, on_failed: Callable[[DirectoryHealth], None] | None = None) -> None:
         """`on_failed` is called once, by the thread that met the failure, under the locks that it holds."""

@@ -51,7 +51,7 @@ class LeaderEpochCache:
     """Changes are guarded by UnifiedLog.lock; questions are thread-safe beside them."""
 
     def __init__(self, filesystem: FileSystem, directory: str, entries: Sequence[EpochEntry] = ()) -> None:
-        """Raises CorruptRecordError if the entries do not ascend."""
+        """Begin with these entries. Raises CorruptRecordError if the entries do not ascend."""
         self._filesystem = filesystem
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self._entries = tuple(entries)

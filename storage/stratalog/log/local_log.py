@@ -81,7 +81,7 @@ class LocalLog:
         self._hints: dict[int, tuple[LogSegment, int]] = {}
 
     def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
-        """Raises as LogSegment.append does."""
+        """Append batches to the active segment. Raises as LogSegment.append does."""
         self.is_changed = True
         self.segments.active.append(parts, batches)
 

@@ -29,7 +29,8 @@ _end_offset = attrgetter("end_offset")
 
 
 class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no room for slots with names
-    """Immutable, hence thread-safe; for its segments see `LogSegment`."""
+    """The segments of a log at one moment. Immutable, hence thread-safe; for its segments see
+    `LogSegment`."""
 
     def __init__(self, _: Iterable[LogSegment] = (), /) -> None:
         # They are here already: `tuple.__new__` takes them.

@@ -47,7 +47,8 @@ from stratalog.segment.log_segment import LogSegment
 
 
 class UnifiedLog:
-    """Thread-safe: changes hold `lock`, reads take an immutable snapshot of the segments."""
+    """The log of one partition. Thread-safe: changes hold `lock`, reads take an immutable snapshot of the
+    segments."""
 
     def __init__(
         self,

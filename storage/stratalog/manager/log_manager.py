@@ -62,7 +62,7 @@ class Threads(Protocol):
 
 
 class LogManager:
-    """Thread-safe."""
+    """The logs of one process. Thread-safe."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from stratalog.segment.open_files import DEFAULT_MAX_OPEN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogManagerSettings:
-    """Immutable, hence thread-safe."""
+    """Settings of a log manager. Immutable, hence thread-safe."""
 
     data_dirs: tuple[str, ...]
     """Where the logs are; absolute, at least one. Created where they are missing. New partitions go where the

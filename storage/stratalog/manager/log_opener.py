@@ -93,7 +93,8 @@ class RecoveryProgress:
 
 
 class LogOpener:
-    """Thread-safe; one partition is loaded by one thread at a time."""
+    """Creates and opens the logs of partitions. Thread-safe; one partition is loaded by one thread at a
+    time."""
 
     def __init__(
         self,
@@ -204,7 +205,8 @@ class LogOpener:
         return newest[0]
 
     def _require_present(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError if the partition's directory, which the manifest lists, is gone."""
+        """Check that the partition's directory exists. Raises DataDirectoryError if the partition's
+        directory, which the manifest lists, is gone."""
         path = directory.partition_path(partition)
         if not self._exists(path):
             raise DataDirectoryError(
@@ -215,7 +217,8 @@ class LogOpener:
             )
 
     def _require_not_elsewhere(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError if a newer copy may be in a directory that could not be read."""
+        """Check that no unreadable directory may have a newer copy. Raises DataDirectoryError if a newer copy
+        may be in a directory that could not be read."""
         entry = directory.manifest.entry(partition)
         if entry is not None and entry.moving_to:
             raise DataDirectoryError(
@@ -227,8 +230,8 @@ class LogOpener:
             )
 
     def _require_not_unlisted(self, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError if a log directory seems to have the partition's records, and its
-        manifest does not list them."""
+        """Check that no log directory has records that its manifest does not list. Raises DataDirectoryError
+        if a log directory seems to have the partition's records, and its manifest does not list them."""
         for directory in self._directories.online():
             path = directory.partition_path(partition)
             if directory.topic_id(partition) is None and self._exists(path) and not self._is_blank(path):
@@ -332,7 +335,7 @@ class LogOpener:
         return {one.partition: directory for directory, group in placed.items() for one in group}
 
     def _create_in(self, directory: LogDirectory, group: Sequence[SoughtPartition]) -> None:
-        """Raises DataDirectoryError."""
+        """Create the partitions of a group in one directory. Raises DataDirectoryError."""
         made = set[TopicPartition]()
         try:
             for one in group:
@@ -356,7 +359,7 @@ class LogOpener:
             self._new = (self._new - {one.partition for one in group}) | made
 
     def _make_directory(self, directory: LogDirectory, sought: SoughtPartition) -> None:
-        """Raises DataDirectoryError."""
+        """Make the directory of a partition. Raises DataDirectoryError."""
         partition, topic_id, _ = sought
         path = directory.partition_path(partition)
         with disk_errors(path):
@@ -399,7 +402,7 @@ class LogOpener:
         *,
         is_new: bool,
     ) -> UnifiedLog:
-        """Raises DataDirectoryError, CorruptRecordError, OSError."""
+        """Load the log of a partition. Raises DataDirectoryError, CorruptRecordError, OSError."""
         partition = sought.partition
         checkpoints = directory.checkpoints
         log_start_offset = checkpoints.log_start_offset(partition)

@@ -20,7 +20,7 @@ from stratalog.manager.directories.log_directory import LogDirectory
 
 
 class LogTasks:
-    """Thread-safe: it keeps nothing between rounds."""
+    """The periodic work on all logs. Thread-safe: it keeps nothing between rounds."""
 
     def __init__(
         self,

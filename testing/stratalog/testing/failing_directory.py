@@ -20,7 +20,8 @@ class FailingDirectory(PosixFileSystem):
         self.broken = "/nowhere"
 
     def refuse_broken(self, path: str) -> None:
-        """Raises OSError where the path is the directory, or below it."""
+        """Fail an operation below the broken directory. Raises OSError where the path is the directory, or
+        below it."""
         if path == self.broken or path.startswith(f"{self.broken}/"):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 

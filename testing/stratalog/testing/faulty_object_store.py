@@ -108,7 +108,8 @@ class _CutOffStream:
 
 
 class FaultyObjectStore:
-    """Thread-safe as far as the plan and `random` are; `_lock` guards the writes that are held back."""
+    """An object store that fails as planned. Thread-safe as far as the plan and `random` are; `_lock` guards
+    the writes that are held back."""
 
     def __init__(
         self,

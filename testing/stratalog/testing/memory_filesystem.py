@@ -408,7 +408,7 @@ class _MemoryAppendFile:
 
 
 class _MemoryFileLock:
-    """Guarded by its only holder."""
+    """A lock on a file in memory. Guarded by its only holder."""
 
     def __init__(self, locked: set[str], path: str) -> None:
         self._locked = locked

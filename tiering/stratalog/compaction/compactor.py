@@ -62,7 +62,8 @@ class _Exclusion(NamedTuple):
 
 
 class Compactor:
-    """Thread-safe: `_lock` is held during `run_once`, so that calls follow one another."""
+    """Compacts a shard's objects. Thread-safe: `_lock` is held during `run_once`, so that calls follow one
+    another."""
 
     def __init__(
         self,

@@ -31,7 +31,8 @@ from stratalog.remote.objects.slice_index import decode_slice_index
 
 
 class InputStreams:
-    """Not thread-safe: guarded by the job. `close` gives connections and scratch back."""
+    """The streams of one input object of a compaction job. Not thread-safe: guarded by the job. `close` gives
+    connections and scratch back."""
 
     def __init__(
         self,

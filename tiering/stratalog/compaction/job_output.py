@@ -30,7 +30,8 @@ class StoredObject(NamedTuple):
 
 
 class JobOutput:
-    """Not thread-safe: guarded by the job; a context manager that removes the writers' temporary files.
+    """The objects that a compaction job writes. Not thread-safe: guarded by the job; a context manager that
+    removes the writers' temporary files.
 
     `make_header` gives each object a fresh name. An object is closed at the first partition behind
     `max_object_bytes` of data.

@@ -83,7 +83,7 @@ class KeptTally:
             self._last_offset = header.base_offset + _offset_deltas(batch, 0, header)[1]
 
     def result(self) -> KeptRecords:
-        """Raises CorruptRecordError."""
+        """Return the records counted so far. Raises CorruptRecordError."""
         self.keep()
         return KeptRecords(self._record_count, self._first_offset, self._last_offset, self.fingerprint)
 

@@ -9,7 +9,7 @@ from stratalog.remote.objects.key_stream import KeyBlock
 
 
 class KeyCursor:
-    """Not thread-safe: guarded by the job.
+    """A cursor over one sorted key stream of a slice. Not thread-safe: guarded by the job.
 
     `survivors` is the bitmap of the slice; the parts of a slice that was hashed in parts share it.
     """

@@ -16,8 +16,8 @@ from stratalog.remote.objects.spool import SCRATCH_SUFFIX
 
 
 class Scratch:
-    """Not thread-safe: guarded by the job that made it. As a context manager it releases memory and file at
-    the end.
+    """Temporary bytes, first in memory, then in a file. Not thread-safe: guarded by the job that made it. As
+    a context manager it releases memory and file at the end.
     """
 
     def __init__(

@@ -28,7 +28,8 @@ from stratalog.remote.objects.slice_entry import KeyStreamRef
 
 
 class SliceHasher:
-    """Not thread-safe: guarded by the job. `close` gives the scratch of the parts back."""
+    """Makes the sorted key stream of a slice that has no usable one. Not thread-safe: guarded by the job.
+    `close` gives the scratch of the parts back."""
 
     def __init__(
         self,

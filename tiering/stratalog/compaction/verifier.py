@@ -79,7 +79,8 @@ class PartsReader:
 def verify_object(
     finished: FinishedObject, planned: Mapping[TopicIdPartition, PlannedSlice], chunk_bytes: int
 ) -> None:
-    """Raises StoreCorruptError or CorruptRecordError if the object differs from the plan."""
+    """Read a finished object back and compare it with the plan. Raises StoreCorruptError or
+    CorruptRecordError if the object differs from the plan."""
     ref = finished.ref
     reader = PartsReader(finished.parts)
     if [entry.topic_id_partition for entry in finished.entries] != sorted(planned):

@@ -26,7 +26,7 @@ class CallDeadline:
         self._end_s += duration_s
 
     def check(self) -> None:
-        """Raises CallTimeoutError after the deadline."""
+        """Check the deadline. Raises CallTimeoutError after it."""
         if self._clock.monotonic_s() > self._end_s:
             raise CallTimeoutError
 

@@ -55,7 +55,8 @@ class _CountingStream:
 
 
 class CountingObjectStore:
-    """Thread-safe: `_lock` guards the counts and is never held during a request."""
+    """An object store that counts requests and bytes. Thread-safe: `_lock` guards the counts and is never
+    held during a request."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner

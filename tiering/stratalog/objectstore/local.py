@@ -82,7 +82,8 @@ class _FileStream:
 
 
 class LocalObjectStore:
-    """Thread-safe, and between processes of one machine too: names change under `_lock` and the lock file."""
+    """An object store in a local directory. Thread-safe, and between processes of one machine too: names
+    change under `_lock` and the lock file."""
 
     def __init__(self, filesystem: FileSystem, clock: Clock, ids: IdGenerator, root: str) -> None:
         assert posixpath.isabs(root), "a relative root would mean another store after a change of directory"

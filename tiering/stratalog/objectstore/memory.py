@@ -43,7 +43,7 @@ class _BufferStream:
 
 
 class MemoryObjectStore:
-    """Thread-safe: `_lock` guards the dictionary, contents are immutable."""
+    """An object store in memory. Thread-safe: `_lock` guards the dictionary, contents are immutable."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -40,7 +40,8 @@ def part_windows(parts: Iterable[Buffer], window_bytes: int) -> Iterator[tuple[l
 
 
 class PartsBody(io.RawIOBase):
-    """Not thread-safe: belongs to one request. Seekable, because a retry starts from the beginning."""
+    """The body of a request, read from several parts. Not thread-safe: belongs to one request. Seekable,
+    because a retry starts from the beginning."""
 
     def __init__(self, window: Sequence[memoryview], check_deadline: Callable[[], None]) -> None:
         """The bytes of `window`, in order. `check_deadline` raises after the deadline."""

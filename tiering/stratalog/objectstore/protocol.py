@@ -56,7 +56,7 @@ class ReadStream(Protocol):
 
 
 class ObjectStore(Protocol):
-    """Thread-safe.
+    """A bucket: objects by key, with conditional writes. Thread-safe.
 
     Besides the errors that it names, every method raises StoreUnavailableError (retriable),
     StoreAccessDeniedError, StoreNotUsableError (no such bucket), and InvalidRequestError for a key outside

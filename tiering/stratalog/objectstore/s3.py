@@ -131,7 +131,7 @@ class _S3Stream:
 
 
 class S3ObjectStore:
-    """Thread-safe: boto3's clients are, and one flag is set once."""
+    """An object store in a bucket of S3. Thread-safe: boto3's clients are, and one flag is set once."""
 
     def __init__(
         self, clock: Clock, settings: S3Settings, on_request: Callable[[str, str], None] | None = None

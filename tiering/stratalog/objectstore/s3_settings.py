@@ -23,7 +23,7 @@ _ADDRESSINGS: Final = ("auto", "path", "virtual")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """Immutable. `repr()` shows no secret."""
+    """Settings of an S3 object store. Immutable. `repr()` shows no secret."""
 
     bucket: str
     """Must exist: the store makes no buckets."""
@@ -137,7 +137,8 @@ def _query_of(parts: SplitResult, shown: str) -> dict[str, str]:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Raises InvalidConfigError unless this is an `http://` or `https://` address."""
+    """Check the address of an endpoint. Raises InvalidConfigError unless this is an `http://` or `https://`
+    address."""
     parts = urlsplit(endpoint)
     if (
         parts.scheme not in ("http", "https")

@@ -39,8 +39,8 @@ class _StoppableStream:
 
 
 class StoppableObjectStore:
-    """Thread-safe if the inner store is. Every method except `url` and `close` raises StoppingError once the
-    signal is set.
+    """An object store that refuses requests after a signal. Thread-safe if the inner store is. Every method
+    except `url` and `close` raises StoppingError once the signal is set.
     """
 
     def __init__(self, inner: ObjectStore, stop: StopSignal) -> None:

@@ -21,9 +21,9 @@ class DemoPlaces:
     """
 
     def __init__(self, keep: Path | None, store_url: str | None) -> None:
-        """Raises click.ClickException where `keep` holds something already, or the store is one that no
-        second server finds, InvalidConfigError and StoreAccessDeniedError for a URL that names no store. Then
-        nothing is made.
+        """Choose the places of the demo and make its root directory. Raises click.ClickException where `keep`
+        holds something already, or the store is one that no second server finds, InvalidConfigError and
+        StoreAccessDeniedError for a URL that names no store. Then nothing is made.
         """
         if store_url is not None:
             _require_usable(store_url)

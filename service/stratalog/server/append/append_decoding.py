@@ -31,7 +31,7 @@ class DecodedAppend(NamedTuple):
 
 
 def decode_append_request(data: bytes) -> DecodedAppend:
-    """Raises protobuf's DecodeError where `data` is no `AppendRequest`."""
+    """Decode an append request. Raises protobuf's DecodeError where `data` is no `AppendRequest`."""
     batches: memoryview | None = None
     rest = bytearray()
     position, end = 0, len(data)

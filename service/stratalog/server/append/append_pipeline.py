@@ -30,7 +30,7 @@ Prepare = Callable[[DecodedAppend, AppendSession], tuple[PartitionWriter, Pendin
 
 
 class AppendPipeline:
-    """Belongs to the event loop."""
+    """One AppendStream: its requests, applied and answered in order. Belongs to the event loop."""
 
     def __init__(
         self,

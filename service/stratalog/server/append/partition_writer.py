@@ -36,7 +36,8 @@ _Outcome = tuple[PendingAppend, AppendInfo | Exception]
 
 
 class PartitionWriter:
-    """Thread-safe: `_lock` guards the queue and the running flag; the log is written by one run at a time."""
+    """Queues the appends of one partition and writes them in groups. Thread-safe: `_lock` guards the queue
+    and the running flag; the log is written by one run at a time."""
 
     def __init__(
         self,

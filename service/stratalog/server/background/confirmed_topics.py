@@ -25,7 +25,8 @@ _KEPT_S = 1.0
 
 
 class ConfirmedTopics:
-    """Thread-safe: `_lock` guards the last answer; while one thread reads, the others wait for it."""
+    """The topics that the catalog has just confirmed. Thread-safe: `_lock` guards the last answer; while one
+    thread reads, the others wait for it."""
 
     def __init__(self, clock: Clock, topics: TopicManager) -> None:
         self._clock = clock

@@ -20,7 +20,7 @@ from stratalog.server.partitions.shard_set import ShardSet
 
 
 class LocalCleaning:
-    """Thread-safe. Implements `Reconfigurable`."""
+    """Cleans the local logs in the background. Thread-safe. Implements `Reconfigurable`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LocalCleaning:
         return self._confirmed.had(log.topic_id)
 
     def _clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
-        """Raises what `LogCleaner.clean` raises."""
+        """Clean one log within these limits. Raises what `LogCleaner.clean` raises."""
         if not self._confirmed.had(to_clean.log.topic_id):
             raise CleaningAbortedError("the catalog no longer confirms the topic's configuration")
         return self._cleaner.clean(to_clean, limits)

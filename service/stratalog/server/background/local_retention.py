@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 
 
 class LocalRetention:
-    """Thread-safe: its parts are, and `_lock` guards the count."""
+    """Deletes old segments of local logs and counts them. Thread-safe: its parts are, and `_lock` guards the
+    count."""
 
     def __init__(
         self, registry: PartitionRegistry, logs: LogManager, cleaner: CleanerPool, confirmed: ConfirmedTopics

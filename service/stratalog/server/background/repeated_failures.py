@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 
 class RepeatedFailures:
-    """Thread-safe: `_lock` guards the failures of the last pass."""
+    """Logs the failures of a periodic task, each once as long as it lasts. Thread-safe: `_lock` guards the
+    failures of the last pass."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class ScratchSpace:
-    """Thread-safe: it keeps nothing."""
+    """Chooses a directory for the scratch files of uploads and compactions. Thread-safe: it keeps nothing."""
 
     def __init__(self, filesystem: FileSystem, online: Callable[[], Sequence[str]]) -> None:
         """`filesystem` notices failing disks; `online` returns the log directories that work."""

@@ -123,7 +123,8 @@ class ThreadScheduler:
             self._hand_over(task)
 
     def _hand_over(self, task: _Task) -> None:
-        """Raises RuntimeError if the pool can start no thread; the task is handed over again then."""
+        """Hand the task to the pool. Raises RuntimeError if the pool can start no thread; the task is handed
+        over again then."""
         task.is_due, task.is_handed_again = True, False
         try:
             self._pool.submit(self._run, task)

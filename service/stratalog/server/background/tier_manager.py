@@ -93,8 +93,8 @@ class UploadStatus(NamedTuple):
 
 
 class TierManager:
-    """Thread-safe: the components are, and `_lock` guards status and counts. Every method may take the
-    network for long.
+    """The background work on the tiered partitions of one server. Thread-safe: the components are, and
+    `_lock` guards status and counts. Every method may take the network for long.
     """
 
     def __init__(

@@ -317,7 +317,7 @@ def _value_of(key: BrokerKey, overrides: Mapping[str, str]) -> Any:
 
 
 def _topic_defaults(defaults: Mapping[str, str]) -> LogConfig:
-    """Raises InvalidConfigError, which names the server's keys."""
+    """Parse the defaults of topics. Raises InvalidConfigError, which names the server's keys."""
     try:
         return LogConfig.from_overrides(defaults)
     except InvalidConfigError as refusal:

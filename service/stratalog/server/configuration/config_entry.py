@@ -96,7 +96,7 @@ class ConfigLayers(NamedTuple):
         return [self.entry(name) for name in BROKER_KEYS]
 
     def entry(self, name: str) -> ConfigEntry:
-        """Raises InvalidConfigError for an unknown key."""
+        """Return the entry of a key. Raises InvalidConfigError for an unknown key."""
         key = broker_key(name)
         synonyms = tuple(self._synonyms(key))
         return ConfigEntry(

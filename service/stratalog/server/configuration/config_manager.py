@@ -17,7 +17,8 @@ BROKER = ""
 
 
 class ConfigManager:
-    """Thread-safe: its parts are. `alter` may take disk and network for long."""
+    """Describes and alters the configurations of topics and of the server. Thread-safe: its parts are.
+    `alter` may take disk and network for long."""
 
     def __init__(
         self, shards: ShardSet, registry: PartitionRegistry, topics: TopicManager, runtime: RuntimeConfig

@@ -30,7 +30,8 @@ class Reconfigurable(Protocol):
     """A component that goes by the server's configuration. Thread-safe."""
 
     def require_applicable(self, config: BrokerConfig) -> None:
-        """Raises InvalidConfigError if the component cannot go by this configuration."""
+        """Check whether the component can apply this configuration. Raises InvalidConfigError if the
+        component cannot go by this configuration."""
         ...
 
     def apply(self, config: BrokerConfig) -> None:
@@ -50,7 +51,8 @@ class _InForce(NamedTuple):
 
 
 class RuntimeConfig:
-    """Thread-safe: `_lock` admits one alteration at a time; what is in force is replaced whole."""
+    """The configuration in force, which may be altered while the server runs. Thread-safe: `_lock` admits one
+    alteration at a time; what is in force is replaced whole."""
 
     def __init__(
         self, catalog: Catalog, logs: LogManager, static: Mapping[str, str], max_request_bytes: int
@@ -197,7 +199,7 @@ class RuntimeConfig:
         return {} if cordoned is None else {CORDONED: ",".join(cordoned)}
 
     def _resolve(self, shared: Mapping[str, str], local: Mapping[str, str]) -> _InForce:
-        """Raises InvalidConfigError."""
+        """Derive the configuration in force from its layers. Raises InvalidConfigError."""
         layers = ConfigLayers(self._static, {**shared, **local})
         config = layers.resolve()
         require_fits(config.topic_defaults, self._max_request_bytes, "message.max.bytes")

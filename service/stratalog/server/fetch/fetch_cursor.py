@@ -55,7 +55,8 @@ class ReadablePartition(Protocol):
     def signal(self) -> PartitionSignal: ...
 
     def ensure_served(self) -> None:
-        """Raises LogStoreError once this server no longer serves the partition."""
+        """Check that this server still serves the partition. Raises LogStoreError once this server no longer
+        serves the partition."""
         ...
 
     def watermarks(self) -> Watermarks: ...

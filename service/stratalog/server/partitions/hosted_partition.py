@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 class HostedPartition:
-    """Thread-safe: its parts are and are never replaced, and the flag only goes from False to True. If two
-    threads find damage in the local log at once, one result may be lost; the next reader finds it again.
+    """A partition that this server serves: its local log and its tiered part. Thread-safe: its parts are and
+    are never replaced, and the flag only goes from False to True. If two threads find damage in the local log
+    at once, one result may be lost; the next reader finds it again.
     """
 
     def __init__(
@@ -86,8 +87,9 @@ class HostedPartition:
         return self.log.offsets.log_end_offset
 
     def ensure_served(self) -> None:
-        """Raises UnknownTopicOrPartitionError once the topic is deleted, FencedError once another server has
-        taken over, because that one may serve other records.
+        """Check that this server still serves the partition. Raises UnknownTopicOrPartitionError once the
+        topic is deleted, FencedError once another server has taken over, because that one may serve other
+        records.
         """
         if self._is_withdrawn:
             raise unknown_topic(self.topic_partition.topic)

@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 class HostedShard:
-    """Thread-safe: the claim never changes, the flag only from False to True, and of two looks at the head
-    that run at once either may be remembered.
+    """A shard that this server has claimed. Thread-safe: the claim never changes, the flag only from False to
+    True, and of two looks at the head that run at once either may be remembered.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class HostedShard:
         return self.claimed.epoch
 
     def ensure_heard(self) -> None:
-        """Raises StoreUnavailableError (retriable) if the last look at the head is older than the bound.
+        """Check that the head of the shard was read recently. Raises StoreUnavailableError (retriable) if the
+        last look at the head is older than the bound.
 
         Commits do not count, because looks are more frequent and use the same store.
         """

@@ -34,7 +34,8 @@ class DescribedDirectory(NamedTuple):
 
 
 class LogDirectoryManager:
-    """Thread-safe: `_lock` guards the moves. Implements `Reconfigurable`."""
+    """Describes and cordons the log directories, and moves partitions between them. Thread-safe: `_lock`
+    guards the moves. Implements `Reconfigurable`."""
 
     def __init__(
         self, scheduler: Scheduler, logs: LogManager, registry: PartitionRegistry, runtime: RuntimeConfig

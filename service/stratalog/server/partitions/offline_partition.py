@@ -19,7 +19,7 @@ from stratalog.server.partitions.hosted_shard import HostedShard
 
 
 class OfflinePartition:
-    """Immutable, hence thread-safe."""
+    """A partition that could not be opened, and the reason. Immutable, hence thread-safe."""
 
     def __init__(
         self,

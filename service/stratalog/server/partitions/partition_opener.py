@@ -126,8 +126,8 @@ class OpeningProgress:
 
 
 class PartitionOpener:
-    """Thread-safe: it keeps nothing between calls. One caller opens a partition at a time, and not on a
-    thread of the executor.
+    """Opens the partitions of a topic. Thread-safe: it keeps nothing between calls. One caller opens a
+    partition at a time, and not on a thread of the executor.
     """
 
     def __init__(

@@ -54,7 +54,8 @@ class HostedTopic:
 
 
 class PartitionRegistry:
-    """Thread-safe: `_lock` guards changes, which replace the mapping; look-ups read it without the lock."""
+    """The topics and partitions that this server serves. Thread-safe: `_lock` guards changes, which replace
+    the mapping; look-ups read it without the lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,21 +93,22 @@ class PartitionRegistry:
         return self._topics.get(name)
 
     def topic(self, name: str) -> HostedTopic:
-        """Raises UnknownTopicOrPartitionError."""
+        """Return the topic of that name. Raises UnknownTopicOrPartitionError."""
         topic = self._topics.get(name)
         if topic is None:
             raise unknown_topic(name)
         return topic
 
     def find_partition(self, topic: str, partition: int) -> HostedPartition | OfflinePartition:
-        """Raises UnknownTopicOrPartitionError."""
+        """Return a partition, which may be offline. Raises UnknownTopicOrPartitionError."""
         partitions = self.topic(topic).all_partitions
         if not 0 <= partition < len(partitions):
             raise unknown_partition(topic, partition, len(partitions))
         return partitions[partition]
 
     def partition(self, topic: str, partition: int) -> HostedPartition:
-        """Raises UnknownTopicOrPartitionError, or the `OfflinePartition.error` of an offline partition."""
+        """Return a partition that is online. Raises UnknownTopicOrPartitionError, or the
+        `OfflinePartition.error` of an offline partition."""
         found = self.find_partition(topic, partition)
         if isinstance(found, OfflinePartition):
             raise found.error()

@@ -10,7 +10,7 @@ from stratalog.server.partitions.hosted_shard import HostedShard
 
 
 class ShardSet:
-    """Immutable; the shards themselves are thread-safe."""
+    """All shards of the store. Immutable; the shards themselves are thread-safe."""
 
     def __init__(self, shards: Sequence[HostedShard]) -> None:
         assert shards

@@ -29,7 +29,7 @@ from stratalog.v1 import admin_pb2, admin_pb2_grpc
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """Belongs to the event loop."""
+    """Answers the requests of the admin service. Belongs to the event loop."""
 
     def __init__(self, engine: StorageEngine, pools: WorkerPools) -> None:
         self._engine = engine
@@ -200,7 +200,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
 
 def _require_cleaned_here(topic: str, config: LogConfig) -> None:
-    """Raises InvalidRequestError where the cleaner of local logs has nothing to do with the topic."""
+    """Check that the cleaner of local logs cleans the topic. Raises InvalidRequestError where the cleaner of
+    local logs has nothing to do with the topic."""
     if is_cleaned_here(config):
         return
     raise InvalidRequestError(

@@ -27,5 +27,5 @@ class Closing:
         self.signal.notify()
 
     def check(self) -> None:
-        """Raises StoppingError once set."""
+        """Check the flag. Raises StoppingError once set."""
         self.stop.check()

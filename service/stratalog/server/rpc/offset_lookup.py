@@ -37,7 +37,8 @@ NOT_FOUND = Found(NO_OFFSET)
 
 
 class OffsetLookup:
-    """Thread-safe: has no state. Reads disk and object store, so call it on a pool."""
+    """Looks up offsets by timestamp. Thread-safe: has no state. Reads disk and object store, so call it on a
+    pool."""
 
     def __init__(self, partitions: PartitionRegistry) -> None:
         self._partitions = partitions

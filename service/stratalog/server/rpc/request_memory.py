@@ -21,7 +21,7 @@ LEAST_FETCH_BYTES = 64 << 10
 
 
 class RequestMemory:
-    """Thread-safe: `_lock` guards the count."""
+    """Counts the memory of the record batches of requests. Thread-safe: `_lock` guards the count."""
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes > 0

@@ -35,8 +35,9 @@ logger = logging.getLogger(__name__)
 
 
 class TopicHost:
-    """Not thread-safe: guarded by `TopicManager`'s lock, except `is_in_store`, `is_as` and
-    `config_overridden`, which only read. Methods may take disk and network for long.
+    """Opens, publishes and deletes the topics of one server. Not thread-safe: guarded by `TopicManager`'s
+    lock, except `is_in_store`, `is_as` and `config_overridden`, which only read. Methods may take disk and
+    network for long.
     """
 
     def __init__(

@@ -58,8 +58,8 @@ class FollowedCatalog(NamedTuple):
 
 
 class TopicManager:
-    """Thread-safe: `_lock` lets one change of topics run at a time. Every method may take disk and network
-    for long.
+    """Creates, alters and deletes topics. Thread-safe: `_lock` lets one change of topics run at a time. Every
+    method may take disk and network for long.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class TopicManager:
         self._refused = refused
 
     def _follow_entry(self, entry: TopicEntry) -> None:
-        """Raises LogStoreError."""
+        """Bring the hosted topic to the state of its catalog entry. Raises LogStoreError."""
         hosted = self._registry.find(entry.name)
         if hosted is None:
             self._host.follow(entry)

@@ -32,7 +32,7 @@ _KEPT_MARKERS = (MarkerFate.STAYS, MarkerFate.STAYS_ONCE_MORE, MarkerFate.STAYS_
 
 
 class BatchCleaner:
-    """Not thread-safe: guarded by its user."""
+    """Cleans one batch at a time. Not thread-safe: guarded by its user."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 
 
 class LogAppender:
-    """Thread-safe: it takes UnifiedLog.lock for what it changes."""
+    """Appends requests to a log. Thread-safe: it takes UnifiedLog.lock for what it changes."""
 
     def __init__(
         self,

@@ -15,7 +15,8 @@ from stratalog.log.log_parts import LogParts
 
 
 class LogFlusher:
-    """Thread-safe: one flush at a time, under `lock`; what it changes is guarded by UnifiedLog.lock."""
+    """Flushes a log to disk. Thread-safe: one flush at a time, under `lock`; what it changes is guarded by
+    UnifiedLog.lock."""
 
     def __init__(self, parts: LogParts) -> None:
         self._lock = parts.flush_lock

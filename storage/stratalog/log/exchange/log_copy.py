@@ -64,7 +64,8 @@ next process will find, so the log goes offline.
 
 
 class LogCopy:
-    """Used by one thread, beside whatever changes the log; `relocate` takes the log's locks."""
+    """A copy of a log in another directory, made while the log changes. Used by one thread, beside whatever
+    changes the log; `relocate` takes the log's locks."""
 
     def __init__(
         self,

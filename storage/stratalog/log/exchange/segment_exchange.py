@@ -31,7 +31,8 @@ from stratalog.segment.segment_resources import SegmentResources
 
 
 class SegmentExchange:
-    """Thread-safe: it takes UnifiedLog's locks, first the flush lock, as every change of sealed segments."""
+    """Replaces sealed segments of a log by cleaned ones. Thread-safe: it takes UnifiedLog's locks, first the
+    flush lock, as every change of sealed segments."""
 
     def __init__(
         self,

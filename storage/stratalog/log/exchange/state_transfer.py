@@ -18,7 +18,8 @@ from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 
 
 class StateTransfer:
-    """Thread-safe: it takes UnifiedLog.lock, and none while it reads batches."""
+    """Reads and restores the producers and leader epochs of a log. Thread-safe: it takes UnifiedLog.lock, and
+    none while it reads batches."""
 
     def __init__(self, parts: LogParts) -> None:
         self._lock = parts.lock

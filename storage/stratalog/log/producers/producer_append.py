@@ -41,7 +41,8 @@ class AppendOrigin(enum.Enum):
 
 
 class ProducerAppend:
-    """Guarded by UnifiedLog.lock, from its making to the last `commit` or `discard`."""
+    """The changes of producers by one append, staged until they are committed. Guarded by UnifiedLog.lock,
+    from its making to the last `commit` or `discard`."""
 
     def __init__(self, state: ProducerStateManager) -> None:
         self._state = state

@@ -39,7 +39,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerFold:
-    """Not thread-safe: guarded by its user."""
+    """The state of producers after the batches that it has followed. Not thread-safe: guarded by its user."""
 
     def __init__(self, snapshot: ProducerSnapshot) -> None:
         """The run begins where the snapshot was taken."""

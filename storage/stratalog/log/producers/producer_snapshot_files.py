@@ -33,7 +33,8 @@ _UNFINISHED_SUFFIXES = (TEMPORARY_SUFFIX, DELETED_SUFFIX)
 
 
 class ProducerSnapshotFiles:
-    """Guarded by UnifiedLog: one caller at a time, so that none is written while the log is truncated."""
+    """The producer snapshots in a log's directory. Guarded by UnifiedLog: one caller at a time, so that none
+    is written while the log is truncated."""
 
     def __init__(self, filesystem: FileSystem, directory: str, names: Sequence[str] | None = None) -> None:
         """Find the existing files. `names`: the names in the directory, if the caller has just listed them.

@@ -30,7 +30,8 @@ from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 
 
 class ProducerStateManager:
-    """Guarded by UnifiedLog.lock; `first_unstable_offset` may be asked beside a change."""
+    """The producers and open transactions of a log. Guarded by UnifiedLog.lock; `first_unstable_offset` may
+    be asked beside a change."""
 
     def __init__(self, snapshot_files: ProducerSnapshotFiles, *, producer_id_expiration_ms: int) -> None:
         """Empty, at offset 0: `truncate_and_reload` follows. `producer_id_expiration_ms`: a producer that is

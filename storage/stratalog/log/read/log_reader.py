@@ -18,7 +18,7 @@ from stratalog.segment.timestamp_offset import TimestampOffset
 
 
 class LogReader:
-    """Thread-safe: it changes nothing."""
+    """Reads a log. Thread-safe: it changes nothing."""
 
     def __init__(self, parts: LogParts) -> None:
         self._local = parts.local_log

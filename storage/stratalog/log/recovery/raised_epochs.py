@@ -1,4 +1,4 @@
-"""Raises leader epochs that go back in a broker's log.
+"""Corrects leader epochs that go back in a broker's log, by raising them.
 
 A topic's epochs begin at 0 again if a cluster is made anew over old log directories. The broker goes on with
 the log, forgets the higher epochs in its file, and writes batches with lower ones behind the old::
@@ -42,7 +42,7 @@ class _Lowered(NamedTuple):
 
 
 class EpochRaise:
-    """Raises the epochs of one log whose files are not open yet. Used by one thread, once."""
+    """Corrects the epochs of one log whose files are not open yet. Used by one thread, once."""
 
     def __init__(self, resources: SegmentResources, directory: str, *, was_clean: bool) -> None:
         """`was_clean`: the broker has closed the log, so its file has every epoch."""

@@ -31,8 +31,8 @@ DAMAGED_AGAIN_S = 60 * 60
 
 
 class LogRetention:
-    """Thread-safe: it takes both locks of UnifiedLog for every change, but not for the proven ages, which are
-    replaced as a whole."""
+    """Drops a log's old segments. Thread-safe: it takes both locks of UnifiedLog for every change, but not
+    for the proven ages, which are replaced as a whole."""
 
     def __init__(
         self,

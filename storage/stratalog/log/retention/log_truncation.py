@@ -19,7 +19,8 @@ Roll = Callable[[int, Callable[[], None]], None]
 
 
 class LogTruncation:
-    """Thread-safe: it takes both locks of UnifiedLog."""
+    """Cuts a log at an offset, or lets it go on behind a hole. Thread-safe: it takes both locks of
+    UnifiedLog."""
 
     def __init__(
         self,

@@ -24,7 +24,8 @@ from stratalog.manager.directories.spare_space import SpareSpace
 
 
 class DirectoryCheckpoints:
-    """Thread-safe. Lock order: a log's locks, this class's, the manifest's."""
+    """The recovery points and log starts of one directory's logs. Thread-safe. Lock order: a log's locks,
+    this class's, the manifest's."""
 
     def __init__(
         self, filesystem: FileSystem, directory: str, spare: SpareSpace, manifest: ManifestFile

@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 
 class DirectorySet:
-    """Thread-safe. `guard` guards the state of each `LogDirectory`. A thread that holds it does not wait for
-    a log. `on_all_failed` may be called under any lock."""
+    """The log directories of one process. Thread-safe. `guard` guards the state of each `LogDirectory`. A
+    thread that holds it does not wait for a log. `on_all_failed` may be called under any lock."""
 
     def __init__(
         self, filesystem: FileSystem, paths: Sequence[str], on_all_failed: Callable[[], None]
@@ -183,7 +183,8 @@ class DirectorySet:
         return next(iter(self.holders(partition)), None)
 
     def require_not_offline(self, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError if the partition is in a directory that is offline."""
+        """Check that no offline directory has the partition. Raises DataDirectoryError if the partition is in
+        a directory that is offline."""
         for directory in self._directories:
             if not directory.is_online and partition in directory.partitions | directory.strays:
                 raise DataDirectoryError(
@@ -209,8 +210,8 @@ class DirectorySet:
             return self._siblings.forget(directory_id)
 
     def require_nowhere(self, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError if the partition, which no readable directory has, may be in another
-        one."""
+        """Check that no directory has the partition. Raises DataDirectoryError if the partition, which no
+        readable directory has, may be in another one."""
         for missing in self.missing():
             raise DataDirectoryError(
                 "the partition may be in a log directory that is missing; start the server with it, its disk"
@@ -321,8 +322,8 @@ class DirectorySet:
 
 
 def _require_apart(filesystem: FileSystem, paths: Sequence[str]) -> None:
-    """Raises DataDirectoryError if two paths lead to one directory, or one path leads into another
-    directory."""
+    """Check that the log directories lie apart. Raises DataDirectoryError if two paths lead to one directory,
+    or one path leads into another directory."""
     assert paths, "there is at least one log directory"
     known: dict[str, str] = {}
     for path in paths:

@@ -15,7 +15,8 @@ from stratalog.manager.directories.manifest import PartitionState
 
 
 class FoundPartitions:
-    """Thread-safe: it has no state. Directories that are offline or missing are left out."""
+    """The partitions that the manifests of the log directories list. Thread-safe: it has no state.
+    Directories that are offline or missing are left out."""
 
     def __init__(self, directories: DirectorySet) -> None:
         self._directories = directories

@@ -118,7 +118,8 @@ class LockedDirectory:
             raise
 
     def _open_manifest(self, new_id: str, *, written_by_broker: bool) -> ManifestFile:
-        """Raises ManifestError, DataDirectoryError if meta.properties is lost, OSError."""
+        """Open the manifest, or write a new one. Raises ManifestError, DataDirectoryError if meta.properties
+        is lost, OSError."""
         directory_id = self._properties.get(DIRECTORY_ID, new_id)
         is_ours = bool(self._properties) and _CLUSTER_ID not in self._properties
         try:

@@ -140,8 +140,8 @@ def _may_be_of(filesystem: FileSystem, path: str, aside: AsideEntry) -> bool:
 
 
 class LogDirectory:
-    """Guarded by DirectorySet.guard, but for `health`, `checkpoints`, `manifest` and `spare`, which are
-    thread-safe."""
+    """A log directory of this process, online or offline. Guarded by DirectorySet.guard, but for `health`,
+    `checkpoints`, `manifest` and `spare`, which are thread-safe."""
 
     def __init__(
         self, health: DirectoryHealth, opened: OpenedDirectory | None, *, is_cordoned: bool = False
@@ -200,17 +200,17 @@ class LogDirectory:
 
     @property
     def manifest(self) -> ManifestFile:
-        """Raises DataDirectoryError where the directory is offline."""
+        """The manifest of the directory. Raises DataDirectoryError where the directory is offline."""
         return self._online().files.manifest
 
     @property
     def checkpoints(self) -> DirectoryCheckpoints:
-        """Raises DataDirectoryError where the directory is offline."""
+        """The checkpoints of the directory. Raises DataDirectoryError where the directory is offline."""
         return self._online().checkpoints
 
     @property
     def spare(self) -> SpareSpace:
-        """Raises DataDirectoryError where the directory is offline."""
+        """The spare space of the directory. Raises DataDirectoryError where the directory is offline."""
         return self._online().spare
 
     def _online(self) -> OpenedDirectory:
@@ -219,7 +219,7 @@ class LogDirectory:
         return self._opened
 
     def require_online(self) -> None:
-        """Raises DataDirectoryError."""
+        """Check that the directory is online. Raises DataDirectoryError."""
         refusal = self.health.refusal()
         if refusal is not None:
             raise refusal

@@ -151,7 +151,7 @@ def _epoch_text(epoch: int | None) -> str:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Raises CorruptRecordError where the data are damaged or of another version."""
+    """Parse a manifest. Raises CorruptRecordError where the data are damaged or of another version."""
     checksum, _, text = data.partition(b"\n")
     if checksum != f"{crc32c(text):0{_CRC_DIGITS}x}".encode():
         raise CorruptRecordError("the manifest does not match its checksum")
@@ -180,7 +180,7 @@ def read_manifest(filesystem: FileSystem, directory: str) -> Manifest:
 
 
 def _parsed(lines: Iterable[str]) -> Manifest:
-    """Raises ValueError."""
+    """Parse the lines of a manifest. Raises ValueError."""
     directory_ids: list[str] = []
     siblings: dict[str, str] = {}
     partitions: dict[TopicPartition, PartitionEntry] = {}

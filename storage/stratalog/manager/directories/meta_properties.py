@@ -28,8 +28,8 @@ def format_meta_properties(properties: Mapping[str, str]) -> str:
 
 
 def parse_meta_properties(text: str) -> dict[str, str]:
-    """Raises CorruptRecordError where it is of another version or does not name its directory, or by
-    nothing."""
+    """Parse `meta.properties`. Raises CorruptRecordError where it is of another version, or has no usable id
+    of its directory."""
     lines = [line.partition("=") for line in text.splitlines() if line.strip() and not line.startswith("#")]
     properties = {name.strip(): value.strip() for name, _, value in lines}
     if properties.get(VERSION) != META_VERSION or not properties.get(DIRECTORY_ID):

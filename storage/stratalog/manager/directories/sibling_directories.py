@@ -21,8 +21,9 @@ MISSING_REASON = "the server was started without it, or another disk is in its p
 
 
 class SiblingDirectories:
-    """Guarded by DirectorySet.guard. An unreadable directory at the last path of a missing one is that one:
-    it is offline, not missing."""
+    """The log directories that were used together, and those of them that are missing. Guarded by
+    DirectorySet.guard. An unreadable directory at the last path of a missing one is that one: it is offline,
+    not missing."""
 
     def __init__(self, directories: Sequence[LogDirectory]) -> None:
         """Read the lists of the directories that work."""
@@ -101,7 +102,7 @@ class SiblingDirectories:
         return kept_path
 
     def _write(self, directory: LogDirectory, forgotten_id: str = "") -> None:
-        """Raises OSError."""
+        """Write the siblings of one directory. Raises OSError."""
         own_id, manifest = directory.directory_id, directory.manifest
         with manifest.lock:
             moved = {

@@ -67,7 +67,7 @@ class _SpareFile:
 
 
 class SpareSpace:
-    """Thread-safe."""
+    """The space that a log directory reserves for work on a full disk. Thread-safe."""
 
     def __init__(self, filesystem: FileSystem, directory: str) -> None:
         """Release the space of a former process that was killed. Raises OSError."""

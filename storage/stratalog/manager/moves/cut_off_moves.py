@@ -60,7 +60,8 @@ def _is_begun(directory: LogDirectory, partition: TopicPartition) -> bool:
 def _settle(
     directories: DirectorySet, away: PutAway, partition: TopicPartition, found: Sequence[LogDirectory]
 ) -> list[WantedMove]:
-    """Raises DataDirectoryError, OSError."""
+    """Settle the copies of one partition that a crash left, and list the moves to resume. Raises
+    DataDirectoryError, OSError."""
     entries = {directory: directory.manifest.now.partitions[partition] for directory in found}
     holders = [one for one, entry in entries.items() if entry.state is not PartitionState.INCOMING]
     for holder in holders:

@@ -87,7 +87,8 @@ class _MoveCancelledError(Exception):
 
 
 class LogMove:
-    """Thread-safe: one thread calls `run`, once; others may read its progress or cancel it."""
+    """A move of one partition to another log directory. Thread-safe: one thread calls `run`, once; others may
+    read its progress or cancel it."""
 
     def __init__(
         self,

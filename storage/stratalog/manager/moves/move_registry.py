@@ -25,8 +25,8 @@ from stratalog.manager.partitions.put_away import PutAway
 
 
 class MoveRegistry:
-    """Thread-safe. A caller must not hold a lock of a log or of the log manager, except for methods that only
-    read."""
+    """The wanted and the running moves of partitions. Thread-safe. A caller must not hold a lock of a log or
+    of the log manager, except for methods that only read."""
 
     def __init__(
         self,

@@ -31,10 +31,11 @@ class MovePlan(NamedTuple):
 
 
 class MoveTarget:
-    """Used by the thread that runs the move; `is_committed` may be asked beside it."""
+    """The target of a move: the copy's directory and the manifests. Used by the thread that runs the move;
+    `is_committed` may be asked beside it."""
 
     def __init__(self, filesystem: FileSystem, plan: MovePlan) -> None:
-        """Raises DataDirectoryError if a directory is offline."""
+        """Begin with the target of the plan. Raises DataDirectoryError if a directory is offline."""
         self.is_committed = False
         """The target has the partition, for good."""
         self.source = plan.source

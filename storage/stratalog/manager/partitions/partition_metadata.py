@@ -27,7 +27,7 @@ def format_topic_id(topic_id: UUID) -> str:
 
 
 def parse_topic_id(text: str) -> UUID:
-    """Raises ValueError where it is not as Kafka writes it."""
+    """Parse a topic id. Raises ValueError where it is not as Kafka writes it."""
     try:
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except binascii.Error as failure:
@@ -41,7 +41,7 @@ def format_partition_metadata(topic_id: UUID) -> str:
 
 
 def parse_partition_metadata(text: str) -> UUID:
-    """Raises ValueError where it is anything else."""
+    """Parse `partition.metadata` into the topic id. Raises ValueError where it is anything else."""
     lines = [line.partition(":") for line in text.splitlines() if line.strip()]
     fields = {name.strip(): value.strip() for name, _, value in lines}
     if set(fields) != {"version", "topic_id"} or int(fields["version"]) != _VERSION:

@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 
 class PutAway:
-    """Thread-safe, but for `put_away`, which is guarded by DirectorySet.guard."""
+    """Takes partitions out of their log directories. Thread-safe, but for `put_away`, which is guarded by
+    DirectorySet.guard."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class PutAway:
         return moved_to
 
     def _put_aside(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
-        """Raises OSError."""
+        """Put the directory of a partition aside. Raises OSError."""
         manifest, entry = directory.manifest, directory.manifest.entry(partition)
         if entry is None:
             return None

@@ -95,7 +95,7 @@ class StrayPartitions:
                 )
 
     def _settle(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Raises DataDirectoryError if the directory is offline."""
+        """Settle one stray partition. Raises DataDirectoryError if the directory is offline."""
         topic_id = directory.topic_id(partition)
         if self._claim_of(partition, topic_id) is PartitionClaim.WANTED:
             return

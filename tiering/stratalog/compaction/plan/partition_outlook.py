@@ -27,7 +27,7 @@ TRANSACTIONS_REFUSED = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutlook:
-    """Immutable."""
+    """The slices of one partition, and how far they may be compacted. Immutable."""
 
     topic_id_partition: TopicIdPartition
     topic: TopicPolicy

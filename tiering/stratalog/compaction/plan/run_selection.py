@@ -23,7 +23,8 @@ class SlicePlace(NamedTuple):
 
 
 class RunSelection:
-    """Immutable after construction, so thread-safe. Knows which slices each object holds."""
+    """Chooses the slices that a job takes of its objects. Immutable after construction, so thread-safe. Knows
+    which slices each object holds."""
 
     def __init__(self, outlooks: Mapping[TopicIdPartition, PartitionOutlook]) -> None:
         self._outlooks = outlooks

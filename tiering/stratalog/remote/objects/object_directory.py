@@ -48,7 +48,8 @@ def read_slice_index(store: ObjectStore, layout: StoreLayout, name: str, entry: 
 
 
 def _require_places(entry: SliceEntry, ref: ObjectRef) -> None:
-    """Raises StoreCorruptError unless each part lies in its section, so that one read covers a section."""
+    """Check the places of a slice's parts. Raises StoreCorruptError unless each part lies in its section, so
+    that one read covers a section."""
     in_data = ref.data_position <= entry.data_position <= entry.data_end_position <= ref.directory_position
     stream, index = entry.key_stream, entry.index
     directory_end = ref.directory_position + ref.directory_bytes

@@ -36,7 +36,7 @@ from stratalog.remote.store_layout import StoreLayout
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectWriterSettings:
-    """Immutable."""
+    """Settings of an object writer. Immutable."""
 
     spool_directory: str
     """Directory for temporary files, used by one process only; made with the first file."""
@@ -68,7 +68,7 @@ class FinishedObject(NamedTuple):
 
 
 class ObjectWriter:
-    """Not thread-safe: one user at a time."""
+    """Writes one object, slice by slice. Not thread-safe: one user at a time."""
 
     def __init__(self, filesystem: FileSystem, header: ObjectHeader, settings: ObjectWriterSettings) -> None:
         self._header = header

@@ -74,7 +74,7 @@ class BuiltSlice(NamedTuple):
 
 
 class SliceBuilder:
-    """Not thread-safe: guarded by the user of its `ObjectWriter`."""
+    """Builds one slice from its batches. Not thread-safe: guarded by the user of its `ObjectWriter`."""
 
     def __init__(
         self,

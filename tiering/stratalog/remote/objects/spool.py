@@ -66,7 +66,8 @@ class Parts(Sequence[Buffer]):
 
 
 class Spool:
-    """Not thread-safe: one user at a time. `close` removes the file; parts are invalid then."""
+    """Bytes that are written once and read back in order. Not thread-safe: one user at a time. `close`
+    removes the file; parts are invalid then."""
 
     def __init__(self, filesystem: FileSystem, path: str, memory_bytes: int) -> None:
         self.size_bytes = 0

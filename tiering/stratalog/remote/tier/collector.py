@@ -30,7 +30,7 @@ from stratalog.remote.store_layout import StoreLayout
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSettings:
-    """Immutable."""
+    """Settings of the collector. Immutable."""
 
     grace_ms: int = 24 * 60 * 60 * 1000
     """How long a dropped file stays. Must be longer than the longest scan that takes no pin."""
@@ -68,7 +68,8 @@ class CollectedLog(Protocol):
 
 
 class Collector:
-    """Thread-safe: it keeps nothing between calls, and two passes at once do the same harmless work."""
+    """Deletes files that commits have dropped. Thread-safe: it keeps nothing between calls, and two passes at
+    once do the same harmless work."""
 
     def __init__(
         self,

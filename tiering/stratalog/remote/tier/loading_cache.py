@@ -16,7 +16,8 @@ V = TypeVar("V")
 
 
 class LoadingCache(Generic[K, V]):
-    """Thread-safe: `_condition` guards everything; loads run outside it."""
+    """A cache that loads a missing value once for all threads that ask for it. Thread-safe: `_condition`
+    guards everything; loads run outside it."""
 
     def __init__(self, capacity_bytes: int, size_bytes_of: Callable[[V], int]) -> None:
         assert capacity_bytes >= 0

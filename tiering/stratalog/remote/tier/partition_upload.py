@@ -41,11 +41,12 @@ class UploadCandidate(NamedTuple):
 
 
 class PartitionUpload:
-    """Not thread-safe: guarded by the lock of its `Uploader`."""
+    """The upload of one partition's records in one pass. Not thread-safe: guarded by the lock of its
+    `Uploader`."""
 
     def __init__(self, candidate: UploadCandidate, tiered_end_offset: int, stop: StopSignal) -> None:
-        """Raises OffsetOutOfRangeError where the local log begins behind the tiered end, which leaves a
-        gap.
+        """Begin at the tiered end. Raises OffsetOutOfRangeError where the local log begins behind the tiered
+        end, which leaves a gap.
         """
         log = candidate.log
         self.candidate = candidate

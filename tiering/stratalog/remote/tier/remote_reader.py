@@ -58,7 +58,8 @@ class _ReadRequest(NamedTuple):
 
 
 class RemoteReader:
-    """Thread-safe: a read works on an immutable snapshot and shares only the caches."""
+    """Reads the tiered part of partitions. Thread-safe: a read works on an immutable snapshot and shares only
+    the caches."""
 
     def __init__(
         self,

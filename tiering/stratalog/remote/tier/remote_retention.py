@@ -91,7 +91,7 @@ def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: i
 
 
 class RemoteRetention:
-    """Thread-safe: it keeps nothing between calls."""
+    """Moves the log starts of tiered partitions by retention. Thread-safe: it keeps nothing between calls."""
 
     def __init__(self, metadata: MetadataLog) -> None:
         self._metadata = metadata

@@ -39,7 +39,8 @@ class NotedBatches(NamedTuple):
 
 
 class SliceProducers:
-    """Not thread-safe: guarded by its `PartitionUpload`."""
+    """The producers of a partition while its slices are written. Not thread-safe: guarded by its
+    `PartitionUpload`."""
 
     def __init__(self, log: StateTransfer, offset: int) -> None:
         """The first slice begins at `offset`. Raises OffsetOutOfRangeError where the local log does not have

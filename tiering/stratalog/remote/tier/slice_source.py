@@ -51,7 +51,7 @@ class SliceBatch(NamedTuple):
 
 
 class SliceSource:
-    """Thread-safe: the caches are, everything else is immutable."""
+    """Reads slices through the caches. Thread-safe: the caches are, everything else is immutable."""
 
     def __init__(self, store: ObjectStore, layout: StoreLayout, settings: RemoteReaderSettings) -> None:
         self._store = store

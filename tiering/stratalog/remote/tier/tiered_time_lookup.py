@@ -17,7 +17,8 @@ from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOff
 
 
 class TieredTimeLookup:
-    """Thread-safe: it holds only the source. Methods raise the source's errors."""
+    """Looks up tiered offsets by timestamp. Thread-safe: it holds only the source. Methods raise the source's
+    errors."""
 
     def __init__(self, source: SliceSource) -> None:
         self._source = source

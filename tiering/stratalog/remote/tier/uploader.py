@@ -35,7 +35,7 @@ from stratalog.remote.tier.partition_upload import PartitionUpload, UploadCandid
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UploaderSettings:
-    """Immutable."""
+    """Settings of the uploader. Immutable."""
 
     writer: ObjectWriterSettings
     """How objects are made. The uploader empties its spool directory at its start."""
@@ -88,7 +88,8 @@ class UploadReport:
 
 
 class Uploader:
-    """Thread-safe: `_lock` admits one pass at a time; logs and metadata have locks of their own."""
+    """Uploads the sealed segments of a shard's partitions. Thread-safe: `_lock` admits one pass at a time;
+    logs and metadata have locks of their own."""
 
     def __init__(
         self,

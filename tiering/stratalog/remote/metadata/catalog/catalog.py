@@ -50,7 +50,8 @@ from stratalog.remote.store_layout import StoreLayout
 
 
 class Catalog:
-    """Thread-safe. Changes of one instance come one after another; reads never wait."""
+    """The topics of a store and their configurations. Thread-safe. Changes of one instance come one after
+    another; reads never wait."""
 
     def __init__(self, log: HeadLog[CatalogState], clock: Clock) -> None:
         """Use `open`."""

@@ -128,7 +128,7 @@ def format_hash_key(hash_key: bytes) -> str:
 
 
 def parse_hash_key(fields: JsonFields) -> bytes:
-    """Raises StoreCorruptError, which never shows the key."""
+    """Parse the hash key of a topic. Raises StoreCorruptError, which never shows the key."""
     try:
         hash_key = base64.b64decode(fields.text("hash_key"), validate=True)
     except (binascii.Error, ValueError):

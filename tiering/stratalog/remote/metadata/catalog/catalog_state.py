@@ -40,7 +40,7 @@ _TOPIC_COLUMNS = ("topic_id", "name", "partition_count", "config", "hash_key", "
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogState(HeadState):
-    """Immutable, so thread-safe."""
+    """The topics of a store after one commit. Immutable, so thread-safe."""
 
     entries: PersistentMap[UUID, TopicEntry] = dataclasses.field(
         default_factory=PersistentMap[UUID, TopicEntry]
@@ -68,7 +68,7 @@ class CatalogState(HeadState):
 
 
 class CatalogMachine:
-    """Thread-safe: it holds nothing."""
+    """Applies the actions of the catalog to its state. Thread-safe: it holds nothing."""
 
     @property
     def table(self) -> ActionTable:

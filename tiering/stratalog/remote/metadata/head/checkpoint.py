@@ -99,7 +99,8 @@ class CheckpointParts:
 
 
 class CheckpointWriter:
-    """Not thread-safe: a log's folder keeps one and lets one fold run at a time."""
+    """Writes the checkpoints of one metadata log. Not thread-safe: a log's folder keeps one and lets one fold
+    run at a time."""
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ def replaced_files(base: CheckpointRoot | None, root: CheckpointRoot) -> tuple[T
 
 
 def read_root(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> CheckpointRoot:
-    """Raises ObjectNotFoundError, StoreCorruptError, StoreNotUsableError."""
+    """Read the root of a checkpoint. Raises ObjectNotFoundError, StoreCorruptError, StoreNotUsableError."""
     key = layout.checkpoint_key(ref.name)
     data = store.get(key).data
     ref.verify(data, key)

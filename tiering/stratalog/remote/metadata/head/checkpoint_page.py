@@ -77,7 +77,7 @@ class PageRef(NamedTuple):
 
     @staticmethod
     def from_json(fields: JsonFields) -> PageRef:
-        """Raises StoreCorruptError."""
+        """Parse a reference. Raises StoreCorruptError."""
         name = fields.text("name")
         newest_seq_of(FileKind.PAGE, name)
         return PageRef(
@@ -92,7 +92,7 @@ class PageRef(NamedTuple):
         )
 
     def verify(self, data: bytes, what: str) -> None:
-        """Raises StoreCorruptError where `data` is not the page."""
+        """Check the data of the page. Raises StoreCorruptError where `data` is not the page."""
         if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
             raise StoreCorruptError(
                 "a page is not the one that was written; restore it from a backup", what=what

@@ -66,7 +66,7 @@ class Commit:
 
     @staticmethod
     def parse(fields: JsonFields, table: ActionTable) -> Commit:
-        """Raises StoreCorruptError."""
+        """Parse a commit. Raises StoreCorruptError."""
         writer = fields.fields("writer")
         return Commit(
             seq=fields.integer("seq", minimum=1),

@@ -96,13 +96,14 @@ class DocumentRef(NamedTuple):
 
     @staticmethod
     def from_json(fields: JsonFields, kind: FileKind) -> DocumentRef:
-        """Raises StoreCorruptError."""
+        """Parse a reference. Raises StoreCorruptError."""
         name = fields.text("name")
         newest_seq_of(kind, name)
         return DocumentRef(name, fields.integer("size_bytes"), fields.integer("crc", maximum=(1 << 32) - 1))
 
     def verify(self, data: bytes, what: str) -> None:
-        """Raises StoreCorruptError where `data` does not have this size and checksum."""
+        """Check the data of the document. Raises StoreCorruptError where `data` does not have this size and
+        checksum."""
         if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
             raise StoreCorruptError(
                 "an object is not the one that was written; keep it, and restore the right one from a backup",

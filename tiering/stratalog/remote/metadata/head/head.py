@@ -133,7 +133,8 @@ class Head:
 
     @staticmethod
     def decode(data: bytes, what: str, table: ActionTable) -> Head:
-        """Raises StoreCorruptError, StoreNotUsableError where newer software is needed to read it."""
+        """Decode a head. Raises StoreCorruptError, StoreNotUsableError where newer software is needed to read
+        it."""
         fields = decode_document(data, what, format_name=_FORMAT)
         head = Head(
             store_id=fields.uuid("store_id"),
@@ -155,7 +156,8 @@ class Head:
         return head
 
     def require_of(self, store_id: UUID, shard: int | None) -> None:
-        """Raises StoreCorruptError where the head belongs to another store or shard."""
+        """Check that the head belongs to this store and shard. Raises StoreCorruptError where the head
+        belongs to another store or shard."""
         if (self.store_id, self.shard) != (store_id, shard):
             raise StoreCorruptError(
                 "a head belongs to another store or shard; restore the whole bucket, not parts of it",

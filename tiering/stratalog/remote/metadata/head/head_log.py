@@ -144,7 +144,8 @@ class Landed(Generic[R]):
 
 
 class HeadLog(Generic[S]):
-    """Thread-safe: `_commit_lock` admits one commit of this process at a time; views are replaced whole."""
+    """Reads and replaces the head of a shard or of the catalog. Thread-safe: `_commit_lock` admits one commit
+    of this process at a time; views are replaced whole."""
 
     def __init__(
         self,
@@ -403,7 +404,8 @@ class HeadLog(Generic[S]):
         return view
 
     def require_writable(self, view: View[S]) -> None:
-        """Raises StoreNotUsableError where only newer software may write or fold."""
+        """Check that this version may write. Raises StoreNotUsableError where only newer software may write
+        or fold."""
         assert view.etag, "opened for writing"
         require_writable(view.head.write_version, self.layout.head_key)
         if view.state.unknown_action is not None:

@@ -22,7 +22,8 @@ _EMPTY: dict[object, object] = {}
 
 
 class PersistentMap(Mapping[K, V]):
-    """Immutable, so thread-safe. The order of iteration is arbitrary."""
+    """A mapping whose changed copies share what did not change. Immutable, so thread-safe. The order of
+    iteration is arbitrary."""
 
     __slots__ = ("_buckets", "_size")
 

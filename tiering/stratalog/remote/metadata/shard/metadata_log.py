@@ -120,7 +120,8 @@ class ShardMachine:
 
 
 class MetadataLog:
-    """Thread-safe. One instance makes one commit at a time; `state` never waits."""
+    """The metadata of one shard in the object store. Thread-safe. One instance makes one commit at a time;
+    `state` never waits."""
 
     def __init__(self, log: HeadLog[ShardState], machine: ShardMachine) -> None:
         """Use `open`."""

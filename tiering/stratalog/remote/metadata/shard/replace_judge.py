@@ -50,7 +50,7 @@ class ReplacePlan:
     """Number of the catalog with the configuration that was used; needed where records were dropped."""
 
     def check(self, input_names: Sequence[str]) -> None:
-        """Raises InvalidRequestError where the plan contradicts itself."""
+        """Check that the plan is consistent. Raises InvalidRequestError where the plan contradicts itself."""
         require_request(bool(self.inputs), "a replacement has inputs")
         read = {live.object_name for slices in self.inputs.values() for live in slices}
         require_request(read == set(input_names), "input names are those of the objects that were read")
@@ -186,6 +186,6 @@ def _require_tiling(tip: TopicIdPartition, planned: Sequence[LiveSlice], made: S
 
 
 def require_request(is_valid: bool, message: str, **fields: object) -> None:
-    """Raises InvalidRequestError with `message` unless `is_valid`."""
+    """Raise InvalidRequestError with `message` unless `is_valid`."""
     if not is_valid:
         raise InvalidRequestError(message, **fields)

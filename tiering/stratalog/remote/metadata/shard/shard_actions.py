@@ -198,7 +198,7 @@ def format_ref(ref: ObjectRef) -> dict[str, object]:
 
 
 def parse_ref(fields: JsonFields) -> ObjectRef:
-    """Raises StoreCorruptError."""
+    """Parse the reference to an object. Raises StoreCorruptError."""
     ref = ObjectRef(
         name=_parse_name(fields.text("name"), fields.what),
         size_bytes=fields.integer("size_bytes"),

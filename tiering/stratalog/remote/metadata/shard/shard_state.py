@@ -51,7 +51,7 @@ class DroppedTopic(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardState(HeadState):
-    """Immutable, so thread-safe."""
+    """The partitions and objects of a shard after one commit. Immutable, so thread-safe."""
 
     partitions: PersistentMap[TopicIdPartition, TieredPartition] = dataclasses.field(
         default_factory=PersistentMap[TopicIdPartition, TieredPartition]

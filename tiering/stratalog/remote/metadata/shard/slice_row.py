@@ -91,7 +91,7 @@ def format_slice(live: LiveSlice) -> tuple[object, ...]:
 
 
 def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
-    """Raises StoreCorruptError."""
+    """Parse the row of a slice. Raises StoreCorruptError."""
     entry = SliceEntry(
         topic_id=row.uuid("topic_id"),
         topic=row.text("topic"),
@@ -127,7 +127,7 @@ def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
 
 
 def parse_last_batch(row: JsonFields, column: str) -> LastBatch | None:
-    """Raises StoreCorruptError."""
+    """Parse the last batch of a slice. Raises StoreCorruptError."""
     if row.values.get(column) is None:
         return None
     base_offset, epoch, crc = to_row(row.values[column], f"{row.what}: {column}", 3)
