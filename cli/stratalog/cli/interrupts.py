@@ -19,7 +19,7 @@ def interrupt_on_signals() -> None:
 
 @contextmanager
 def interrupted_by_signals() -> Generator[None]:
-    """The same while the block runs; without effect outside the main thread."""
+    """Do as `interrupt_on_signals` while the block runs; without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

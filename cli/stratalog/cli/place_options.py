@@ -24,7 +24,7 @@ def require_unicode(_context: click.Context, _parameter: click.Parameter, value:
 def require_unicode_each(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The same for options that may be repeated."""
+    """Refuse names as `require_unicode` does, for options that may be repeated."""
     return tuple(require_unicode(context, parameter, value) for value in values)
 
 

@@ -233,8 +233,8 @@ class TopicImporter:
         return missing
 
     def _discard_directories(self, made: Sequence[str]) -> None:
-        """These were made for this. The data directory's lock is held; of the others only what is empty by
-        now is ours alone."""
+        """Remove the directories that this import created and that are still empty. The data directory goes
+        with its contents, because its lock is held."""
         try:
             for path in made:
                 if path == self._settings.data_dir or not self._filesystem.list_directory(path):

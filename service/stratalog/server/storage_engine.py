@@ -201,8 +201,10 @@ class StorageEngineBuilder:
         return engine
 
     def _open_identity(self, logs: LogManager) -> StoreIdentity:
-        """Only a directory that belongs to no store yet may create one, so that a wrong URL leaves nothing
-        behind. Raises DataDirectoryError.
+        """Open the store's identity, or create it. Raises DataDirectoryError.
+
+        Only a directory that belongs to no store yet may create one, so that a wrong URL leaves nothing
+        behind.
         """
         bound_id = logs.bound_store_id
         if bound_id is None:

@@ -81,10 +81,10 @@ class LogConfig:
     """About one index entry is made for so many bytes. Less: shorter scans behind a look-up, larger
     indexes."""
     local_retention_bytes: int = AS_TOTAL
-    """Local disk keeps at most about so many bytes of what is in the object store; -2 is as
+    """Local disk keeps at most about so many bytes of what is in the object store; -2: the value of
     `retention.bytes`."""
     local_retention_ms: int = AS_TOTAL
-    """Local disk keeps what is in the object store for this long; -2 is as `retention.ms`."""
+    """Local disk keeps what is in the object store for this long; -2: the value of `retention.ms`."""
     max_compaction_lag_ms: int = LONG_MAX
     """Records older than this are compacted even where there is little to gain; a compacted log's active
     segment is rolled no later than at this age."""

@@ -435,7 +435,9 @@ class LogSegment:
 
     def _open_indexes(self) -> SegmentIndexes:
         if self.written_seal is None:
-            raise CorruptRecordError("a segment has no seal, so its indexes prove nothing", path=self.path)
+            raise CorruptRecordError(
+                "a sealed segment has no seal; restart the server, which rebuilds it", path=self.path
+            )
         return SegmentIndexes.open(
             self._resources.index_pages, self.directory, self.base_offset, self.written_seal
         )

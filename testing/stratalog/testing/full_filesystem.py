@@ -69,7 +69,7 @@ class FullFileSystem(FaultyFileSystem):
         return self._again(self.inner.after_crash(survival))
 
     def killed(self) -> FullFileSystem:
-        """The same."""
+        """The disk that a new process finds."""
         self.inner.release_locks()
         return self._again(self.inner)
 

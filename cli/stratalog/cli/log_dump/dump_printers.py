@@ -37,7 +37,7 @@ class JsonDump:
         print_pieces(json_pieces({"file": self._file_name, "type": row_type, **fields}, sort_keys=True))
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: rows are printed at once."""
 
 
 class _Column(NamedTuple):

@@ -242,7 +242,7 @@ class TierManager:
         offset = high_watermark if before_offset == HIGH_WATERMARK else before_offset
         if not 0 <= offset <= high_watermark:
             raise OffsetOutOfRangeError(
-                "records can be deleted up to the high watermark only",
+                "records can be deleted up to the high watermark only; name an offset from 0 to it",
                 offset=offset,
                 log_start_offset=partition.log_start_offset,
                 log_end_offset=high_watermark,

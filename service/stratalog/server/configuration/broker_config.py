@@ -291,9 +291,9 @@ def broker_key(name: str, text: str | None = None) -> BrokerKey:
     if key is not None:
         return key
     if name in _REFUSED:
-        reason = "is a key of Kafka that this server does not take: " + _REFUSED[name]
+        reason = "is a key of Kafka that this server does not take; remove it: " + _REFUSED[name]
     elif name in BROKER_KEY_OF_TOPIC_KEY:
-        reason = f"is a key of topics; its default is `{BROKER_KEY_OF_TOPIC_KEY[name]}`"
+        reason = f"is a key of topics; use the key of its default, `{BROKER_KEY_OF_TOPIC_KEY[name]}`"
     else:
         reason = "is not a key of this server; `stratalog config describe --broker` lists the keys"
     raise InvalidConfigError(f"`{name}` {reason}", name=name, value=text, allowed="the keys of the server")
@@ -307,7 +307,7 @@ def value_text(name: str, overrides: Mapping[str, str]) -> str | None:
 
 
 def _value_of(key: BrokerKey, overrides: Mapping[str, str]) -> Any:
-    """In the unit of the key; -1 (no limit) is the same in every unit."""
+    """The value in the unit of the key; -1 (no limit) stays -1."""
     for source in key.sources:
         text = overrides.get(source.name, BROKER_KEYS[source.name].default)
         if text is not None:

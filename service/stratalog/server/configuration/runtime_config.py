@@ -233,7 +233,7 @@ def require_fits(config: LogConfig, max_request_bytes: int, name: str = "max.mes
     """Raise InvalidConfigError if a batch of the largest size does not fit into a request."""
     if config.max_message_bytes > max_request_bytes:
         raise InvalidConfigError(
-            "the server does not accept requests of that size",
+            "the server does not accept requests of that size; choose a smaller one",
             name=name,
             value=config.max_message_bytes,
             allowed=f"at most {max_request_bytes}",

@@ -140,7 +140,7 @@ class ServerSettings:
         _require("max_request_memory_bytes", self.max_request_memory_bytes, 2 * self.max_request_bytes)
         if self.shutdown_grace_s < 0:
             raise InvalidConfigError(
-                "a setting is out of range",
+                "a setting is out of range; choose one of the allowed values",
                 name="shutdown_grace_s",
                 value=self.shutdown_grace_s,
                 allowed=">= 0",
@@ -208,4 +208,9 @@ def listen_address(listen: str, name: str = "listen") -> tuple[str, int]:
 
 def _require(name: str, value: int, least: int) -> None:
     if value < least:
-        raise InvalidConfigError("a setting is out of range", name=name, value=value, allowed=f">= {least}")
+        raise InvalidConfigError(
+            "a setting is out of range; choose one of the allowed values",
+            name=name,
+            value=value,
+            allowed=f">= {least}",
+        )

@@ -217,8 +217,9 @@ class FetchSession:
             cursor.refuse(error)
 
     def _read(self, cursor: FetchCursor, budget_bytes: int, *, is_first: bool, is_owed: bool) -> None:
-        """Read once, on a thread, as much as the memory of all fetches has room for; where there is none only
-        what the answer owes to those who wait for it.
+        """Read once, on a thread, as much as the memory of all fetches has room for.
+
+        Without room, read only what the answer owes to the readers that wait for it.
         """
         wish_bytes = min(budget_bytes, cursor.max_bytes - cursor.size_bytes)
         least_bytes = min(wish_bytes, LEAST_FETCH_BYTES) if is_owed else 0

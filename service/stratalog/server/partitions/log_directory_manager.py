@@ -58,7 +58,8 @@ class LogDirectoryManager:
         for path in config.cordoned_log_dirs:
             if path not in self._logs.data_dirs:
                 raise InvalidConfigError(
-                    f"{CORDONED} names a directory that is not a log directory of this server",
+                    f"{CORDONED} names a directory that is not a log directory of this server; name one of"
+                    " `allowed`",
                     name=CORDONED,
                     value=path,
                     allowed=", ".join(self._logs.data_dirs),
@@ -70,8 +71,10 @@ class LogDirectoryManager:
         self._logs.moves.throttler.set_max_bytes_per_s(config.max_moved_bytes_per_s)
 
     def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
-        """How each directory is, those that are missing last, and the last move of each partition that had
-        one in this process, or had begun one in the former."""
+        """Describe each directory, missing ones last, and the last move of each partition.
+
+        A partition without a move in this process has one if the former process had begun it.
+        """
         size_bytes: Counter[str] = Counter()
         for log in self._logs.logs():
             if not log.availability.is_offline:

@@ -12,8 +12,10 @@ from stratalog.v1 import admin_pb2
 
 
 def tier_status_message(engine: StorageEngine) -> admin_pb2.TierStatusResponse:
-    """Count what the metadata in memory says now; the store is not asked. Of several shards the message has
-    the highest epoch and the sum of the commits. Any thread may call it. Raises DataDirectoryError.
+    """The tier status by the metadata in memory, without a request to the store.
+
+    If there are several shards, the message has the highest epoch and the sum of the commits. Any thread may
+    call it. Raises DataDirectoryError.
     """
     status = admin_pb2.TierStatusResponse(
         store=engine.store.url,

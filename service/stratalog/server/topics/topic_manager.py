@@ -102,7 +102,7 @@ class TopicManager:
         require_partition_count(partition_count)
         if partition_count > self._settings.max_partition_count:
             raise InvalidConfigError(
-                "the server does not allow so many partitions in one topic",
+                "the server does not allow so many partitions in one topic; create the topic with fewer",
                 name="partition_count",
                 value=partition_count,
                 allowed=f"at most {self._settings.max_partition_count}",

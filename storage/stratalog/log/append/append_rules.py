@@ -129,7 +129,8 @@ def require_keys(payload: Buffer, header: BatchHeader, summary: RecordsSummary, 
     )
     assert record is not None
     raise InvalidRequestError(
-        "the topic is compacted, so every record needs a key",
+        "the topic is compacted, so every record needs a key; add a key, or use a topic that is not"
+        " compacted",
         batch_index=batch_index,
         record_index=record.offset,
         null_key_count=summary.null_key_count,

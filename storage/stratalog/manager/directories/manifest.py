@@ -157,7 +157,9 @@ def parse_manifest(data: bytes) -> Manifest:
         raise CorruptRecordError("the manifest does not match its checksum")
     title, *lines = text.decode("ascii", errors="replace").splitlines()
     if title != _TITLE:
-        raise CorruptRecordError("the manifest is of another version", title=title)
+        raise CorruptRecordError(
+            "the manifest is of another version; run the version that wrote it", title=title
+        )
     try:
         return _parsed(lines)
     except ValueError as failure:

@@ -34,7 +34,7 @@ class RunSelection:
                 self._places.setdefault(live.object_name, []).append(SlicePlace(tip, index))
 
     def slices_of(self, object_name: str) -> Sequence[SlicePlace]:
-        """Those of partitions that have an outlook."""
+        """The object's slices of partitions that have an outlook."""
         return self._places.get(object_name, ())
 
     def runs(self, object_names: Iterable[str]) -> tuple[PartitionRun, ...]:

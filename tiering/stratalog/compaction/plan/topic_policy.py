@@ -27,8 +27,8 @@ class TopicPolicy:
 
     @staticmethod
     def of(topic: TopicEntry, defaults: LogConfig) -> TopicPolicy:
-        """On a server with these defaults. Raises InvalidConfigError if this version does not understand the
-        topic's configuration."""
+        """The policy of a topic on a server with these defaults. Raises InvalidConfigError if this version
+        does not understand the topic's configuration."""
         config = LogConfig.in_force(topic.config, defaults)
         return TopicPolicy(
             topic_id=topic.topic_id,
