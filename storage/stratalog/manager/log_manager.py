@@ -241,9 +241,14 @@ class LogManager:
         with self._guard:
             assert not self._is_closed
             assert not partitions.keys() & (self._logs.keys() | self._loading), "one of them is open"
-        self._opener.create(
-            [SoughtPartition(key, topic_id, is_first_opening) for key, topic_id in partitions.items()]
-        )
+            self._loading |= partitions.keys()
+        try:
+            self._opener.create(
+                [SoughtPartition(key, topic_id, is_first_opening) for key, topic_id in partitions.items()]
+            )
+        finally:
+            with self._guard:
+                self._loading -= partitions.keys()
 
     def open_log(
         self,

@@ -9,6 +9,7 @@ import pytest
 from stratalog.base.errors import (
     CorruptRecordError,
     DataDirectoryError,
+    InvalidTimestampError,
     LogStoreError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -18,11 +19,14 @@ from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.read.isolation import Isolation
 from stratalog.record.batch import decode_all
+from stratalog.record.builder import encode_batch
 from stratalog.record.header import (
     TimestampType,
     parse_header,
 )
+from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.log_ledger import read_local
@@ -195,3 +199,26 @@ def test_a_log_that_could_not_begin_anew_serves_its_records_or_says_that_it_is_o
 
     CrashSweep(Filled, Filled.begin_anew).at_failures(verify, errors=[errno.EPERM])
     assert refused_count > 0
+
+
+def test_a_request_is_valid_by_the_configuration_that_it_is_written_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The configuration is altered between the validation, which takes no lock, and the write."""
+    config = LogConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME)
+    machine = LogMachine(config=config)
+    log = machine.start()
+    altered = LogConfig(message_timestamp_before_max_ms=1000)
+    asked: list[int] = []
+
+    def now_ms() -> int:
+        asked.append(DEFAULT_NOW_MS)
+        if len(asked) == 1:
+            log.reconfigure(altered)
+        return DEFAULT_NOW_MS
+
+    monkeypatch.setattr(machine.clock, "now_ms", now_ms)
+    old = encode_batch([Record(0, DEFAULT_NOW_MS - 5000, None, b"v")])
+    with pytest.raises(InvalidTimestampError):
+        log.appender.append_as_leader(old, 1)
+    assert log.offsets.log_end_offset == 0

@@ -66,6 +66,10 @@ class LogAppender:
         config = self._local.config
         validated = [self._validated(request, config) for request in requests]
         with self._lock:
+            if self._local.config is not config:
+                # A request must be valid by the configuration that it is written with.
+                config = self._local.config
+                validated = [self._validated(request, config) for request in requests]
             outcomes = self._write(validated, leader_epoch)
         return self._flushed(outcomes)
 
