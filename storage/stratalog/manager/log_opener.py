@@ -224,7 +224,8 @@ class LogOpener:
             raise DataDirectoryError(
                 "the partition may have moved to another log directory, which is missing, offline or does not"
                 " list it; start the server with that directory, or give it up by `stratalog log-dirs forget"
-                " ID`, or, if it is there, write `rebuild` into the manifest beside this copy and restart",
+                " ID`, or, if it is there, stop the server, write `rebuild` into the manifest beside this"
+                " copy, and start the server",
                 path=directory.partition_path(partition),
                 directory_id=entry.moving_to,
             )
@@ -237,8 +238,8 @@ class LogOpener:
             if directory.topic_id(partition) is None and self._exists(path) and not self._is_blank(path):
                 raise DataDirectoryError(
                     "a log directory has a directory of the partition's name that its manifest does not list;"
-                    " move it away, or, if it is the partition, stop the server and write `rebuild` into the"
-                    " manifest",
+                    " move it away, or, if it is the partition, stop the server, write `rebuild` into the"
+                    " manifest beside it, and start the server",
                     path=path,
                 )
 

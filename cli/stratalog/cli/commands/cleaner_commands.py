@@ -56,7 +56,7 @@ def status(as_json: bool, server: str) -> None:
 @click.option("--partition", type=PARTITION, required=True)
 @server_option
 def reset(topic: str, partition: int, server: str) -> None:
-    """Try a partition of TOPIC whose cleaning failed again, at once."""
+    """Retry cleaning of a failed partition of TOPIC now."""
     had_failed = with_client(server, lambda client: client.admin.reset_cleaner(topic, partition))
     if had_failed:
         click.echo(f"cleaning of {topic}-{partition} is tried again")

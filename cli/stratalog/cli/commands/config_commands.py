@@ -17,7 +17,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def _resource_options(command: _Command) -> _Command:
     """Adds `--topic` and `--broker`; one of them is given."""
-    broker = click.option("--broker", is_flag=True, help="The server itself.")
+    broker = click.option("--broker", is_flag=True, help="Use the server's configuration.")
     topic = click.option("--topic", metavar="TOPIC", help="This topic.")
     return topic(broker(command))
 
@@ -65,8 +65,8 @@ def alter(
     as_json: bool,
     server: str,
 ) -> None:
-    """Change keys, all or nothing, and show them as they are then. Keys of topics and of the server are kept
-    in the object store; cordoned.log.dirs is kept in the log directories.
+    """Change keys, all or nothing, and show the result. Keys of topics and of the server are kept in the
+    object store; cordoned.log.dirs is kept in the log directories.
     """
     _require_one(topic, broker)
     changes: dict[str, str | None] = {**add, **dict.fromkeys(deleted)}

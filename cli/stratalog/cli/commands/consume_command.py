@@ -95,7 +95,7 @@ def consume(
 ) -> None:
     """Print the records of TOPIC. `--json` is the same as `--format json`; only JSON tells a tombstone from
     an empty value. Partitions that cannot be read are left out, and named on standard error; the exit code is
-    1 then. With --follow the first one ends it.
+    1 then. With --follow the first such partition ends the command.
     """
     printer = _Printer(as_json or line_format == "json", key_separator, max_count)
     left_out = LeftOut(is_allowed=not follow)

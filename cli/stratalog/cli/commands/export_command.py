@@ -84,7 +84,7 @@ def kafka(
 ) -> None:
     """Write TOPIC... as the new directory LOG_DIR, in the format of a Kafka broker's log directory.
 
-    Every record is there, whichever tier it lies in, with its offset, up to the end of now. Batches get the
+    Every record is there, whichever tier it lies in, with its offset, up to the current end. Batches get the
     leader epoch of a new topic, 0, and producer ids that no producer of a new cluster has. A broker knows
     topics by id, so create the topic there, give its id with --topic-id, stop the broker, and put the
     partition directories in place of the topic's own.

@@ -58,7 +58,7 @@ def _parse_place(context: click.Context, parameter: click.Parameter, text: str) 
 def offsets(
     topic: str, wanted: tuple[int, ...], place: _Place, isolation: IsolationLevel, as_json: bool, server: str
 ) -> None:
-    """Show one offset of each of TOPIC's partitions, and the time of the record that it is the offset of.
+    """Show one offset of each of TOPIC's partitions, and the time of that record.
 
     The latest one is where the next record comes; `latest-tiered` is the last one in the object store. Where
     there is none it is null in JSON, and a dash in the table. Partitions that cannot be read are left out,

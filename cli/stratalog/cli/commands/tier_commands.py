@@ -24,7 +24,7 @@ def tier() -> None:
 @server_option
 def status(as_json: bool, server: str) -> None:
     """Show what the object store holds and how far the uploader is. Where nothing was uploaded since the
-    server started, the time of that is a dash, or null in JSON.
+    server started, the time is shown as a dash, or null in JSON.
     """
     answer = with_client(server, lambda client: client.admin.tier_status())
     document = message_document(answer)
@@ -61,8 +61,8 @@ def _print_takeover(takeover: admin_pb2.Takeover) -> None:
 def upload(topics: tuple[str, ...], delete_local: bool, as_json: bool, server: str) -> None:
     """Roll the active segments of the named topics, or of all, and upload what is rolled.
 
-    What can be uploaded is. Where one of these topics has a partition that is offline, standard error names
-    it, and the exit code is 1.
+    Uploads every partition that is online. If one of these topics has a partition that is offline, standard
+    error names it, and the exit code is 1.
     """
     answer = with_client(server, lambda client: client.admin.upload(topics, delete_local=delete_local))
     if as_json:

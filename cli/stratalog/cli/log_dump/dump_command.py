@@ -25,8 +25,8 @@ from stratalog.cli.output import counted
     "--index-sanity-check",
     "compares_indexes",
     is_flag=True,
-    help="Compare each index entry with the segment beside it, and the checksum of a transaction index with"
-    " that index.",
+    help="Compare each index entry with the segment beside it, and each .seal with its segment and index"
+    " files.",
 )
 @click.option(
     "--offset",
@@ -47,10 +47,9 @@ def dump(
     as_json: bool,
 ) -> None:
     """Print the contents of FILE: a segment (.log), an index (.index, .timeindex, .txnindex), the seal of
-    these indexes (.seal), a producer snapshot (.snapshot), leader-epoch-checkpoint,
-    partition.metadata, a checkpoint of a log directory, its meta.properties or its claims of
-    a shard (claims-0000); or all of these in a directory. The name of a file decides how it is read. Nothing
-    is changed.
+    these indexes (.seal), a producer snapshot (.snapshot), leader-epoch-checkpoint, partition.metadata, a
+    checkpoint of a log directory, its manifest, its meta.properties or its claims of a shard (claims-0000);
+    or all of these in a directory. The name of a file decides how it is read. Nothing is changed.
 
     The command needs no server. If a server is writing, the last batch may be incomplete, and the index files
     of the active segment are not reliable.

@@ -21,9 +21,11 @@ A partition's directory has, beside the files of the log::
     partition.metadata                  the topic's id, for Kafka's tools; the manifest decides
 
 **A manifest that is missing or damaged** beside partitions takes the directory offline: without it a start
-would show deleted records, or an older copy of a partition. An operator who accepts that writes `rebuild`
-into the file. The start then makes a manifest from the `partition.metadata` of each directory that is named
-like a partition, and from Kafka's checkpoint of log starts. A log manager of a broker's files does the same.
+would show deleted records, or an older copy of a partition. An operator who accepts that stops the server,
+writes `rebuild` into the file, and starts the server. The start then makes a manifest from the
+`partition.metadata` of each directory that is named like a partition, and from Kafka's checkpoint of log
+starts. The cordon, the sibling directories, the notes about logs that were set aside, the marks of moves and
+the epochs of imports are lost. A log manager of a broker's files makes its manifest in the same way.
 """
 
 from __future__ import annotations
@@ -160,9 +162,10 @@ class LockedDirectory:
 
     def _manifest_error(self, reason: str) -> ManifestError:
         return ManifestError(
-            "a log directory's manifest, which says what is in it, cannot be used; restore it from a backup,"
-            f" or write `{REBUILD.decode()}` into it: it is made anew from the partitions' files then, and"
-            " records that were deleted may be back",
+            "a log directory's manifest, which says what is in it, cannot be used; stop the server, restore"
+            f" the manifest from a backup or write `{REBUILD.decode()}` into it, and start the server:"
+            f" `{REBUILD.decode()}` makes it anew from the partitions' files, and records that were deleted"
+            " may be back",
             path=f"{self.path}/{MANIFEST_FILE}",
             reason=reason,
         )
