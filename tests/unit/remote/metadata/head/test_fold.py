@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
+from random import Random
 
 import pytest
 
-from stratalog.base.errors import StoreCorruptError
+from stratalog.base.errors import StoreCorruptError, StoreUnavailableError
 from stratalog.remote.json_document import JsonFields, encode_document, format_json, parse_json
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
 from stratalog.remote.metadata.head.checkpoint_page import PageRef, digest_of
-from stratalog.remote.metadata.head.document_ref import DocumentRef
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.fold import BuiltFold, judge_fold
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.head.history import find_in_history
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 
 SMALL_PAGES = CommitSettings(fold_by_itself=False, page_rows=3)
@@ -65,7 +69,13 @@ def test_the_state_survives_a_fold(harness: MetadataHarness) -> None:
     assert harness.loaded == [], "what is folded needs no directories"
     for name in ("partitions", "objects", "claims", "dropped_topics", "epoch", "catalog_seq"):
         assert getattr(opened.state(), name) == getattr(before, name)
-    assert (log.fold(), log.fold_if_needed()) == (None, None), "a fold alone is not folded again"
+
+
+def test_a_fold_alone_is_not_folded_again(harness: MetadataHarness) -> None:
+    log = everything(harness)
+    assert log.fold() is not None
+    assert log.fold() is None
+    assert log.fold_if_needed() is None
 
 
 @pytest.mark.parametrize("is_other", [False, True])
@@ -107,6 +117,18 @@ def test_pages_divide_and_vanish(harness: MetadataHarness) -> None:
     assert harness.log(read_only=True).state() == log.state()
 
 
+def test_every_dropped_file_is_there_to_be_deleted(harness: MetadataHarness) -> None:
+    log = everything(harness)
+    log.fold()
+    harness.added(log, log.state().epoch, (A0, 9, 10))
+    log.fold()
+    keys = {found.key for found in harness.store.list("")}
+    dropped = log.state().dropped
+    assert {one.kind for one in dropped} >= {FileKind.DATA, FileKind.CHECKPOINT, FileKind.PAGE}
+    assert {one.key(log.layout) for one in dropped} <= keys
+    assert all(log.state().is_deletable(one) for one in dropped)
+
+
 def test_history_is_a_chain(harness: MetadataHarness) -> None:
     log, _ = harness.owned()
     for _ in range(3):
@@ -120,9 +142,49 @@ def test_history_is_a_chain(harness: MetadataHarness) -> None:
         assert commit.seq == seq
     assert find_in_history(harness.store, harness.layout, history, 99, SHARD_ACTIONS) is None
     assert find_in_history(harness.store, harness.layout, None, 1, SHARD_ACTIONS) is None
+
+
+def test_trimmed_history_is_no_error(harness: MetadataHarness) -> None:
+    log, _ = harness.owned()
+    for _ in range(2):
+        log.claim("more", harness.ids.uuid())
+        log.fold()
     keys = [found.key for found in harness.store.list("shards/0000/history/")]
     harness.store.delete_many(keys[:1])
-    assert find_in_history(harness.store, harness.layout, history, 1, SHARD_ACTIONS) is None, "trimmed"
+    assert find_in_history(harness.store, harness.layout, harness.head().history, 1, SHARD_ACTIONS) is None
+
+
+def test_commits_of_others_stay_inline(harness: MetadataHarness) -> None:
+    _, epoch = harness.owned()
+    other = harness.log()
+    added: list[str] = []
+
+    def interrupt(operation: Operation) -> None:
+        if (operation.verb, operation.key[:24]) == ("PUT", "shards/0000/checkpoints/"):
+            added.append(harness.added(other, epoch, (A0, 0, 5)).ref.name)
+
+    folder = harness.log(store=FaultyObjectStore(harness.store, Random(1), before=interrupt))
+    folder.claim("more", harness.ids.uuid())
+    epoch = folder.state().epoch
+    assert folder.fold() == 4
+    head = harness.head()
+    assert (head.folded_seq, [commit.seq for commit in head.commits]) == (2, [3, 4])
+    assert list(harness.log(read_only=True).state().objects) == added
+
+
+def test_a_fold_that_comes_second_is_given_up(harness: MetadataHarness) -> None:
+    harness.owned()
+    other = harness.log()
+
+    def interrupt(operation: Operation) -> None:
+        if (operation.verb, operation.key[:24]) == ("PUT", "shards/0000/checkpoints/"):
+            assert other.fold() is not None
+
+    folder = harness.log(store=FaultyObjectStore(harness.store, Random(1), before=interrupt))
+    folder.claim("more", harness.ids.uuid())
+    other.refresh()
+    assert folder.fold() is None
+    assert harness.log(read_only=True).state() == folder.refresh()
 
 
 def test_a_checkpoint_from_before_the_horizon_is_refused(harness: MetadataHarness) -> None:
@@ -134,6 +196,23 @@ def test_a_checkpoint_from_before_the_horizon_is_refused(harness: MetadataHarnes
     assert judge_fold(replace(state, horizon=5), built).outcome is True
     judgement = judge_fold(replace(state, horizon=6), built)
     assert (judgement.actions, judgement.outcome) == ((), False)
+
+
+@pytest.mark.parametrize("prefix", ["history/", "pages/", "checkpoints/", "head"])
+@pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_LATE])
+def test_a_fold_that_breaks_off_leaves_the_state_alone(
+    harness: MetadataHarness, prefix: str, fault: Fault
+) -> None:
+    log = everything(harness)
+    before = log.state()
+    store = FaultyObjectStore(harness.store, Random(1), FaultOn(fault, "PUT", "shards/0000/" + prefix))
+    folder = harness.log(store=store, settings=CommitSettings(fold_inline_commits=3))
+    with suppress(StoreUnavailableError):
+        folder.fold()
+    store.release_all()
+    assert harness.log(read_only=True).state().partitions == before.partitions
+    folder.fold()
+    assert harness.log(read_only=True).state() == folder.state()
 
 
 @pytest.mark.parametrize("prefix", ["checkpoints/", "pages/"])
