@@ -25,6 +25,8 @@ from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
@@ -274,3 +276,15 @@ async def test_a_session_that_is_cancelled_leaves_whole_requests(bench: ServiceB
     [records] = await bench.read_all("t")
     assert len(records) % 2 == 1
     assert records[-1].value == b"end"
+
+
+@pytest.mark.parametrize(("acks", "sync_count"), [(Durability.OS, 0), (Durability.DISK, 10)])
+async def test_an_append_waits_for_the_durability_that_it_asked_for(
+    tmp_path: Path, acks: Durability, sync_count: int
+) -> None:
+    disk = FaultyFileSystem(MemoryFileSystem())
+    async with service_bench(tmp_path, filesystem=disk) as bench:
+        await bench.client.admin.create_topic("t")
+        for _ in range(10):
+            await bench.client.append_batches("t", 0, batch(b"x"), acks=acks)
+        assert sum(name.startswith("sync ") and name.endswith(".log") for name in disk.trace) == sync_count
