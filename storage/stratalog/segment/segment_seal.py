@@ -36,7 +36,7 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.file_names import SEAL_SUFFIX, segment_path
-from stratalog.segment.indexes.index_file import CRC_SIZE, IndexSeal
+from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import TransactionIndex
@@ -117,13 +117,9 @@ class SegmentSeal(NamedTuple):
         if crc32c(body) != crc:
             raise CorruptRecordError("a segment's seal does not match its checksum", crc=crc)
         log_size_bytes, end_offset, offset_bytes, time_bytes, aborted_bytes = _FIELDS.unpack_from(body)
-        page_count = (
-            -(-offset_bytes // OffsetIndex.page_bytes)
-            - (-time_bytes // TimeIndex.page_bytes)
-            - (-aborted_bytes // TransactionIndex.page_bytes)
-        )
         page_crcs = body[_FIELDS.size :]
-        if len(page_crcs) != page_count * CRC_SIZE:
+        crcs_bytes = OffsetIndex.crcs_bytes(offset_bytes) + TimeIndex.crcs_bytes(time_bytes)
+        if len(page_crcs) != crcs_bytes + TransactionIndex.crcs_bytes(aborted_bytes):
             raise CorruptRecordError(
                 "a segment's seal does not have the size that its fields give", size_bytes=len(data)
             )

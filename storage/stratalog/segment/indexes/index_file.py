@@ -20,7 +20,6 @@ from stratalog.base.filesystem import Buffer
 from stratalog.segment.indexes.index_page_cache import IndexPageCache
 
 _CRC = struct.Struct(">I")
-CRC_SIZE = _CRC.size
 
 
 class IndexSeal(NamedTuple):
@@ -41,7 +40,7 @@ class IndexSeal(NamedTuple):
     @staticmethod
     def crcs_bytes(size_bytes: int, page_bytes: int) -> int:
         """The length of `page_crcs` for a file with that size."""
-        return -(-size_bytes // page_bytes) * CRC_SIZE
+        return -(-size_bytes // page_bytes) * _CRC.size
 
 
 class IndexFile:
@@ -80,7 +79,7 @@ class IndexFile:
 
         Raises CorruptRecordError if the page differs from the written one, OSError (FileNotFoundError).
         """
-        (crc,) = _CRC.unpack_from(self._page_crcs, position // self._page_bytes * CRC_SIZE)
+        (crc,) = _CRC.unpack_from(self._page_crcs, position // self._page_bytes * _CRC.size)
         return self._cache.read(self.path, (self._number, position), size_bytes, crc, is_kept=is_kept)
 
     def write(self, position: int, data: Buffer) -> None:
