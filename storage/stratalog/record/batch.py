@@ -167,7 +167,7 @@ def decode_all(buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> 
     """Decode the records of all batches in a buffer of whole batches, except control batches.
 
     All records are in memory at once, and `max_bytes` bounds each batch only, so the buffer must come from a
-    trusted source (otherwise use ``record_runs``). Raises as `decode` does.
+    trusted source (otherwise use ``record_portions``). Raises as `decode` does.
     """
     records: list[Record] = []
     for position, header in batches(buffer):

@@ -2,7 +2,7 @@
 
 Every actor of a simulation gets a `FaultyObjectStore` of its own over one shared store, and all share a
 `StoreTrace`. Each call becomes a numbered `Operation`; the plan chooses its fault; the trace keeps both and
-the outcome. The same plan over the same calls gives the same trace, so a failing run is repeated by its seed
+the outcome. The same plan over the same calls gives the same trace, so a failure is repeated by its seed
 and read in its trace.
 
 `before` is called with each operation ahead of its fault, and `after` with each that the store has answered,

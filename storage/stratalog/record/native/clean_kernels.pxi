@@ -75,8 +75,8 @@ cdef extern from "offset_map.h" nogil:
         size_t end_position
         int64_t next_offset
         size_t size
-        size_t run_begin
-        size_t run_end
+        size_t unchanged_begin
+        size_t unchanged_end
         int64_t records_in
         int64_t records_kept
         int64_t null_key_count
@@ -322,7 +322,7 @@ def clean_batches(data, size_t position, OffsetMap offset_map, rule, OpenTransac
         kernel_clean_batches(
             source.data + position, source.size - position, place, &cleaning, &room, &memory, &result)
     if result.size == 0:
-        kept = memoryview(data)[position + result.run_begin:position + result.run_end]
+        kept = memoryview(data)[position + result.unchanged_begin:position + result.unchanged_end]
     else:
         PyByteArray_Resize(made, <Py_ssize_t> result.size)
         kept = made

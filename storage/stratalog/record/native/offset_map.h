@@ -129,7 +129,7 @@ typedef struct {
     size_t end_position;
     int64_t next_offset;
     size_t size;               /* bytes in the target */
-    size_t run_begin, run_end; /* the unchanged batches, if the target is empty */
+    size_t unchanged_begin, unchanged_end; /* the unchanged batches, if the target is empty */
     size_t kept_count;         /* batches that stay */
     int64_t records_in;
     int64_t records_kept;

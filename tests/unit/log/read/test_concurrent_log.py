@@ -1,6 +1,6 @@
 """Readers, flushes and drops beside appends.
 
-No sleeps and no timing: whatever the interleaving is, nobody ever sees anything but a run of whole records.
+No sleeps and no timing: whatever the interleaving is, a reader sees only whole, adjacent records.
 """
 
 from __future__ import annotations
