@@ -14,7 +14,6 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.codecs.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
-from stratalog.record.frame_fault import frame_fault
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     BASE_OFFSET_POSITION,
@@ -26,6 +25,7 @@ from stratalog.record.header import (
 )
 from stratalog.record.native import kernels
 from stratalog.record.record import Record
+from stratalog.record.record_frame import frame_fault
 from stratalog.record.records_summary import RecordsSummary
 
 DEFAULT_MAX_DECOMPRESSED = DEFAULT_MAX_DECOMPRESSED_BYTES
