@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record.batch import batches, decode_all, stamp
+from stratalog.record.batch import batches, stamp
 from stratalog.record.builder import rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import BatchHeader, parse_header
@@ -21,6 +21,7 @@ from stratalog.record.record_portions import (
     payload_spans,
     record_portions,
 )
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.plain_batches import timed_batch, with_header
 
 MIB = 1 << 20

@@ -41,8 +41,8 @@ void kernel_map_end(offset_map *map);
 /* The offset of a key, -1 if it is not known. */
 int64_t kernel_map_get(const offset_map *map, const uint8_t *key, size_t size);
 
-/* Proves the layout, and sums the slots that the look-ups of all keys pass, their own included. */
-bool kernel_map_check(const offset_map *map, uint64_t *probed_count);
+/* Proves the layout. */
+bool kernel_map_check(const offset_map *map);
 
 typedef struct {
     size_t end_position;

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.log_config import LogConfig
-from stratalog.record.batch import decode_all, records_payload, verify
+from stratalog.record.batch import records_payload, verify
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
     HEADER_SIZE,
@@ -17,6 +17,7 @@ from stratalog.record.header import (
     TimestampType,
     parse_header,
 )
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
 from tests.support.logs.plain_batches import timed_batch, with_header, with_section
 

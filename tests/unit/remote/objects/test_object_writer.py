@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.record.batch import batches, decode, decode_all
+from stratalog.record.batch import batches, decode
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
@@ -32,6 +32,7 @@ from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.damaged_batches import with_attributes
+from tests.support.logs.decoded_records import decode_all
 from tests.support.tiered.object_audit import audit_object, describe_object
 
 LAYOUT = StoreLayout(0)
