@@ -122,7 +122,7 @@ class LogManager:
     def _let_cleaner_into(self, directories: DirectorySet) -> None:
         for directory in directories.online():
             try:
-                self.cleaner.add_directory(directory.path)
+                self.cleaner.add_directory(directory.path, directory.manifest)
             except OSError as failure:
                 # Without its checkpoint the cleaner cannot work there.
                 directory.health.fail(str(failure))

@@ -227,19 +227,24 @@ class LogDirectory:
     def partition_path(self, partition: TopicPartition) -> str:
         return f"{self.path}/{partition}"
 
+    def entry(self, partition: TopicPartition) -> PartitionEntry | None:
+        """The partition's entry of the manifest; None if it is not here. Works for an offline directory,
+        too."""
+        return None if self._opened is None else self._opened.files.manifest.entry(partition)
+
     def topic_id(self, partition: TopicPartition) -> UUID | None:
         """The topic of the partition that is here, or None. Works for an offline directory, too."""
-        entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
+        entry = self.entry(partition)
         return None if entry is None else entry.topic_id
 
     def move_number(self, partition: TopicPartition) -> int:
         """The move number of the partition: the copy with the higher one is newer. -1 if it is not here."""
-        entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
+        entry = self.entry(partition)
         return -1 if entry is None else entry.move_number
 
     def import_epoch(self, partition: TopicPartition) -> int | None:
         """The epoch under which an import took the partition over; None if none did, or it is not here."""
-        entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
+        entry = self.entry(partition)
         return None if entry is None else entry.import_epoch
 
     @property
