@@ -262,10 +262,8 @@ class LogDirectory:
         if refusal is not None:
             raise refusal
         if self.is_online:
-            # Only a directory that the settings cordon has to remember that it is not.
-            kept = None if is_cordoned is False and not self._is_cordoned_by_default else is_cordoned
             with disk_errors(self.path):
-                self.spare.writing(lambda: self.manifest.set_cordoned(kept))
+                self.spare.writing(lambda: self.manifest.set_cordoned(is_cordoned))
 
     def cordon_refusal(self, is_cordoned: bool | None) -> DataDirectoryError | None:
         """The error of a change that `cordon` cannot write because the directory is offline."""

@@ -20,8 +20,8 @@ for kept tombstones (`-`: none). The states::
     incoming    a copy on its way from another directory; `log_move` says how it becomes live
     stray       no topic wants it, and it keeps its name; see `stray_partitions`
 
-`cordoned` is the altered part of `cordoned.log.dirs` that concerns this directory: `yes` or `no`. Without it
-the configuration of the start decides.
+`cordoned` is the part of `cordoned.log.dirs` that concerns this directory, if the key was altered at run
+time: `yes` or `no`. Without it the configuration of the start decides.
 
 Of two live entries of one partition the one with the higher move number is the partition.
 
