@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
-from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE
 from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
-from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.manifest import read_manifest
 from stratalog.record.builder import encode_batch
+from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -23,7 +23,7 @@ from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR
 
 RETENTION_MS = 60_000
-NOTES = (f" {DATA_DIR}", "-checkpoint", "-checkpoint.tmp")
+NOTES = (f" {DATA_DIR}", "-checkpoint", "-checkpoint.tmp", "/manifest", "/manifest.tmp")
 # What a clean that dies has left of the dirt may be little.
 CONFIG = replace(COMPACTED, delete_retention_ms=RETENTION_MS, min_cleanable_dirty_ratio=0.0)
 
@@ -58,8 +58,9 @@ def worker_of(machine: CleanerMachine) -> CleanerPool:
 
 
 def noted(disk: FaultyFileSystem) -> str:
-    entries = OffsetCheckpoint(disk, f"{DATA_DIR}/{CLEANER_HORIZON_FILE}").read()
-    return "nothing" if not entries else "never" if max(entries.values()) == 2**63 - 1 else "a time"
+    [entry] = read_manifest(disk, DATA_DIR).partitions.values()
+    known = {None: "nothing", NO_HORIZON: "never"}
+    return known.get(entry.horizon_ms, "a time")
 
 
 @pytest.mark.parametrize("former", ["nothing", "never", "a time"])

@@ -13,6 +13,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_opener import SoughtPartition
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -64,7 +65,7 @@ class Life:
         """The catalog has a topic before a disk has its logs."""
         self.catalog |= topics
         self.ledgers |= {item: LogLedger() for item in topics.items()}
-        manager.create_logs(topics, is_first_opening=True)
+        manager.create_logs([SoughtPartition(*item, True) for item in topics.items()])
         for partition, topic_id in topics.items():
             manager.open_log(partition, topic_id, CONFIG, is_first_opening=True)
 

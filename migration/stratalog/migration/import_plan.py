@@ -21,8 +21,8 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.migration.kafka_log_directories import KafkaLogDirectories
 from stratalog.migration.kafka_log_directory import INTERNAL_TOPICS, PassedOver, SourceTopic
+from stratalog.migration.stopped_broker import StoppedBroker
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import require_partition_count, require_topic_name
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -77,7 +77,7 @@ class ImportPlan(NamedTuple):
 
 
 def plan_import(
-    source: KafkaLogDirectories, wanted: Sequence[str], config: Mapping[str, str], target: ImportTarget
+    source: StoppedBroker, wanted: Sequence[str], config: Mapping[str, str], target: ImportTarget
 ) -> ImportPlan:
     """Plan the import of the `wanted` topics, or of all except Kafka's own if none is named.
 

@@ -46,8 +46,8 @@ from stratalog.manager.directories.manifest import PartitionEntry, parse_partiti
 from stratalog.manager.partitions.partition_metadata import read_partition_metadata
 from stratalog.migration.import_plan import ImportPlan, ImportTarget, PresentPartition, plan_import
 from stratalog.migration.import_staging import ImportStaging, StagedLog
-from stratalog.migration.kafka_log_directories import KafkaLogDirectories
 from stratalog.migration.kafka_log_directory import SourceTopic
+from stratalog.migration.stopped_broker import StoppedBroker
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
@@ -215,8 +215,8 @@ class TopicImporter:
         ]
         return catalog, shards
 
-    def _lock_source(self, undo: ExitStack) -> KafkaLogDirectories:
-        source = KafkaLogDirectories(
+    def _lock_source(self, undo: ExitStack) -> StoppedBroker:
+        source = StoppedBroker(
             self._filesystem,
             self._settings.log_dirs,
             allows_missing_checkpoints=self._settings.allows_missing_checkpoints,
@@ -305,7 +305,7 @@ class TopicImporter:
         except StoreUnavailableError:
             create()
 
-    def _plan(self, source: KafkaLogDirectories, target: ImportTarget) -> ImportPlan:
+    def _plan(self, source: StoppedBroker, target: ImportTarget) -> ImportPlan:
         return plan_import(source, self._settings.topics, self._settings.config, target)
 
     def _read_target(self) -> ImportTarget:

@@ -68,8 +68,8 @@ from stratalog.server.background.tier_manager import ShardTier, TierManager
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.partitions.directory_admin import DirectoryAdmin
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.log_directory_manager import LogDirectoryManager
 from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
@@ -109,7 +109,7 @@ class StorageEngine:
     runtime: RuntimeConfig
     cleaning: LocalCleaning
     local_retention: LocalRetention
-    directories: LogDirectoryManager
+    directories: DirectoryAdmin
 
     def end_long_work(self) -> None:
         """End running cleans and moves; they continue after a restart."""
@@ -158,7 +158,7 @@ class StorageEngineBuilder:
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
-            # What was altered at run time is applied before a log is opened, see `LogDirectoryManager`.
+            # What was altered at run time is applied before a log is opened, see `DirectoryAdmin`.
             config = BrokerConfig.from_overrides(self._settings.config)
             settings = LogManagerSettings(
                 data_dirs=self._settings.all_log_dirs,
@@ -269,7 +269,7 @@ class StorageEngineBuilder:
         cleaning = LocalCleaning(
             self._clock, self._seams.long_scheduler, self._ids, logs, shards, confirmed, runtime.current
         )
-        directories = LogDirectoryManager(self._seams.long_scheduler, logs, self._registry, runtime)
+        directories = DirectoryAdmin(self._seams.long_scheduler, logs, self._registry, runtime)
         for reconfigurable in (directories, cleaning):
             runtime.add(reconfigurable)
         return StorageEngine(

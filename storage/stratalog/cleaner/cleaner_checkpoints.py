@@ -1,6 +1,6 @@
-"""The cleaned part of each log: Kafka's `cleaner-offset-checkpoint`, one file in each log directory. Beside
-it, in the same format, `cleaner-horizon-checkpoint` has the time of each log's next clean for tombstones and
-markers that its last clean kept, see `kept_horizons`.
+"""The cleaned part of each log: Kafka's `cleaner-offset-checkpoint`, one file in each log directory. The time
+of each log's next clean for tombstones and markers that its last clean kept, see `kept_horizons`, is in the
+directory's manifest (a `HorizonStore` here).
 
 Everything below a partition's entry went through a clean, everything above did not. An entry that is too low
 costs work. One that is too high is dangerous: records below it count as compacted and are not, so a clean
@@ -12,7 +12,7 @@ A horizon describes the records below the offset that it was written with. It is
 and forgotten when the offset is lowered. A wrong one costs a clean, or leaves tombstones until the next one.
 A missing one is found from the log.
 
-After a crash a file has its old contents or its new ones. A damaged file counts as empty. An entry in a
+After a crash the file has its old contents or its new ones. A damaged one counts as empty. An entry in a
 directory that does not hold the partition is ignored, and removed when the partition's log is opened: it
 would be wrong once the partition came back.
 """
@@ -21,48 +21,63 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import CheckpointEntries, OffsetCheckpoint
 
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
-CLEANER_HORIZON_FILE = "cleaner-horizon-checkpoint"
+
+
+class HorizonStore(Protocol):
+    """The horizons of the logs in one directory. Thread-safe. Lock order: this module's locks before its."""
+
+    def horizon_of(self, partition: TopicPartition) -> int | None:
+        """The partition's horizon; None if it is unknown."""
+        ...
+
+    def set_horizon(self, partition: TopicPartition, horizon_ms: int | None) -> None:
+        """Set the horizon of a partition that is in the directory. Durable when it returns. Raises OSError,
+        with the former horizon in force."""
+        ...
 
 
 class _DirectoryCheckpoint:
-    """One directory's files. Thread-safe: `lock` guards changes, and is held while a file is written."""
+    """One directory's entries. Thread-safe: `lock` guards changes, and is held while a file is written."""
 
     __slots__ = ("_horizons", "_offsets", "lock")
 
-    def __init__(self, filesystem: FileSystem, directory: str) -> None:
-        """Read both files. Raises OSError."""
-        offset_file = OffsetCheckpoint(filesystem, f"{directory}/{CLEANER_OFFSET_FILE}")
-        horizon_file = OffsetCheckpoint(filesystem, f"{directory}/{CLEANER_HORIZON_FILE}")
-        self._offsets = CheckpointEntries(offset_file.read(), offset_file.write)
-        self._horizons = CheckpointEntries(horizon_file.read(), horizon_file.write)
+    def __init__(self, filesystem: FileSystem, directory: str, horizons: HorizonStore) -> None:
+        """Read the file. Raises OSError."""
+        file = OffsetCheckpoint(filesystem, f"{directory}/{CLEANER_OFFSET_FILE}")
+        self._offsets = CheckpointEntries(file.read(), file.write)
+        self._horizons = horizons
         self.lock = threading.Lock()
 
     @property
     def offsets(self) -> Mapping[TopicPartition, int]:
         return self._offsets.offsets
 
-    @property
-    def horizons(self) -> Mapping[TopicPartition, int]:
-        return self._horizons.offsets
+    def horizon_of(self, partition: TopicPartition) -> int | None:
+        return self._horizons.horizon_of(partition)
 
     def put(self, partition: TopicPartition, offset: int | None, horizon_ms: int | None) -> None:
         """Set the partition's entries, or remove them if they are None; durable when this returns. The caller
-        holds `lock`. Raises OSError; the entries still count in this process, and are written with the next
-        ones."""
-        self._horizons.set(partition, horizon_ms)
+        holds `lock`. Raises OSError; an offset that the file refused still counts in this process, and is
+        written with the next one."""
+        self._horizons.set_horizon(partition, horizon_ms)
         self._offsets.set(partition, offset)
-        self._horizons.save_for(partition)
         self._offsets.save_for(partition)
+
+    def put_offset(self, partition: TopicPartition, offset: int | None) -> None:
+        """Set the partition's offset and keep its horizon; remove both if it is None. Durable and raises as
+        `put`."""
+        self.put(partition, offset, None if offset is None else self.horizon_of(partition))
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """Lower the partition's entry to `offset` at most. Durable and raises as `put`."""
-        former_offset, horizon_ms = self.offsets.get(partition), self.horizons.get(partition)
+        former_offset, horizon_ms = self.offsets.get(partition), self.horizon_of(partition)
         if former_offset is None or former_offset > offset:
             horizon_ms = None
         self.put(partition, None if former_offset is None else min(offset, former_offset), horizon_ms)
@@ -78,14 +93,14 @@ class CleanerCheckpoints:
         # Replaced as a whole, under the guard, so that readers need no lock.
         self._directories: dict[str, _DirectoryCheckpoint] = {}
 
-    def add_directory(self, directory: str) -> None:
-        """Read the files of a directory that holds partitions. Raises OSError."""
-        added = _DirectoryCheckpoint(self._filesystem, directory)
+    def add_directory(self, directory: str, horizons: HorizonStore) -> None:
+        """Read the file of a directory that holds partitions. Raises OSError."""
+        added = _DirectoryCheckpoint(self._filesystem, directory, horizons)
         with self._guard:
             self._directories = self._directories | {directory: added}
 
     def drop_directory(self, directory: str) -> None:
-        """Stop reading and writing the files of this directory."""
+        """Stop reading and writing the entries of this directory."""
         with self._guard:
             self._directories = {name: kept for name, kept in self._directories.items() if name != directory}
 
@@ -101,7 +116,7 @@ class CleanerCheckpoints:
         """The time from which a clean has something to drop below the partition's entry; NO_HORIZON if it
         never has. None if it is unknown, or the directory was dropped."""
         found = self._directories.get(directory)
-        return None if found is None else found.horizons.get(partition)
+        return None if found is None else found.horizon_of(partition)
 
     def put(
         self, partition: TopicPartition, directory: str, offset: int, horizon_ms: int | None = None
@@ -132,7 +147,7 @@ class CleanerCheckpoints:
             offset = found.offsets.get(partition) if name == directory else None
             if offset is not None and offset > end_offset:
                 above_offset, offset = offset, None
-            found.put(partition, offset, None if offset is None else found.horizons.get(partition))
+            found.put_offset(partition, offset)
 
         self._in_each(settle)
         return above_offset
@@ -142,16 +157,15 @@ class CleanerCheckpoints:
         self._in_each(lambda _, found: found.put(partition, None, None))
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
-        """Move the partition's entries from `source` to `target`; durable when this returns. Raises
-        OSError."""
+        """Move the partition's offset from `source` to `target`, which has the horizon by then; durable when
+        this returns. Raises OSError."""
         assert source != target
-        entries = self.offset_of(partition, source), self.horizon_of(partition, source)
         # The new entry first: a crash in between leaves the old one too, which is ignored in that directory.
-        for directory, entry in ((target, entries), (source, (None, None))):
+        for directory, offset in ((target, self.offset_of(partition, source)), (source, None)):
             found = self._directories.get(directory)
             if found is not None:
                 with found.lock:
-                    found.put(partition, *entry)
+                    found.put_offset(partition, offset)
 
     def _in_each(self, change: Callable[[str, _DirectoryCheckpoint], None]) -> None:
         """Change the entries of every directory, even if one cannot be written. Raises the first error at the

@@ -26,7 +26,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.header_walk import find_horizons
-from stratalog.cleaner.cleaner_checkpoints import CleanerCheckpoints
+from stratalog.cleaner.cleaner_checkpoints import CleanerCheckpoints, HorizonStore
 from stratalog.cleaner.cleaner_failures import CleanerFailures, CleaningFailure
 from stratalog.cleaner.cleaning_state import IDLE, CleaningAbortedError, CleaningState
 from stratalog.cleaner.failure_kind import FailureKind, kind_of, reason_of
@@ -88,9 +88,9 @@ class CleanerManager:
 
     # Called by the log manager.
 
-    def add_directory(self, directory: str) -> None:
+    def add_directory(self, directory: str, horizons: HorizonStore) -> None:
         """Clean the logs in this directory from now on. Raises OSError if its checkpoint cannot be read."""
-        self._checkpoints.add_directory(directory)
+        self._checkpoints.add_directory(directory, horizons)
 
     def directory_failed(self, directory: str) -> None:
         """Ignore the directory from now on: cleans in it end, nothing is written to it. Does not wait, may be
@@ -170,7 +170,8 @@ class CleanerManager:
         self._checkpoints.forget(partition)
 
     def moved(self, partition: TopicPartition, source: str, target: str) -> None:
-        """Note that the partition has moved from the directory `source` to `target`. Durable when it returns.
+        """Note that the partition has moved from the directory `source` to `target`, whose `HorizonStore` has
+        its horizon already. Durable when it returns.
 
         To be called in a pause. After a crash before this, the log is cleaned from its start, because
         `opened` has removed the entry of an earlier stay. Raises OSError.

@@ -16,7 +16,7 @@ order: a log's locks before those of this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -122,7 +122,7 @@ class LogManager:
     def _let_cleaner_into(self, directories: DirectorySet) -> None:
         for directory in directories.online():
             try:
-                self.cleaner.add_directory(directory.path)
+                self.cleaner.add_directory(directory.path, directory.manifest)
             except OSError as failure:
                 # Without its checkpoint the cleaner cannot work there.
                 directory.health.fail(str(failure))
@@ -229,26 +229,23 @@ class LogManager:
                 directory.note_start_over()
         self.tasks.keep_spare_space()
 
-    def create_logs(
-        self, partitions: Mapping[TopicPartition, UUID], *, is_first_opening: bool = False
-    ) -> None:
+    def create_logs(self, sought: Sequence[SoughtPartition]) -> None:
         """Give a directory to each of these partitions that has none, so that `open_log` finds it.
 
         Each manifest is written once, which makes this quicker than `open_log` alone for many partitions. A
-        crash leaves each of them there, empty, or not there. `is_first_opening`: as in `open_log`. Raises
-        DataDirectoryError; some of them may be there then.
+        crash leaves each of them there, empty, or not there. Raises DataDirectoryError; some of them may be
+        there then.
         """
+        partitions = {one.partition for one in sought}
         with self._guard:
             assert not self._is_closed
-            assert not partitions.keys() & (self._logs.keys() | self._loading), "one of them is open"
-            self._loading |= partitions.keys()
+            assert not partitions & (self._logs.keys() | self._loading), "one of them is open"
+            self._loading |= partitions
         try:
-            self._opener.create(
-                [SoughtPartition(key, topic_id, is_first_opening) for key, topic_id in partitions.items()]
-            )
+            self._opener.create(sought)
         finally:
             with self._guard:
-                self._loading -= partitions.keys()
+                self._loading -= partitions
 
     def open_log(
         self,

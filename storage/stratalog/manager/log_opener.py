@@ -55,7 +55,7 @@ class SoughtPartition(NamedTuple):
 
     partition: TopicPartition
     topic_id: UUID
-    is_first_opening: bool
+    is_first_opening: bool = False
     """See `LogManager.open_log`."""
 
 

@@ -18,6 +18,7 @@ from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.cleaner.noted_horizons import NotedHorizons
 from tests.support.logs.log_machine import DATA_DIR, LogMachine
 
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), remote_storage_enable=False)
@@ -69,6 +70,7 @@ class CleanerMachine:
         self.machine.clock, self.machine.scheduler = self.clock, ManualScheduler(self.clock)
         self.log_manager = self.machine.open()
         self.seed = seed
+        self.horizons = NotedHorizons()
         self.manager = self.new_manager()
 
     def new_manager(self) -> CleanerManager:
@@ -76,7 +78,7 @@ class CleanerMachine:
         manager = CleanerManager(
             self.machine.disk, self.clock, random.Random(self.seed), self.log_manager.logs
         )
-        manager.add_directory(DATA_DIR)
+        manager.add_directory(DATA_DIR, self.horizons)
         return manager
 
     def partition(self, number: int) -> TopicPartition:

@@ -24,6 +24,7 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaning_oracle import CleaningOracle
+from tests.support.cleaner.noted_horizons import NotedHorizons
 from tests.support.logs.log_consumer import Consumer, table_of
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, PARTITION_DIR, LogMachine
@@ -184,10 +185,10 @@ class CleaningHistory:
         active_base_offset = self._expected_active_base_offset(config)
         disk, clock = self.machine.disk, self.machine.clock
         checkpoints = CleanerCheckpoints(disk)
-        checkpoints.add_directory(DATA_DIR)
+        checkpoints.add_directory(DATA_DIR, NotedHorizons())
         checkpoints.put(self.log.topic_partition, DATA_DIR, self.first_dirty_offset)
         manager = CleanerManager(disk, clock, self.chance, lambda: [self.log])
-        manager.add_directory(DATA_DIR)
+        manager.add_directory(DATA_DIR, NotedHorizons())
         self.log.reconfigure(config)
         try:
             found = manager.take_filthiest()

@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from stratalog.base.atomic_file import replace_file
-from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE, CLEANER_OFFSET_FILE
+from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.checkpoint import OffsetCheckpoint
+from stratalog.manager.directories.manifest import read_manifest
 from stratalog.record.record import Record
 from tests.support.cleaner.cleaning_history import CONFIG, CleaningHistory
+from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION
 
@@ -49,11 +50,11 @@ class IdleLog:
     def restart(self, *, loses_horizons: bool) -> None:
         """Another process goes on, which finds the note of when the log is due, or not."""
         history = self._history
-        path = f"{DATA_DIR}/{CLEANER_HORIZON_FILE}"
+        disk = history.machine.disk
         history.restart(is_clean=self._chance.random() < 0.5)
-        if loses_horizons and history.machine.disk.exists(path):
+        if loses_horizons and read_manifest(disk, DATA_DIR).partitions[PARTITION].horizon_ms is not None:
             self.loss_count += 1
-            replace_file(history.machine.disk, path, self._chance.choice([b"", b"0\n1\nno", b"7\n0\n"]))
+            edit_manifest(disk, DATA_DIR, PARTITION, horizon_ms=None)
             history.restart(is_clean=False)
 
     def settle(self, step_ms: int, restarts: float) -> None:

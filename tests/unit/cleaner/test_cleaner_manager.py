@@ -24,6 +24,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine, Paused
+from tests.support.cleaner.noted_horizons import NotedHorizons
 from tests.support.logs.log_machine import DATA_DIR
 
 CHECKPOINT = f"{DATA_DIR}/{CLEANER_OFFSET_FILE}"
@@ -205,7 +206,7 @@ def test_a_moved_partition_keeps_what_is_known_of_it() -> None:
     manager, partition = machine.manager, machine.partition(0)
     other = "/other"
     machine.machine.disk.make_directories(other)
-    manager.add_directory(other)
+    manager.add_directory(other, NotedHorizons())
     while (found := manager.take_filthiest()) is not None:
         manager.done(found, found.first_uncleanable_offset)
     with manager.paused(partition):

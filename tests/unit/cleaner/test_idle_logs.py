@@ -15,14 +15,12 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean.kept_horizons import KeptHorizons
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
-from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE
 from stratalog.cleaner.cleaner_failures import MAX_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
-from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -33,14 +31,12 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import DATA_DIR
 from tests.support.logs.overwriting import overwrite
 
 RETENTION_MS = 60_000
 LAG_MS = 3_600_000
 CONFIG = replace(COMPACTED, delete_retention_ms=RETENTION_MS)
 IN_TIME = replace(CONFIG, max_compaction_lag_ms=LAG_MS, min_cleanable_dirty_ratio=1.0)
-PATH = f"{DATA_DIR}/{CLEANER_HORIZON_FILE}"
 
 
 @pytest.mark.parametrize(
@@ -102,9 +98,8 @@ class IdleMachine(CleanerMachine):
         producer = producer if producer_id >= 0 else BatchProducer()
         log.appender.append_as_leader(encode_batch(records, producer=producer), 1)
 
-    def horizons_on_disk(self) -> dict[int, int]:
-        entries = parse_checkpoint(self.machine.disk.read_file(PATH).decode())
-        return {partition.partition: horizon_ms for partition, horizon_ms in entries.items()}
+    def noted_horizons(self) -> dict[int, int]:
+        return {partition.partition: horizon_ms for partition, horizon_ms in self.horizons.items()}
 
 
 def cleaned_once(machine: IdleMachine, number: int = 0, *keys: bytes) -> UnifiedLog:
@@ -133,7 +128,7 @@ def test_it_is_due_once_and_takes_nothing_dirty() -> None:
     assert (chosen.is_filthy, chosen.is_horizon_past) == (False, True)
     assert [one.offset for one in read_local(log)] == [2, 3, 4, 5]
     assert not worker.clean_filthiest()
-    assert machine.horizons_on_disk() == {0: NO_HORIZON}
+    assert machine.noted_horizons() == {0: NO_HORIZON}
     assert worker.stats().next_horizon_ms == NO_HORIZON
     assert worker.stats().clean_count == 1
     machine.clock.advance(10**10)
@@ -157,21 +152,15 @@ def test_dirt_comes_first_and_then_the_longest_overdue() -> None:
     assert [found.partition.partition for found in machine.cleans] == [2, 0, 1]
 
 
-@pytest.mark.parametrize("damage", [b"", b"0\n1\norders 0\n", None])
-def test_the_next_process_knows_it_or_finds_it_out(damage: bytes | None) -> None:
+def test_the_next_process_knows_it_or_finds_it_out() -> None:
     machine = IdleMachine()
     log = cleaned_once(machine, 0, b"a", b"b")
     due_ms = machine.clock.now_ms() + RETENTION_MS
-    assert machine.horizons_on_disk() == {0: due_ms}
+    assert machine.noted_horizons() == {0: due_ms}
     worker = machine.worker(machine.new_manager())
     assert not worker.clean_filthiest()
     assert worker.stats().next_horizon_ms == due_ms
-    file = machine.machine.disk.open_append(PATH)
-    file.truncate(0)
-    if damage is None:
-        machine.machine.disk.unlink(PATH)
-    else:
-        file.append([damage])
+    machine.horizons.clear()
     manager = machine.new_manager()
     worker = machine.worker(manager)
     assert manager.take_filthiest() is None
@@ -181,7 +170,7 @@ def test_the_next_process_knows_it_or_finds_it_out(damage: bytes | None) -> None
     # A round in which it looks into the log, and is not counted as a clean.
     assert worker.clean_filthiest()
     assert not worker.clean_filthiest()
-    assert machine.horizons_on_disk() == {0: due_ms}
+    assert machine.noted_horizons() == {0: due_ms}
     assert (worker.stats().clean_count, worker.stats().next_horizon_ms) == (0, due_ms)
     machine.clock.advance(RETENTION_MS)
     assert worker.clean_filthiest()
@@ -203,7 +192,7 @@ def test_a_walk_knows_the_markers_that_wait() -> None:
     offsets = [[1, 2, 3, 4, 5], [2, 3, 4, 5], [2, 3, 4, 5], [3, 4, 5]]
     for number, expected in enumerate(offsets):
         assert [one.offset for one in read_local(log)] == expected
-        machine.machine.disk.unlink(PATH)
+        machine.horizons.clear()
         worker = machine.worker(machine.new_manager())
         assert worker.clean_filthiest(), "nobody knows when it is due"
         assert not worker.clean_filthiest()
@@ -229,7 +218,7 @@ def damaged(machine: IdleMachine) -> tuple[str, bytes]:
     was in it."""
     log = cleaned_once(machine)
     disk, path = machine.machine.disk, log.local_log.segments[0].path
-    disk.unlink(PATH)
+    machine.horizons.clear()
     whole = disk.read_file(path)
     overwrite(disk, path, b"\xff" * len(whole))
     return path, whole
@@ -262,7 +251,7 @@ def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
 def test_a_look_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = IdleMachine()
     log = cleaned_once(machine)
-    machine.machine.disk.unlink(PATH)
+    machine.horizons.clear()
     manager = machine.new_manager()
 
     def take(size_bytes: int, check_done: Callable[[], None]) -> None:
@@ -273,7 +262,7 @@ def test_a_look_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None
     with monkeypatch.context() as patched:
         patched.setattr(manager.throttler, "take", take)
         assert manager.find_horizon()
-    assert not machine.machine.disk.exists(PATH)
+    assert not machine.horizons
     assert manager.failures() == ()
     log.reconfigure(CONFIG)
     assert manager.find_horizon()
@@ -305,11 +294,11 @@ def test_a_truncation_below_what_is_clean_forgets_it() -> None:
     with manager.paused(log.topic_partition):
         manager.lower(log.topic_partition, 5)
         log.truncation.truncate_to(5)
-    assert machine.horizons_on_disk() == {0: RETENTION_MS + machine.clock.now_ms()}
+    assert machine.noted_horizons() == {0: RETENTION_MS + machine.clock.now_ms()}
     with manager.paused(log.topic_partition):
         manager.lower(log.topic_partition, 2)
         log.truncation.truncate_to(2)
-    assert machine.horizons_on_disk() == {}
+    assert machine.noted_horizons() == {}
     machine.clock.advance(RETENTION_MS)
     # What is clean is not sealed any more.
     assert manager.take_filthiest() is None
@@ -329,7 +318,7 @@ def test_a_checkpoint_that_is_corrected_takes_the_horizon_with_it() -> None:
     machine.clock.advance(RETENTION_MS)
     worker = machine.worker()
     assert not worker.clean_filthiest()
-    assert machine.horizons_on_disk() == {}
+    assert machine.noted_horizons() == {}
     assert worker.stats().next_horizon_ms == NO_HORIZON
 
 

@@ -10,6 +10,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.manifest import MANIFEST_FILE, read_manifest
+from stratalog.manager.log_opener import SoughtPartition
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
@@ -18,6 +19,7 @@ from tests.support.logs.log_machine import TOPIC_ID, LogMachine
 A, B = "/disk-a/logs", "/disk-b/logs"
 CONFIG = LogConfig()
 PARTITIONS = [TopicPartition("orders", number) for number in range(5)]
+NEW = [SoughtPartition(partition, TOPIC_ID, True) for partition in PARTITIONS]
 OLD = TopicPartition("old", 0)
 
 
@@ -31,7 +33,7 @@ class CreatingMachine:
             self.manager.open_log(OLD, TOPIC_ID, CONFIG)
 
     def create(self) -> None:
-        self.manager.create_logs(dict.fromkeys(PARTITIONS, TOPIC_ID), is_first_opening=True)
+        self.manager.create_logs(NEW)
 
     def listed(self) -> list[set[TopicPartition]]:
         """The new partitions in each manifest."""
@@ -88,7 +90,7 @@ def per_partition(*, together: bool) -> dict[str, float]:
         partitions = [TopicPartition("orders", number) for number in range(count)]
         before = disk.operation_count
         if together:
-            manager.create_logs(dict.fromkeys(partitions, TOPIC_ID), is_first_opening=True)
+            manager.create_logs([SoughtPartition(one, TOPIC_ID, True) for one in partitions])
         for partition in partitions:
             manager.open_log(partition, TOPIC_ID, CONFIG, is_first_opening=True)
         lines = disk.trace[before:]
@@ -108,7 +110,7 @@ def test_partitions_that_are_there_stay_as_they_are() -> None:
     machine = CreatingMachine()
     machine.create()
     before = machine.disk.inner.contents()
-    machine.manager.create_logs(dict.fromkeys(PARTITIONS, TOPIC_ID))
+    machine.manager.create_logs([SoughtPartition(one, TOPIC_ID) for one in PARTITIONS])
     assert machine.disk.inner.contents() == before
     machine.manager.open_log(PARTITIONS[0], TOPIC_ID, CONFIG)
     with pytest.raises(AssertionError):

@@ -23,7 +23,6 @@ from stratalog.manager.partitions.partition_metadata import (
     format_partition_metadata,
     parse_partition_metadata,
 )
-from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
@@ -99,11 +98,6 @@ def test_the_checkpoint() -> None:
     assert format_checkpoint(offsets) == example("checkpoint")
 
 
-def test_the_horizons_of_a_cleaner() -> None:
-    horizons = {TopicPartition("orders", 1): NO_HORIZON, TopicPartition("orders", 0): 1_700_086_400_000}
-    assert format_checkpoint(horizons) == example("cleaner horizons")
-
-
 @pytest.fixture
 def directory() -> MemoryFileSystem:
     """A disk with an empty directory `/d`."""
@@ -118,7 +112,13 @@ def test_the_manifest() -> None:
         "66OiJamjSDoWdGb695vWvA",
         {"hT0dKZTUQYWRW1R1pmXqAA": "/disk-b/logs"},
         {
-            TopicPartition("orders", 0): PartitionEntry(topic_id, PartitionState.LIVE, 105823, 2, "", 12),
+            TopicPartition("orders", 0): PartitionEntry(
+                topic_id,
+                log_start_offset=105823,
+                move_number=2,
+                import_epoch=12,
+                horizon_ms=1_700_086_400_000,
+            ),
             TopicPartition("orders", 3): PartitionEntry(topic_id, PartitionState.INCOMING, 0, 1),
         },
         {f"orders-1.{MOVE.hex}-stray": AsideEntry(TopicPartition("orders", 1), topic_id, 0, 17)},

@@ -20,7 +20,7 @@ _PAGE_ROW_COUNT = 200
 _PAGE_CHARS = 1 << 20
 """Records of this size end the first page earlier."""
 _NONE = -1
-_TIMES = frozenset({"timestamp", "max_timestamp", "last_timestamp", "delete_horizon_ms", "due_ms"})
+_TIMES = frozenset({"timestamp", "max_timestamp", "last_timestamp", "delete_horizon_ms", "clean_due_ms"})
 
 _Fields = dict[str, JsonValue]
 

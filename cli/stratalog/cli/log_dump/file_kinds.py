@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stratalog.base.filesystem import FileSystem
-from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE, CLEANER_OFFSET_FILE
+from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cli.log_dump import whole_file_rows as whole
 from stratalog.cli.log_dump.dump_rows import Codec, DumpItem, DumpOptions
 from stratalog.cli.log_dump.dumped_file import OFFSET_NAME, DumpedFile
@@ -60,7 +60,6 @@ _KINDS = (
         whole.dump_checkpoint,
     ),
     FileKind("manifest of a log directory", (MANIFEST_FILE,), whole.dump_manifest),
-    FileKind("checkpoint of times", (CLEANER_HORIZON_FILE,), whole.dump_horizons),
     FileKind("properties of a data directory", (META_FILE,), whole.dump_meta_properties),
     FileKind("claims of a shard", (_CLAIMS,), whole.dump_claims),
 )

@@ -166,6 +166,7 @@ def _manifest(_file: DumpedFile, data: bytes) -> list[_Fields]:
             "state": entry.state.value,
             "log_start_offset": entry.log_start_offset,
             "import_epoch": entry.import_epoch,
+            "clean_due_ms": entry.horizon_ms,
         }
         for partition, entry in parse_manifest(data).partitions.items()
     ]
@@ -186,6 +187,5 @@ dump_checkpoint = _codec(
     "checkpoint_offset", _by_partition("offset", _parse_checkpoint), is_empty_at_first=True
 )
 dump_manifest = _codec("manifest_partition", _manifest)
-dump_horizons = _codec("clean_due", _by_partition("due_ms", _parse_checkpoint))
 dump_meta_properties = _codec("property", _meta_properties)
 dump_claims = _codec("claim", _claims)

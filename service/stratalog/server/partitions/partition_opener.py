@@ -15,6 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -31,6 +32,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_opener import SoughtPartition
 from stratalog.remote.metadata.ownership.ownership import reconcile_log
 from stratalog.remote.tier.log_restore import restore_log
 from stratalog.remote.tier.remote_reader import RemoteReader
@@ -149,22 +151,31 @@ class PartitionOpener:
         """Open all of them; returns them in the same order. Takes disk and network for as long as recovery
         needs, and logs its progress. Raises DataDirectoryError with the path; further failures are logged.
         """
-        unopened = [one for one in wanted if self._log_of(one) is None]
-        self._logs.create_logs(
-            {one.topic_partition: one.topic_id_partition.topic_id for one in unopened},
-            is_first_opening=all(one.is_new for one in unopened),
-        )
+        self._create([one for one in wanted if self._log_of(one) is None])
         return self._open_beside_each_other(wanted, self._open)
 
     def open_what_can_be(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition | OfflinePartition]:
         """Open all of them like `open`, but return a partition that cannot be opened as offline. Raises
         DataDirectoryError if the disk, not being full, refuses all of them.
         """
+        # A crash may have come right behind the commit of a topic.
+        with suppress(DataDirectoryError):
+            # A partition that cannot be created reports that when it is opened.
+            self._create([one for one in wanted if self._logs.directory_of(one.topic_partition) is None])
         opened = self._open_beside_each_other(wanted, self._open_or_leave)
         offline = [one for one in opened if isinstance(one, OfflinePartition)]
         if offline and len(offline) == len(opened) and all(map(_is_refused_by_disk, offline)):
             raise offline[0].failure
         return opened
+
+    def _create(self, unopened: Sequence[WantedPartition]) -> None:
+        """Create those that have no directory, together. Raises DataDirectoryError."""
+        self._logs.create_logs(
+            [
+                SoughtPartition(one.topic_partition, one.topic_id_partition.topic_id, one.is_new)
+                for one in unopened
+            ]
+        )
 
     def leave(
         self, topic_partition: TopicPartition, topic_id_partition: TopicIdPartition, failure: LogStoreError

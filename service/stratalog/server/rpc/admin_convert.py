@@ -13,8 +13,8 @@ from stratalog.manager.moves.log_move import MoveProgress
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry
+from stratalog.server.partitions.directory_admin import DescribedDirectory
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.log_directory_manager import DescribedDirectory
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.v1 import admin_pb2

@@ -26,14 +26,9 @@ from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.disk_error import disk_error
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import ManifestError, read_properties
-from stratalog.manager.directories.log_directory import (
-    LogDirectory,
-    LogDirectoryStatus,
-    OpenedDirectory,
-    unusable,
-)
+from stratalog.manager.directories.log_directory import LogDirectory, LogDirectoryStatus, unusable
 from stratalog.manager.directories.meta_properties import DIRECTORY_ID
-from stratalog.manager.directories.sibling_directories import SiblingDirectories, log_missing
+from stratalog.manager.directories.missing_directories import MissingDirectories, log_missing
 from stratalog.manager.directories.watched_filesystem import WatchedFileSystem
 
 logger = logging.getLogger(__name__)
@@ -56,7 +51,7 @@ class DirectorySet:
         self.filesystem: FileSystem = WatchedFileSystem(filesystem, self._healths)
         """The file system for the logs: it notices when a disk fails."""
         self._directories: tuple[LogDirectory, ...] = ()
-        self._siblings = SiblingDirectories(())
+        self._missing = MissingDirectories(())
 
     @staticmethod
     def open(
@@ -81,7 +76,7 @@ class DirectorySet:
         try:
             first_failure = directories._open_each(ids, cordoned, written_by_broker=written_by_broker)
             directories._require_one_store()
-            directories._siblings = SiblingDirectories(directories._directories)
+            directories._missing = MissingDirectories(directories._directories)
             # Last, because a start that was refused must not count as a crash.
             begin_failure = directories._begin_each()
             if not directories.online():
@@ -103,7 +98,8 @@ class DirectorySet:
         first_failure: DataDirectoryError | None = None
         paths_by_id: dict[str, str] = {}
         for health in self._healths:
-            opened: OpenedDirectory | None = None
+            directory = LogDirectory(health, is_cordoned=health.path in cordoned)
+            self._directories = (*self._directories, directory)
             try:
                 # Before the lock: a second name of a directory must not look like another process.
                 found_id = read_properties(self.filesystem, health.path).get(DIRECTORY_ID, "")
@@ -115,10 +111,8 @@ class DirectorySet:
                         other_path=paths_by_id[found_id],
                         directory_id=found_id,
                     )
-                opened = OpenedDirectory.open(
-                    self.filesystem, health.path, ids.uuid(), written_by_broker=written_by_broker
-                )
-                paths_by_id[opened.files.directory_id] = health.path
+                directory.open(self.filesystem, ids.uuid(), written_by_broker=written_by_broker)
+                paths_by_id[directory.directory_id] = health.path
             except (OSError, ManifestError) as failure:
                 error = failure if isinstance(failure, ManifestError) else unusable(health.path, failure)
                 if len(self._healths) == 1:
@@ -126,8 +120,6 @@ class DirectorySet:
                     raise error from failure
                 first_failure = first_failure or error
                 health.fail(str(failure))
-            directory = LogDirectory(health, opened, is_cordoned=health.path in cordoned)
-            self._directories = (*self._directories, directory)
         return first_failure
 
     def _begin_each(self) -> DataDirectoryError | None:
@@ -197,7 +189,7 @@ class DirectorySet:
     def missing(self) -> tuple[LogDirectoryStatus, ...]:
         """The directories that were used with these before, and are not here, at their last paths."""
         with self.guard:
-            return self._siblings.missing()
+            return self._missing.all()
 
     @property
     def is_all_known(self) -> bool:
@@ -205,9 +197,9 @@ class DirectorySet:
         return all(directory.is_online for directory in self._directories) and not self.missing()
 
     def forget(self, directory_id: str) -> str:
-        """Give up a missing directory, see `SiblingDirectories.forget`."""
+        """Give up a missing directory, see `MissingDirectories.forget`."""
         with self.guard:
-            return self._siblings.forget(directory_id)
+            return self._missing.forget(directory_id)
 
     def require_nowhere(self, partition: TopicPartition) -> None:
         """Check that no directory has the partition. Raises DataDirectoryError if the partition, which no
@@ -287,7 +279,7 @@ class DirectorySet:
                     # A failed disk is offline by now; the other directories stay in use.
                     if directory.is_online:
                         raise disk_error(failure, directory.path) from failure
-            self._siblings.note()
+            self._missing.note_present()
 
     def _require_one_store(self) -> None:
         bound: dict[str, str] = {}

@@ -7,7 +7,7 @@ Besides one directory for each partition it has::
     meta.properties                     directory.id, and store.id of the store that its logs are tiered to
     recovery-point-offset-checkpoint    see `checkpoint`
     log-start-offset-checkpoint         for Kafka's tools; the manifest decides
-    cleaner-offset-checkpoint           and cleaner-horizon-checkpoint, see `cleaner_checkpoints`
+    cleaner-offset-checkpoint           see `cleaner_checkpoints`
     .spare-deletion, .spare-stop        space that is kept aside, see `spare_space`
     .kafka_cleanshutdown                the last process closed every log; removed before any change
     TOPIC-N.UUID-delete                 a deleted partition, to be removed

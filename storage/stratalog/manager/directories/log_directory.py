@@ -6,10 +6,10 @@
       \\                           |
        +--------- failure --------+--> offline
 
-A cordoned directory serves the logs that it has and gets no new ones. Its manifest says so, if that was
-altered, and otherwise the settings. Offline is for good: see
-`DirectoryHealth`. A directory that cannot be used when the process starts is offline from the beginning, and
-its partitions are unknown then. So are those of a directory that is missing, see `SiblingDirectories`.
+A cordoned directory serves the logs that it has and gets no new ones. If cordons were altered at run time,
+its manifest says whether it has one; otherwise the settings do. Offline is for good: see `DirectoryHealth`. A
+directory that cannot be used when the process starts is offline from the beginning, and its partitions are
+unknown then. So are those of a directory that is missing, see `MissingDirectories`.
 
 The manifest says which partitions are here. A directory of a partition's name that it does not list is not
 served and not removed: an operator has put it there, or a crash has cut off its creation, and it is empty.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -65,40 +65,12 @@ class LogDirectoryStatus(NamedTuple):
     """Number of directories for an operator to look at: of no topic, set aside, or left by an import."""
 
 
-class OpenedDirectory(NamedTuple):
-    """A usable directory, as a start finds it."""
+class _OpenFiles(NamedTuple):
+    """The files of a directory that could be opened."""
 
-    files: LockedDirectory
+    locked: LockedDirectory
     checkpoints: DirectoryCheckpoints
     spare: SpareSpace
-    unlisted: frozenset[TopicPartition]
-    """Partitions that the manifest does not list, and that have a directory of their name."""
-
-    @staticmethod
-    def open(
-        filesystem: FileSystem, path: str, new_id: UUID, *, written_by_broker: bool = False
-    ) -> OpenedDirectory:
-        """Lock the directory, read its files, and finish renames that a crash has cut off.
-
-        Raises DataDirectoryInUseError, DataDirectoryError, OSError.
-        """
-        files = LockedDirectory(filesystem, path, new_id, written_by_broker=written_by_broker)
-        try:
-            spare = SpareSpace(filesystem, path)
-            checkpoints = DirectoryCheckpoints(filesystem, path, spare, files.manifest)
-            _finish_renames(filesystem, files)
-            unlisted = frozenset(files.partition_names() - files.manifest.now.partitions.keys())
-            for staged in files.staged():
-                # It may have the only copies of a broker's files: only an import or an operator removes it.
-                logger.warning(
-                    "an import was cut off, and left copies that no topic has; import again, which replaces"
-                    " them, or remove them, path=`%s`",
-                    staged,
-                )
-            return OpenedDirectory(files, checkpoints, spare, unlisted)
-        except BaseException:
-            files.release()
-            raise
 
 
 def _finish_renames(filesystem: FileSystem, files: LockedDirectory) -> None:
@@ -143,26 +115,51 @@ class LogDirectory:
     """A log directory of this process, online or offline. Guarded by DirectorySet.guard, but for `health`,
     `checkpoints`, `manifest` and `spare`, which are thread-safe."""
 
-    def __init__(
-        self, health: DirectoryHealth, opened: OpenedDirectory | None, *, is_cordoned: bool = False
-    ) -> None:
-        """`opened`: None if the directory cannot be used. `is_cordoned`: if the manifest has no cordon."""
+    def __init__(self, health: DirectoryHealth, *, is_cordoned: bool = False) -> None:
+        """A directory whose partitions are unknown until `open`. `is_cordoned`: if its manifest has no
+        cordon."""
         self.health = health
         self._is_cordoned_by_default = is_cordoned
-        self._opened = opened
-        listed: Mapping[TopicPartition, PartitionEntry] = (
-            {} if opened is None else opened.files.manifest.now.partitions
-        )
-        self.partitions = {key for key, entry in listed.items() if entry.state is PartitionState.LIVE}
+        self._opened: _OpenFiles | None = None
+        self.partitions = set[TopicPartition]()
         """Live partitions, and those that are about to be created here."""
-        self.strays = {key for key, entry in listed.items() if entry.state is PartitionState.STRAY}
+        self.strays = set[TopicPartition]()
         """Partitions that no topic wants, and that keep their names."""
-        self.unlisted = set[TopicPartition]() if opened is None else set(opened.unlisted)
+        self.unlisted = set[TopicPartition]()
         """Partitions that the manifest does not list, and that have a directory of their name."""
         self.was_clean = False
         """The former process closed all logs here, as far as `begin` has found."""
         # Logs that are not open now: the last process that had them closed them in order, or did not.
-        self._clean: set[TopicPartition] = set()
+        self._clean = set[TopicPartition]()
+        self._unclean = set[TopicPartition]()
+        self._awaited = set[TopicPartition]()
+
+    def open(self, filesystem: FileSystem, new_id: UUID, *, written_by_broker: bool = False) -> None:
+        """Lock the directory, read its files, and finish renames that a crash has cut off. `new_id`: the id
+        of a new directory. `written_by_broker`: see `LockedDirectory`.
+
+        Raises DataDirectoryInUseError, DataDirectoryError, OSError; the directory is not locked then.
+        """
+        locked = LockedDirectory(filesystem, self.path, new_id, written_by_broker=written_by_broker)
+        try:
+            spare = SpareSpace(filesystem, self.path)
+            checkpoints = DirectoryCheckpoints(filesystem, self.path, spare, locked.manifest)
+            _finish_renames(filesystem, locked)
+            listed = locked.manifest.now.partitions
+            self.unlisted = locked.partition_names() - listed.keys()
+            for staged in locked.staged():
+                # It may have the only copies of a broker's files: only an import or an operator removes it.
+                logger.warning(
+                    "an import was cut off, and left copies that no topic has; import again, which replaces"
+                    " them, or remove them, path=`%s`",
+                    staged,
+                )
+        except BaseException:
+            locked.release()
+            raise
+        self._opened = _OpenFiles(locked, checkpoints, spare)
+        self.partitions = {key for key, entry in listed.items() if entry.state is PartitionState.LIVE}
+        self.strays = {key for key, entry in listed.items() if entry.state is PartitionState.STRAY}
         self._unclean = set(self.partitions)
         self._awaited = set(self.partitions)
 
@@ -191,17 +188,17 @@ class LogDirectory:
     @property
     def directory_id(self) -> str:
         """The id of the directory; empty if it could not be read."""
-        return "" if self._opened is None else self._opened.files.directory_id
+        return "" if self._opened is None else self._opened.locked.directory_id
 
     @property
     def files(self) -> LockedDirectory:
         """The locked directory. Raises DataDirectoryError if it is offline."""
-        return self._online().files
+        return self._online().locked
 
     @property
     def manifest(self) -> ManifestFile:
         """The manifest of the directory. Raises DataDirectoryError where the directory is offline."""
-        return self._online().files.manifest
+        return self._online().locked.manifest
 
     @property
     def checkpoints(self) -> DirectoryCheckpoints:
@@ -213,7 +210,7 @@ class LogDirectory:
         """The spare space of the directory. Raises DataDirectoryError where the directory is offline."""
         return self._online().spare
 
-    def _online(self) -> OpenedDirectory:
+    def _online(self) -> _OpenFiles:
         self.require_online()
         assert self._opened is not None
         return self._opened
@@ -227,25 +224,30 @@ class LogDirectory:
     def partition_path(self, partition: TopicPartition) -> str:
         return f"{self.path}/{partition}"
 
+    def entry(self, partition: TopicPartition) -> PartitionEntry | None:
+        """The partition's entry of the manifest; None if it is not here. Works for an offline directory,
+        too."""
+        return None if self._opened is None else self._opened.locked.manifest.entry(partition)
+
     def topic_id(self, partition: TopicPartition) -> UUID | None:
         """The topic of the partition that is here, or None. Works for an offline directory, too."""
-        entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
+        entry = self.entry(partition)
         return None if entry is None else entry.topic_id
 
     def move_number(self, partition: TopicPartition) -> int:
         """The move number of the partition: the copy with the higher one is newer. -1 if it is not here."""
-        entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
+        entry = self.entry(partition)
         return -1 if entry is None else entry.move_number
 
     def import_epoch(self, partition: TopicPartition) -> int | None:
         """The epoch under which an import took the partition over; None if none did, or it is not here."""
-        entry = None if self._opened is None else self._opened.files.manifest.entry(partition)
+        entry = self.entry(partition)
         return None if entry is None else entry.import_epoch
 
     @property
     def altered_cordon(self) -> bool | None:
         """The cordon that the manifest has; None where it has none, or the directory could not be read."""
-        return None if self._opened is None else self._opened.files.manifest.now.cordoned
+        return None if self._opened is None else self._opened.locked.manifest.now.cordoned
 
     @property
     def is_cordoned(self) -> bool:
@@ -260,10 +262,8 @@ class LogDirectory:
         if refusal is not None:
             raise refusal
         if self.is_online:
-            # Only a directory that the settings cordon has to remember that it is not.
-            kept = None if is_cordoned is False and not self._is_cordoned_by_default else is_cordoned
             with disk_errors(self.path):
-                self.spare.writing(lambda: self.manifest.set_cordoned(kept))
+                self.spare.writing(lambda: self.manifest.set_cordoned(is_cordoned))
 
     def cordon_refusal(self, is_cordoned: bool | None) -> DataDirectoryError | None:
         """The error of a change that `cordon` cannot write because the directory is offline."""
@@ -289,7 +289,7 @@ class LogDirectory:
             partition_count=len(self.partitions),
             remaining_log_count=len(self._awaited),
             set_aside_count=len(self.strays | self.unlisted)
-            + (0 if self._opened is None else self._opened.files.set_aside_count),
+            + (0 if self._opened is None else self._opened.locked.set_aside_count),
         )
 
     def is_clean(self, partition: TopicPartition) -> bool:
@@ -344,7 +344,7 @@ class LogDirectory:
     def release(self) -> None:
         """Unlock the directory, also one that is offline."""
         if self._opened is not None:
-            self._opened.files.release()
+            self._opened.locked.release()
 
 
 def unusable(path: str, failure: OSError) -> DataDirectoryError:

@@ -7,20 +7,21 @@ One file in each log directory. It decides; names of directories and Kafka's fil
     directory 66OiJamjSDoWdGb695vWvA                directory.id, as in meta.properties
     cordoned yes                                    no new partitions; absent where it was not altered
     sibling hT0dKZTUQYWRW1R1pmXqAA /disk-b/logs     another directory of the server, and its last path
-    partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - -
+    partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - - 1700086400000
     aside orders-1.UUID-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17 -
 
 Fields are separated by a space; ids of directories, paths and names are percent-encoded.
 
 A `partition` line names the partition, its topic, its state, its log start, its move number, the directory
-that it is moving to, and the epoch under which an import took it over (`-`: none). The states::
+that it is moving to, the epoch under which an import took it over, and the time of the cleaner's next clean
+for kept tombstones (`-`: none). The states::
 
     live        the partition's log
     incoming    a copy on its way from another directory; `log_move` says how it becomes live
     stray       no topic wants it, and it keeps its name; see `stray_partitions`
 
-`cordoned` is the altered part of `cordoned.log.dirs` that concerns this directory: `yes` or `no`. Without it
-the configuration of the start decides.
+`cordoned` is the part of `cordoned.log.dirs` that concerns this directory, if the key was altered at run
+time: `yes` or `no`. Without it the configuration of the start decides.
 
 Of two live entries of one partition the one with the higher move number is the partition.
 
@@ -86,6 +87,8 @@ class PartitionEntry(NamedTuple):
     """directory.id of the target of a move that may be done; empty where there is none."""
     import_epoch: int | None = None
     """Epoch under which an import took the partition over from a broker; None if none did. It stays."""
+    horizon_ms: int | None = None
+    """See `CleanerCheckpoints`: it concerns the log below the cleaner's offset. None if it is unknown."""
 
 
 class AsideEntry(NamedTuple):
@@ -130,19 +133,19 @@ def _partition_line(partition: TopicPartition, entry: PartitionEntry) -> str:
     return (
         f"partition {_quoted(str(partition))} {format_topic_id(entry.topic_id)} {entry.state.value}"
         f" {entry.log_start_offset} {entry.move_number} {_quoted(entry.moving_to) or _NONE}"
-        f" {_epoch_text(entry.import_epoch)}"
+        f" {_text_or_none(entry.import_epoch)} {_text_or_none(entry.horizon_ms)}"
     )
 
 
 def _aside_line(name: str, entry: AsideEntry) -> str:
     return (
         f"aside {_quoted(name)} {_quoted(str(entry.partition))} {format_topic_id(entry.topic_id)}"
-        f" {entry.log_start_offset} {entry.recovery_point} {_epoch_text(entry.import_epoch)}"
+        f" {entry.log_start_offset} {entry.recovery_point} {_text_or_none(entry.import_epoch)}"
     )
 
 
-def _epoch_text(epoch: int | None) -> str:
-    return _NONE if epoch is None else str(epoch)
+def _text_or_none(number: int | None) -> str:
+    return _NONE if number is None else str(number)
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -191,14 +194,15 @@ def _parsed(lines: Iterable[str]) -> Manifest:
                 cordoned = answer == "yes"
             case ["sibling", directory_id, path]:
                 siblings[_unquoted(directory_id)] = _unquoted(path)
-            case ["partition", name, topic_id, state, start, number, moving_to, epoch]:
+            case ["partition", name, topic_id, state, start, number, moving_to, epoch, horizon]:
                 partitions[_partition(name)] = PartitionEntry(
                     parse_topic_id(topic_id),
                     state=PartitionState(state),
                     log_start_offset=_offset(start),
                     move_number=_offset(number),
                     moving_to="" if moving_to == _NONE else _unquoted(moving_to),
-                    import_epoch=_epoch(epoch),
+                    import_epoch=_number_or_none(epoch),
+                    horizon_ms=_number_or_none(horizon),
                 )
             case ["aside", name, partition, topic_id, start, recovery_point, epoch]:
                 aside[_unquoted(name)] = AsideEntry(
@@ -206,7 +210,7 @@ def _parsed(lines: Iterable[str]) -> Manifest:
                     parse_topic_id(topic_id),
                     _offset(start),
                     _offset(recovery_point),
-                    _epoch(epoch),
+                    _number_or_none(epoch),
                 )
             case _:
                 raise ValueError(f"unknown line {line}")
@@ -235,7 +239,7 @@ def _offset(text: str) -> int:
     return int(text)
 
 
-def _epoch(text: str) -> int | None:
+def _number_or_none(text: str) -> int | None:
     return None if text == _NONE else _offset(text)
 
 
@@ -251,7 +255,8 @@ def _unquoted(text: str) -> str:
 
 
 class ManifestFile:
-    """The manifest of one log directory. Thread-safe. Lock order: a log's locks before this class's."""
+    """The manifest of one log directory; the `HorizonStore` of its cleaner. Thread-safe. Lock order: a log's
+    locks before this class's."""
 
     def __init__(self, filesystem: FileSystem, directory: str, manifest: Manifest) -> None:
         """`manifest`: the file's contents, or those that `create` extends and writes."""
@@ -321,8 +326,21 @@ class ManifestFile:
         """Change fields of the partition's entry, if it has one; as `update`."""
         with self.lock:
             entry = self.entry(partition)
-            if entry is not None:
-                self.update(partitions={partition: entry._replace(**fields)})  # type: ignore[arg-type]  # the fields are those of the entry
+            if entry is None:
+                return
+            changed = entry._replace(**fields)  # type: ignore[arg-type]  # the fields are those of the entry
+            # Mostly nothing changes, and an update compares all entries.
+            if changed != entry or self._is_unsure:
+                self.update(partitions={partition: changed})
+
+    def horizon_of(self, partition: TopicPartition) -> int | None:
+        """The time of the log's next clean for kept tombstones; None if it is unknown."""
+        entry = self.entry(partition)
+        return None if entry is None else entry.horizon_ms
+
+    def set_horizon(self, partition: TopicPartition, horizon_ms: int | None) -> None:
+        """Set that time, if the partition is listed; as `update`."""
+        self.change(partition, horizon_ms=horizon_ms)
 
     def forget_aside(self, name: str) -> None:
         """Drop the entry, which the next update leaves out: the directory is gone, or has its final name."""

@@ -66,12 +66,14 @@ class MoveTarget:
         return copy
 
     def _entry(self, state: PartitionState) -> PartitionEntry:
-        return PartitionEntry(
-            self._log.topic_id,
-            state,
-            self._log.offsets.log_start_offset,
-            self._move_number,
-            import_epoch=self.source.import_epoch(self._partition),
+        """The source's entry as the target has it."""
+        entry = self.source.entry(self._partition)
+        assert entry is not None
+        return entry._replace(
+            state=state,
+            log_start_offset=self._log.offsets.log_start_offset,
+            move_number=self._move_number,
+            moving_to="",
         )
 
     def prepare(self, durable_end_offset: int) -> None:

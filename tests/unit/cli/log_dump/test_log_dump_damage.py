@@ -22,7 +22,6 @@ from stratalog.cli.commands.log_commands import log
 from stratalog.cli.log_dump import segment_rows
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpItem, DumpOptions, Row
 from stratalog.cli.log_dump.file_kinds import known_file, known_files_in
-from stratalog.log.checkpoint import format_checkpoint
 from stratalog.manager.directories.manifest import Manifest, PartitionEntry
 from stratalog.manager.directories.meta_properties import (
     DIRECTORY_ID,
@@ -167,23 +166,20 @@ def test_a_seal_is_held_against_the_files_beside_it() -> None:
         assert not corrupt(items_of(longer, file.path, DumpOptions()))
 
 
-def test_our_own_checkpoints_are_shown(tmp_path: Path) -> None:
-    entry = PartitionEntry(UUID(int=7), log_start_offset=105_823, import_epoch=12)
+def test_the_manifest_is_shown(tmp_path: Path) -> None:
+    entry = PartitionEntry(
+        UUID(int=7), log_start_offset=105_823, import_epoch=12, horizon_ms=1_700_000_000_000
+    )
     manifest = format_manifest(Manifest("id", {}, {TopicPartition("orders", 0): entry}))
     (tmp_path / "manifest").write_bytes(manifest)
-    (tmp_path / "cleaner-horizon-checkpoint").write_text(
-        format_checkpoint({TopicPartition("orders", 0): 1_700_000_000_000})
-    )
     result = run(tmp_path)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         f"manifest: manifest of a log directory, {len(manifest)} bytes",
-        "TOPIC   PARTITION  TOPIC ID                              STATE  LOG START OFFSET  IMPORT EPOCH",
-        "orders          0  00000000-0000-0000-0000-000000000007  live             105823            12",
-        "",
-        "cleaner-horizon-checkpoint: checkpoint of times, 27 bytes",
-        "TOPIC   PARTITION  DUE",
-        "orders          0  2023-11-14T22:13:20.000Z",
+        "TOPIC   PARTITION  TOPIC ID                              STATE  LOG START OFFSET  IMPORT EPOCH"
+        "  CLEAN DUE",
+        "orders          0  00000000-0000-0000-0000-000000000007  live             105823            12"
+        "  2023-11-14T22:13:20.000Z",
     ]
     for _, changed in flipped(manifest):
         assert corrupt(dump_bytes("manifest", changed))
@@ -363,8 +359,7 @@ def test_records_before_a_broken_one_are_shown() -> None:
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
 OF_OURS = {
-    *(f"{FIRST}.seal", "manifest", "cleaner-horizon-checkpoint"),
-    "claims-0000",
+    *(f"{FIRST}.seal", "manifest", "claims-0000"),
 }
 NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", *OF_OURS}
 NAMES = [
@@ -373,7 +368,6 @@ NAMES = [
     "partition.metadata",
     "replication-offset-checkpoint",
     "manifest",
-    "cleaner-horizon-checkpoint",
     "meta.properties",
     "claims-0000",
 ]

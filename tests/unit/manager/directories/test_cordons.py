@@ -31,15 +31,24 @@ def test_a_cordon_is_in_the_manifest_and_stronger_than_the_settings() -> None:
         return marks
 
     wanted: list[str] | None = [A, C]
-    assert cordons() == (True, None, True)
+    assert cordons() == (True, False, True)
     wanted = [C]
-    assert cordons(A) == (False, None, True)
-    # A start that no longer cordons the directory needs no answer to it.
-    assert cordons() == (None, None, True)
+    assert cordons(A) == (False, False, True)
     wanted = []
     assert cordons(A, B, C) == (False, False, False)
     wanted = None
     assert cordons(B) == (None, None, None)
+
+
+def test_an_alteration_is_remembered_when_the_settings_change() -> None:
+    disk = FaultyFileSystem()
+    for given, altered, found in [((), [], ()), ((B,), None, ()), ((A,), [A], (A,)), ((), None, (A,))]:
+        machine = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(), cordoned_dirs=given)
+        manager = machine.open()
+        if altered is not None:
+            manager.alter_cordons(altered)
+        assert manager.altered_cordons() == found
+        machine.stop()
 
 
 def test_the_cordon_of_an_offline_directory_stays() -> None:
@@ -59,7 +68,7 @@ def test_the_cordon_of_an_offline_directory_stays() -> None:
     manager.alter_cordons([B, C])
     disk.mend()
     disk = disk.killed()
-    assert [read_manifest(disk, path).cordoned for path in (A, B, C)] == [None, True, True]
+    assert [read_manifest(disk, path).cordoned for path in (A, B, C)] == [False, True, True]
 
 
 class CordoningMachine:

@@ -45,7 +45,9 @@ EXAMPLE = Manifest(
     "66OiJamjSDoWdGb695vWvA",
     {"hT0dKZTUQYWRW1R1pmXqAA": "/disk b/logs"},
     {
-        PARTITION: PartitionEntry(UUID(int=7), PartitionState.LIVE, 105823, 2, "", 12),
+        PARTITION: PartitionEntry(
+            UUID(int=7), log_start_offset=105823, move_number=2, import_epoch=12, horizon_ms=1_700
+        ),
         THIRD: PartitionEntry(UUID(int=8), PartitionState.INCOMING, 0, 1, "hT0dKZTUQYWRW1R1pmXqAA"),
     },
     {f"orders-1.{9:032x}-stray": AsideEntry(SECOND, UUID(int=9), 0, 17, 5)},
@@ -55,8 +57,8 @@ TEXT = f"""manifest 1
 directory 66OiJamjSDoWdGb695vWvA
 cordoned no
 sibling hT0dKZTUQYWRW1R1pmXqAA /disk%20b/logs
-partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - 12
-partition a.b_c-d-2147483647 AAAAAAAAAAAAAAAAAAAACA incoming 0 1 hT0dKZTUQYWRW1R1pmXqAA -
+partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - 12 1700
+partition a.b_c-d-2147483647 AAAAAAAAAAAAAAAAAAAACA incoming 0 1 hT0dKZTUQYWRW1R1pmXqAA - -
 aside orders-1.{9:032x}-stray orders-1 AAAAAAAAAAAAAAAAAAAACQ 0 17 5
 """
 
@@ -72,11 +74,12 @@ manifests = st.builds(
         st.builds(
             PartitionEntry,
             st.uuids(),
-            st.sampled_from(PartitionState),
-            offsets,
-            offsets,
-            names.filter(lambda name: name != "-"),
-            st.none() | offsets,
+            state=st.sampled_from(PartitionState),
+            log_start_offset=offsets,
+            move_number=offsets,
+            moving_to=names.filter(lambda name: name != "-"),
+            import_epoch=st.none() | offsets,
+            horizon_ms=st.none() | offsets,
         ),
     ),
     st.dictionaries(

@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError, LogStoreError
 from stratalog.base.types import TopicPartition
+from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
@@ -148,7 +149,7 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
     assert history.clean()
     fill(history)
     tries = list[bool]()
-    cleaned_offset, horizon_ms = (cleaner_offset(machine, DATA_DIR, what) for what in ("offset", "horizon"))
+    cleaned_offset, horizon_ms = cleaner_state(machine, DATA_DIR)
     assert cleaned_offset is not None
     assert horizon_ms is not None
     assert machine.manager is not None
@@ -162,18 +163,19 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
     assert tries
     assert not any(tries)
     assert read_local(log) == expected
-    assert cleaner_offset(machine, DATA_DIR) is None
-    assert cleaner_offset(machine, OTHER_DIR) == cleaned_offset
-    assert cleaner_offset(machine, DATA_DIR, "horizon") is None
-    assert cleaner_offset(machine, OTHER_DIR, "horizon") == horizon_ms
+    assert cleaner_state(machine, DATA_DIR) == (None, None)
+    assert cleaner_state(machine, OTHER_DIR) == (cleaned_offset, horizon_ms)
     assert history.clean()
     assert history.read_table() == history.table()
     history.restart(is_clean=True)
     assert history.read_table() == history.table()
 
 
-def cleaner_offset(machine: LogMachine, directory: str, what: str = "offset") -> int | None:
-    return OffsetCheckpoint(machine.disk, f"{directory}/cleaner-{what}-checkpoint").read().get(PARTITION)
+def cleaner_state(machine: LogMachine, directory: str) -> tuple[int | None, int | None]:
+    """The offset and the horizon of the log in that directory."""
+    offsets = OffsetCheckpoint(machine.disk, f"{directory}/{CLEANER_OFFSET_FILE}").read()
+    entry = read_manifest(machine.disk, directory).partitions.get(PARTITION)
+    return offsets.get(PARTITION), None if entry is None else entry.horizon_ms
 
 
 def test_progress_says_how_far_it_is() -> None:

@@ -266,10 +266,9 @@ def test_cordons_stay_on_the_machine(machine: Machine) -> None:
     runtime = machine.opened()
     assert runtime.current.cordoned_log_dirs == ("/c",)
     runtime.alter_cordons(lambda _: ())
-    assert machine.opened().layers.dynamic == {"log.retention.ms": "5"}
-    # An uncordoned directory is remembered only against the start.
-    machine.opened(cordoned_log_dirs="/b").alter_cordons(lambda _: ())
+    # It is stronger than the start until it is removed.
     given = machine.opened(cordoned_log_dirs="/b")
+    assert given.layers.dynamic == {"log.retention.ms": "5", CORDONED: ""}
     assert not given.current.cordoned_log_dirs
     given.alter((ConfigChange(CORDONED, None),))
     assert machine.opened(cordoned_log_dirs="/b").current.cordoned_log_dirs == ("/b",)

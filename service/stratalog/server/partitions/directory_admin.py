@@ -33,7 +33,7 @@ class DescribedDirectory(NamedTuple):
     """Paths of directories in it that belong to no topic, or were set aside."""
 
 
-class LogDirectoryManager:
+class DirectoryAdmin:
     """Describes and cordons the log directories, and moves partitions between them. Thread-safe: `_lock`
     guards the moves. Implements `Reconfigurable`."""
 

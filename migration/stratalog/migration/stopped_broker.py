@@ -1,4 +1,4 @@
-"""The topics in all log directories of a stopped broker.
+"""A stopped broker: all its log directories, and the topics in them.
 
 Each directory has its own lock, marker and checkpoints. No file records how many directories a broker has, or
 how many partitions a topic; other brokers have other partitions. The partitions of a topic must be numbered
@@ -26,8 +26,8 @@ from stratalog.migration.kafka_log_directory import (
 _SHOWN_GAPS = 5
 
 
-class KafkaLogDirectories:
-    """Keeps a broker from starting on the directories until `release`. Belongs to one thread."""
+class StoppedBroker:
+    """The log directories of a broker, which cannot start on them until `release`. Belongs to one thread."""
 
     def __init__(
         self, filesystem: FileSystem, paths: Sequence[str], *, allows_missing_checkpoints: bool = False

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 MISSING_REASON = "the server was started without it, or another disk is in its place"
 
 
-class SiblingDirectories:
-    """The log directories that were used together, and those of them that are missing. Guarded by
+class MissingDirectories:
+    """The log directories that were used with those of this process, and that are missing. Guarded by
     DirectorySet.guard. An unreadable directory at the last path of a missing one is that one: it is offline,
     not missing."""
 
@@ -42,7 +42,7 @@ class SiblingDirectories:
             if path in unreadable_paths and [*absent.values()].count(path) == 1
         )
 
-    def missing(self) -> tuple[LogDirectoryStatus, ...]:
+    def all(self) -> tuple[LogDirectoryStatus, ...]:
         """The directories that this process was started without, at their last paths."""
         return tuple(
             LogDirectoryStatus(
@@ -57,7 +57,7 @@ class SiblingDirectories:
             if directory_id not in self._present_ids | self._unreadable_ids
         )
 
-    def note(self) -> None:
+    def note_present(self) -> None:
         """Let each directory that works name all others. Durable when it returns.
 
         A directory that cannot be written is logged; a later start writes it.
@@ -82,7 +82,7 @@ class SiblingDirectories:
         again. Durable when it returns; returns the directory's last path. Raises InvalidRequestError if no
         missing directory has this id, OSError.
         """
-        missing = {one.directory_id: one.path for one in self.missing()}
+        missing = {one.directory_id: one.path for one in self.all()}
         if directory_id not in missing:
             raise InvalidRequestError(
                 "no log directory of this id is missing, and only one that is missing can be forgotten;"

@@ -22,8 +22,8 @@ from stratalog.log.checkpoint import (
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 from stratalog.manager.directories.manifest import parse_partition_name
 from stratalog.manager.partitions.partition_metadata import write_partition_metadata
-from stratalog.migration.kafka_log_directories import KafkaLogDirectories
 from stratalog.migration.kafka_log_directory import PassedOver, SourcePartition
+from stratalog.migration.stopped_broker import StoppedBroker
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.file_names import segment_path
@@ -72,7 +72,7 @@ class Broker:
                 self.write(f"/disk1/{name}", text)
 
     def read(self, *paths: str, allows_missing_checkpoints: bool = False) -> tuple[SourcePartition, ...]:
-        source = KafkaLogDirectories(
+        source = StoppedBroker(
             self.disk, paths or PATHS, allows_missing_checkpoints=allows_missing_checkpoints
         )
         try:
@@ -234,7 +234,7 @@ def test_a_number_that_no_partition_has_is_part_of_somebody_elses_name(broker: B
         assert parse_partition_name(f"trim-{number}") is None
     broker.disk.make_directories("/disk1/trim-99999999999")
     assert [one.topic_partition for one in broker.read()] == [FIRST, SECOND]
-    source = KafkaLogDirectories(broker.disk, PATHS)
+    source = StoppedBroker(broker.disk, PATHS)
     assert source.passed_over == (PassedOver("trim-99999999999", "it is not a partition's", "/disk1"),)
 
 
@@ -254,7 +254,7 @@ def test_no_broker_starts_on_any_of_them(tmp_path: Path) -> None:
     for path in paths:
         disk.make_directories(path)
         replace_file(disk, f"{path}/{LOCK_FILE}", b"")
-    source = KafkaLogDirectories(disk, paths)
+    source = StoppedBroker(disk, paths)
     assert [disk.try_lock(f"{path}/{LOCK_FILE}") for path in paths] == [None, None]
     source.release()
     for path in paths:
