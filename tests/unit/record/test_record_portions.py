@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.batch import batches, stamp
-from stratalog.record.builder import encode_batch, rebuild_batch
+from stratalog.record.builder import rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.native import kernels
@@ -22,6 +22,7 @@ from stratalog.record.record_portions import (
     record_portions,
 )
 from tests.support.logs.decoded_records import decode_all
+from tests.support.logs.plain_batches import timed_batch, with_header
 
 MIB = 1 << 20
 
@@ -31,16 +32,17 @@ def everything(header: BatchHeader) -> bool:
     return True
 
 
-def batch(base_offset: int, count: int, value_bytes: int, codec: Codec = Codec.NONE) -> bytes:
-    records = [Record(0, 5 + index, b"k%d" % index, bytes(value_bytes)) for index in range(count)]
-    return encode_batch(records, base_offset=base_offset, codec=codec)
+def placed(base_offset: int, count: int, value_bytes: int, codec: Codec = Codec.NONE) -> bytes:
+    return with_header(
+        timed_batch(range(5, 5 + count), value_bytes=value_bytes, codec=codec), base_offset=base_offset
+    )
 
 
 def row(*shapes: tuple[int, int, Codec]) -> bytes:
     """Batches one behind the other: records, bytes of each value, codec."""
     data, offset = b"", 0
     for count, value_bytes, codec in shapes:
-        data += batch(offset, count, value_bytes, codec)
+        data += placed(offset, count, value_bytes, codec)
         offset += count
     return data
 
@@ -88,8 +90,8 @@ def test_small_batches_come_together() -> None:
 
 
 def test_batches_that_are_not_wanted_are_proven_and_not_decompressed() -> None:
-    left_out = batch(3, 2, MIB, Codec.ZSTD)
-    data = bytearray(batch(0, 3, 1) + left_out + batch(5, 1, 1))
+    left_out = placed(3, 2, MIB, Codec.ZSTD)
+    data = bytearray(placed(0, 3, 1) + left_out + placed(5, 1, 1))
     asked: list[int] = []
 
     def is_wanted(header: BatchHeader) -> bool:
@@ -101,7 +103,7 @@ def test_batches_that_are_not_wanted_are_proven_and_not_decompressed() -> None:
     assert [record.offset for portion in portions for record in portion.records] == [0, 1, 2, 5]
     assert asked == [0, 3, 5]
     asked.clear()
-    data[len(batch(0, 3, 1)) + len(left_out) - 1] ^= 1
+    data[len(placed(0, 3, 1)) + len(left_out) - 1] ^= 1
     portions = record_portions(data, is_wanted)
     assert [record.offset for record in next(portions).records] == [0, 1, 2]
     with pytest.raises(CorruptRecordError):
@@ -120,7 +122,7 @@ def test_the_records_before_a_damaged_batch_come_first() -> None:
 
 def test_offsets_increase_from_one_portion_to_the_next_as_well() -> None:
     piece = kernels.encode_records([Record(0, 0, None, None)] * PORTION_COUNT, 0)
-    header = parse_header(batch(0, 2 * PORTION_COUNT, 0))
+    header = parse_header(placed(0, 2 * PORTION_COUNT, 0))
     twice = bytearray(rebuild_batch(header, piece * 2, records_count=2 * PORTION_COUNT, max_timestamp=0))
     stamp(twice, 0, base_offset=40, leader_epoch=0)
     portions = record_portions(twice, everything)
