@@ -31,8 +31,8 @@ from stratalog.base.posix_filesystem import PosixFileSystem, open_file_limit
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.config_key import LONG_MAX
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.manager.log_manager import LogManager

@@ -15,9 +15,9 @@ from stratalog.base.types import Durability
 from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.clean_result import CleanLimits
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.log_segments import LogSegments
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings

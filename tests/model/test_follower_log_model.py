@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import Durability
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record

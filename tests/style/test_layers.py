@@ -18,9 +18,41 @@ ROOTS: list[str] = TOOL["hatch"]["build"]["dev-mode-dirs"]
 
 PLANTED = {
     "imports go down only": ("storage/stratalog/log/planted.py", "import stratalog.remote.planted"),
+    "the rooms of record go down only": (
+        "storage/stratalog/record/codecs/planted.py",
+        "import stratalog.record.native.kernels",
+    ),
+    "the rooms of segment go down only": (
+        "storage/stratalog/segment/indexes/planted.py",
+        "import stratalog.segment.log_segment",
+    ),
+    "the rooms of log go down only": (
+        "storage/stratalog/log/producers/planted.py",
+        "import stratalog.log.read.log_reader",
+    ),
+    "the rooms of cleaner go down only": (
+        "storage/stratalog/cleaner/clean/planted.py",
+        "import stratalog.cleaner.cleaner_manager",
+    ),
+    "the rooms of manager go down only": (
+        "storage/stratalog/manager/directories/planted.py",
+        "import stratalog.manager.partitions.put_away",
+    ),
     "the rooms of remote go down only": (
         "tiering/stratalog/remote/metadata/head/planted.py",
         "import stratalog.remote.metadata.shard.shard_state",
+    ),
+    "the rooms of compaction go down only": (
+        "tiering/stratalog/compaction/plan/planted.py",
+        "import stratalog.compaction.compactor",
+    ),
+    "the rooms of server go down only": (
+        "service/stratalog/server/fetch/planted.py",
+        "import stratalog.server.rpc.status",
+    ),
+    "the rooms of cli go down only": (
+        "cli/stratalog/cli/demo/planted.py",
+        "import stratalog.cli.log_dump.dump_command",
     ),
     "local logs know no object store": (
         "storage/stratalog/manager/planted.py",
@@ -68,6 +100,25 @@ def copied_tree(tmp_path: Path) -> Path:
 
 def test_every_contract_has_a_planted_violation() -> None:
     assert [contract["name"] for contract in TOOL["importlinter"]["contracts"]] == list(PLANTED)
+
+
+def test_rooms_of_a_package_are_in_a_contract() -> None:
+    rooms = {
+        ".".join(path.parent.relative_to(REPOSITORY / root).parts)
+        for root in ROOTS
+        for path in (REPOSITORY / root / "stratalog").glob("*/*/**/__init__.py")
+    }
+    layered = {
+        f"{container}.{room.strip()}"
+        for contract in TOOL["importlinter"]["contracts"]
+        for container in contract.get("containers", ())
+        for layer in contract["layers"]
+        for room in layer.split("|")
+    }
+    # A room of rooms is as good as its rooms.
+    innermost = {room for room in rooms if not any(other.startswith(f"{room}.") for other in rooms)}
+
+    assert innermost - layered == set()
 
 
 def test_contracts_find_what_was_planted(copied_tree: Path) -> None:

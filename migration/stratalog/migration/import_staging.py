@@ -50,9 +50,9 @@ from stratalog.log.recovery.log_recovery import RecoveryReport
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import LockedDirectory
 from stratalog.manager.directories.manifest import PartitionEntry, parse_partition_name, read_manifest
+from stratalog.manager.directories.partition_metadata import write_partition_metadata
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.partitions.partition_metadata import write_partition_metadata
 from stratalog.migration.kafka_log_directory import SourcePartition, SourceTopic
 
 MAX_IMPORTED_EPOCH = 2**31 - 1 - 1_000_000

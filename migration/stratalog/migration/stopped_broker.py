@@ -15,7 +15,7 @@ from itertools import islice, pairwise
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.manager.partitions.partition_metadata import read_partition_metadata
+from stratalog.manager.directories.partition_metadata import read_partition_metadata
 from stratalog.migration.kafka_log_directory import (
     KafkaLogDirectory,
     PassedOver,

@@ -43,7 +43,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.locked_directory import LockedDirectory, sibling_paths
 from stratalog.manager.directories.manifest import PartitionEntry, parse_partition_name, read_manifest
-from stratalog.manager.partitions.partition_metadata import read_partition_metadata
+from stratalog.manager.directories.partition_metadata import read_partition_metadata
 from stratalog.migration.import_plan import ImportPlan, ImportTarget, PresentPartition, plan_import
 from stratalog.migration.import_staging import ImportStaging, StagedLog
 from stratalog.migration.kafka_log_directory import SourceTopic

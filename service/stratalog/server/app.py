@@ -31,16 +31,16 @@ from stratalog.base.randomness import IdGenerator, SystemIdGenerator
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.server.background.background_tasks import start_background_tasks
 from stratalog.server.background.thread_scheduler import ThreadScheduler
+from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.settings import ServerSettings, listen_address
+from stratalog.server.fetch.closing import Closing
 from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
+from stratalog.server.request_memory import RequestMemory
 from stratalog.server.rpc.admin_servicer import AdminServicer
-from stratalog.server.rpc.closing import Closing
 from stratalog.server.rpc.log_servicer import LogServicer
-from stratalog.server.rpc.request_memory import RequestMemory
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import NO_DESCRIPTOR, Buffer
 from stratalog.log.directory_health import DISK_FAILURES
+from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
-from stratalog.log.read.fetch_data import FetchData
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.file_names import SEAL_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from stratalog.base.errors import OffsetOutOfRangeError
 from stratalog.base.types import Durability
+from stratalog.log.isolation import Isolation
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_state import LogState
-from stratalog.log.read.isolation import Isolation
 from stratalog.segment.batch_read import EpochSpan
 
 

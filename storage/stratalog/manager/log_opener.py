@@ -36,13 +36,13 @@ from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import STRAY_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
 from stratalog.manager.directories.manifest import PartitionEntry, PartitionState
-from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.partitions.partition_metadata import (
+from stratalog.manager.directories.partition_metadata import (
     PARTITION_METADATA_FILE,
     format_topic_id,
     read_partition_metadata,
     write_partition_metadata,
 )
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partitions.put_away import PutAway
 from stratalog.segment.file_names import LOG_SUFFIX, segment_path
 from stratalog.segment.segment_resources import SegmentResources

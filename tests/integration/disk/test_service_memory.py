@@ -22,7 +22,7 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.rpc.request_memory import MemoryLease, RequestMemory
+from stratalog.server.request_memory import MemoryLease, RequestMemory
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.gate import Gate
 from tests.support.logs.hooked_disk import HookedDisk

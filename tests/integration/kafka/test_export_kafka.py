@@ -17,7 +17,7 @@ from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
-from stratalog.manager.partitions.partition_metadata import format_topic_id, parse_partition_metadata
+from stratalog.manager.directories.partition_metadata import format_topic_id, parse_partition_metadata
 from stratalog.record.batch import batches, stamp
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch

@@ -23,7 +23,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import format_checkpoint, parse_checkpoint
-from stratalog.manager.partitions.partition_metadata import parse_partition_metadata
+from stratalog.manager.directories.partition_metadata import parse_partition_metadata
 from stratalog.record.batch import batches
 from stratalog.record.header import LEADER_EPOCH_POSITION, parse_header
 from stratalog.record.record import Record

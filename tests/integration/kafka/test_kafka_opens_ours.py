@@ -23,7 +23,7 @@ from stratalog.base.errors import DataDirectoryInUseError
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.main import stratalog
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, format_checkpoint, parse_checkpoint
-from stratalog.manager.partitions.partition_metadata import format_topic_id
+from stratalog.manager.directories.partition_metadata import format_topic_id
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header

@@ -18,7 +18,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import MAGIC_POSITION
 from stratalog.record.record import Record
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 from tests.support.places import GOLDEN
 from tests.support.service.service_bench import ServiceBench, service_bench
 

@@ -10,8 +10,8 @@ import pytest
 
 from stratalog.base.types import TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.log.read.log_reader import LogReader
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch

@@ -19,7 +19,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.posix_filesystem import PosixFileSystem
-from stratalog.manager.partitions.partition_metadata import read_partition_metadata, write_partition_metadata
+from stratalog.manager.directories.partition_metadata import read_partition_metadata, write_partition_metadata
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 

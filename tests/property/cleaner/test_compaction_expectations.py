@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED
-from stratalog.log.read.isolation import Isolation
 from stratalog.record.header import TimestampType
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.cleaner.compacted_log import CompactedLog

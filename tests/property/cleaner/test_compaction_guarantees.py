@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.isolation import Isolation
 from stratalog.record.header import TimestampType
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
 from tests.support.logs.log_consumer import Consumer, table_of

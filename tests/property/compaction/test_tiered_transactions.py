@@ -10,8 +10,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.record.batch import batches, decode
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.tier.remote_reader import RemoteReader

@@ -52,9 +52,9 @@ from stratalog.remote.objects import key_stream, slice_builder
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
 from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
+from tests.support.decoded_records import decode_all
 from tests.support.kernels import each_kind, native, needs_native
 from tests.support.logs.damaged_batches import damaged, sound_headers, sum_again
-from tests.support.logs.decoded_records import decode_all
 from tests.support.tiered.sample_entry import sample_entry
 
 SEEDS = st.integers(0, 2**32)

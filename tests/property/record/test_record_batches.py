@@ -23,7 +23,7 @@ from stratalog.record.header import (
     parse_header,
 )
 from stratalog.record.record import Record
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 from tests.support.logs.plain_batches import with_header
 
 CODECS = st.sampled_from(Codec)

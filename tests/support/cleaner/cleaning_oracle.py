@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
 from tests.support.logs.log_consumer import read_as_consumer, table_of

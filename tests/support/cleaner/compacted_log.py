@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from stratalog.cleaner.clean.clean_result import CleanResult
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch

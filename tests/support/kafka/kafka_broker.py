@@ -26,7 +26,7 @@ from uuid import UUID
 
 from stratalog.base.clock import SystemClock
 from stratalog.log.checkpoint import HIGH_WATERMARK_FILE
-from stratalog.manager.partitions.partition_metadata import (
+from stratalog.manager.directories.partition_metadata import (
     PARTITION_METADATA_FILE,
     format_topic_id,
     parse_partition_metadata,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches, decode
 from stratalog.record.record import Record

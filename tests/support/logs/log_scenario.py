@@ -32,8 +32,8 @@ from collections.abc import Callable, Iterator, Sequence
 from stratalog.base.errors import LogStoreError
 from stratalog.cleaner.clean.clean_result import CleanLimits
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches, decode
 from stratalog.record.batch_producer import BatchProducer

@@ -40,7 +40,7 @@ from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings, UploadReport
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 
 
 class TieredLogs:

@@ -36,7 +36,7 @@ from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch, SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 
 
 class TieredStore:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from stratalog.base.errors import OffsetOutOfRangeError
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from tests.support.logs.log_consumer import committed_records
 from tests.support.torture.keyed_ledger import KeyedLedger, KeyedView

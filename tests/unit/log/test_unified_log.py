@@ -15,9 +15,9 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import (
     TimestampType,
@@ -27,8 +27,8 @@ from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.decoded_records import decode_all
 from tests.support.logs.crash_sweep import CrashSweep, Failure
-from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 from tests.support.logs.overwriting import flip

@@ -16,8 +16,8 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.manifest import parse_partition_name
+from stratalog.manager.directories.partition_metadata import format_topic_id, write_partition_metadata
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.partitions.partition_metadata import format_topic_id, write_partition_metadata
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem

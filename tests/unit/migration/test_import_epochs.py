@@ -15,9 +15,9 @@ from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE, format_checkpoint
+from stratalog.log.isolation import Isolation
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, format_epochs, parse_epochs
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -30,7 +30,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 
 TOPIC_ID = UUID(int=11)
 ORDERS = TopicPartition("orders", 0)

@@ -13,8 +13,8 @@ from stratalog.base.errors import DataDirectoryError, StoreUnavailableError, Uns
 from stratalog.base.types import TopicPartition
 from stratalog.cli.commands.import_remarks import report_remarks
 from stratalog.log.checkpoint import OffsetCheckpoint
+from stratalog.log.isolation import Isolation
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
-from stratalog.log.read.isolation import Isolation
 from stratalog.manager.directories.manifest import parse_partition_name, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings

@@ -21,7 +21,7 @@ from stratalog.log.checkpoint import (
 )
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 from stratalog.manager.directories.manifest import parse_partition_name
-from stratalog.manager.partitions.partition_metadata import write_partition_metadata
+from stratalog.manager.directories.partition_metadata import write_partition_metadata
 from stratalog.migration.kafka_log_directory import PassedOver, SourcePartition
 from stratalog.migration.stopped_broker import StoppedBroker
 from stratalog.record.builder import encode_batch

@@ -21,9 +21,9 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.config_key import LONG_MAX
 from stratalog.manager.directories.manifest import parse_partition_name
+from stratalog.manager.directories.partition_metadata import write_partition_metadata
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.partitions.partition_metadata import write_partition_metadata
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record

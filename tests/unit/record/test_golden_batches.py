@@ -15,7 +15,7 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import HEADER_SIZE, BatchHeader, TimestampType
 from stratalog.record.record import Record
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 from tests.support.places import GOLDEN
 
 NAMES = ["appendtime", "codecs", "compacted", "recompressed", "txn"]

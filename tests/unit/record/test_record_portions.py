@@ -21,7 +21,7 @@ from stratalog.record.record_portions import (
     payload_spans,
     record_portions,
 )
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 from tests.support.logs.plain_batches import timed_batch, with_header
 
 MIB = 1 << 20

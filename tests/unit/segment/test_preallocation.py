@@ -14,7 +14,7 @@ import pytest
 from stratalog.base import posix_filesystem
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.posix_filesystem import PosixFileSystem
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.testing.faulty_filesystem import FaultyFileSystem

@@ -19,7 +19,7 @@ from stratalog.manager.directories.manifest import (
     PartitionState,
     parse_manifest,
 )
-from stratalog.manager.partitions.partition_metadata import (
+from stratalog.manager.directories.partition_metadata import (
     format_partition_metadata,
     parse_partition_metadata,
 )

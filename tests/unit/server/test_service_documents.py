@@ -7,7 +7,7 @@ import re
 import click
 
 from stratalog.cli.commands.server_commands import start
-from stratalog.server.background.background_tasks import start_background_tasks
+from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.rpc.status import INTERNAL_CODE, STATUS_BY_ERROR

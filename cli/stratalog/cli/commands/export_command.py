@@ -20,7 +20,7 @@ from stratalog.cli.output import Cell, counted, print_json, print_table
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError, error_of_info
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.partitions.partition_metadata import format_topic_id, parse_topic_id
+from stratalog.manager.directories.partition_metadata import format_topic_id, parse_topic_id
 from stratalog.record.header import parse_header
 from stratalog.v1 import admin_pb2, log_pb2
 

@@ -22,7 +22,7 @@ from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.producers.producer_snapshot import SNAPSHOT_SUFFIX
 from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.directories.meta_properties import META_FILE
-from stratalog.manager.partitions.partition_metadata import PARTITION_METADATA_FILE
+from stratalog.manager.directories.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.remote.metadata.ownership.claims import is_claims_name
 from stratalog.segment.file_names import (
     LOG_SUFFIX,

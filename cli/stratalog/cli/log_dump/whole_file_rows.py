@@ -20,7 +20,7 @@ from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.manager.directories.manifest import parse_manifest
 from stratalog.manager.directories.meta_properties import parse_meta_properties
-from stratalog.manager.partitions.partition_metadata import parse_partition_metadata
+from stratalog.manager.directories.partition_metadata import parse_partition_metadata
 from stratalog.migration.kafka_log_directory import is_of_server
 from stratalog.remote.metadata.ownership.claims import parse_claims
 from stratalog.segment.file_names import (

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from stratalog.server.append.append_decoding import DecodedAppend
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
-from stratalog.server.rpc.request_memory import RequestMemory
+from stratalog.server.request_memory import RequestMemory
 
 MAX_IN_FLIGHT_COUNT = 256
 MAX_IN_FLIGHT_BYTES = 32 << 20

@@ -25,7 +25,7 @@ from concurrent.futures import Executor
 from stratalog.base.errors import DataDirectoryError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from stratalog.server.append.pending_append import PendingAppend, SessionBrokenError

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
-from stratalog.log.append.append_info import AppendInfo
-from stratalog.server.rpc.request_memory import MemoryLease
+from stratalog.log.append_info import AppendInfo
+from stratalog.server.request_memory import MemoryLease
 
 
 class AppendSession:

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
 from stratalog.base.types import TopicPartition
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.partition_signal import PartitionSignal
 

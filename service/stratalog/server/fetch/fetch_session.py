@@ -24,10 +24,10 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.base.errors import LogStoreError
+from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, NextRead
 from stratalog.server.fetch.partition_signal import waiting_for
-from stratalog.server.rpc.closing import Closing
-from stratalog.server.rpc.request_memory import LEAST_FETCH_BYTES, RequestMemory
+from stratalog.server.request_memory import LEAST_FETCH_BYTES, RequestMemory
 from stratalog.server.worker_pools import WorkerPools
 
 _Answer = TypeVar("_Answer")

@@ -10,9 +10,9 @@ import logging
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnsupportedOperationError
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.tier.remote_reader import RemoteReader

@@ -7,7 +7,6 @@ from functools import partial
 from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
-from stratalog.server.configuration.config_manager import ConfigManager
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.rpc.admin_convert import (
@@ -24,6 +23,7 @@ from stratalog.server.rpc.admin_convert import (
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.tier_status import tier_status_message
 from stratalog.server.storage_engine import StorageEngine
+from stratalog.server.topics.config_manager import ConfigManager
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import admin_pb2, admin_pb2_grpc
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
-from stratalog.log.append.append_info import AppendInfo
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.rpc.status import error_info

@@ -18,21 +18,21 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooLargeError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.isolation import Isolation
 from stratalog.server.append.append_decoding import DecodedAppend, decode_append_request
 from stratalog.server.append.append_pipeline import AppendPipeline
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, negative_offset
-from stratalog.server.fetch.fetch_encoding import encode_fetch_response
 from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.request_memory import RequestMemory
 from stratalog.server.rpc import convert
 from stratalog.server.rpc.call_guard import Context, announce, guarded, send
-from stratalog.server.rpc.closing import Closing
+from stratalog.server.rpc.fetch_encoding import encode_fetch_response
 from stratalog.server.rpc.offset_lookup import OffsetLookup
-from stratalog.server.rpc.request_memory import RequestMemory
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
 

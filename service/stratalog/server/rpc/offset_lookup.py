@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.isolation import Isolation
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.rpc.status import error_info, log_if_unexpected

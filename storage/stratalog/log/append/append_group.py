@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.filesystem import Buffer
-from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.append.roll_rule import RollRule
 from stratalog.log.append.validated_append import ValidatedAppend
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.disk_error import disk_error
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_offsets import LogOffsets

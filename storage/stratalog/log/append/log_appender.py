@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.append.append_group import AppendGroup
-from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.append.log_flusher import LogFlusher
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.append.roll_rule import RollRule
 from stratalog.log.append.validated_append import ValidatedAppend
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_parts import LogParts
 from stratalog.log.producers.producer_append import AppendOrigin

@@ -25,7 +25,7 @@ from stratalog.base.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_fold import CompletedTransaction
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry

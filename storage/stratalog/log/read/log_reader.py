@@ -7,10 +7,10 @@ compared with the data, and a wrong index is made again, so a damaged index does
 
 from __future__ import annotations
 
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_parts import LogParts
 from stratalog.log.read import time_lookup
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.read.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.segment.indexes.transaction_index import AbortedTransaction

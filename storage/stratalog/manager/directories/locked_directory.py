@@ -58,7 +58,7 @@ from stratalog.manager.directories.meta_properties import (
     format_meta_properties,
     parse_meta_properties,
 )
-from stratalog.manager.partitions.partition_metadata import read_partition_metadata
+from stratalog.manager.directories.partition_metadata import read_partition_metadata
 
 logger = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
 from stratalog.manager.directories.locked_directory import DELETE_REASON, LockedDirectory
 from stratalog.manager.directories.manifest import AsideEntry, ManifestFile, PartitionEntry, PartitionState
+from stratalog.manager.directories.partition_metadata import read_partition_metadata
 from stratalog.manager.directories.spare_space import SpareSpace
-from stratalog.manager.partitions.partition_metadata import read_partition_metadata
 
 logger = logging.getLogger(__name__)
 

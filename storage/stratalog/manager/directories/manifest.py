@@ -50,7 +50,7 @@ from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.manager.partitions.partition_metadata import format_topic_id, parse_topic_id
+from stratalog.manager.directories.partition_metadata import format_topic_id, parse_topic_id
 
 MANIFEST_FILE = "manifest"
 MANIFEST_VERSION = 1

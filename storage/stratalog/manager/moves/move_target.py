@@ -14,7 +14,7 @@ from stratalog.log.exchange.log_copy import LogCopy, LogPlace
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.log_directory import LogDirectory
 from stratalog.manager.directories.manifest import PartitionEntry, PartitionState
-from stratalog.manager.partitions.partition_metadata import (
+from stratalog.manager.directories.partition_metadata import (
     PARTITION_METADATA_FILE,
     write_partition_metadata,
 )

@@ -32,7 +32,7 @@ from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import REBUILD, STRAY_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
 from stratalog.manager.directories.manifest import MANIFEST_FILE, PartitionState
-from stratalog.manager.partitions.partition_metadata import format_topic_id
+from stratalog.manager.directories.partition_metadata import format_topic_id
 from stratalog.manager.partitions.put_away import PutAway
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import NO_TIMESTAMP, TimestampType

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from stratalog.cleaner.clean import group_cleaner
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.isolation import Isolation
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from stratalog.segment.indexes.transaction_index import without_markers

@@ -11,8 +11,8 @@ from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.exchange.log_copy import LogPlace
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.retention.retention import newest_ms_on
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch

@@ -8,12 +8,12 @@ from stratalog.base.atomic_file import replace_file
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import REBUILD
 from stratalog.manager.directories.manifest import MANIFEST_FILE
-from stratalog.manager.partitions.partition_metadata import read_partition_metadata
+from stratalog.manager.directories.partition_metadata import read_partition_metadata
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds

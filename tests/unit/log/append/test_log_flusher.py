@@ -10,9 +10,9 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.hooked_disk import HookedDisk

@@ -16,8 +16,8 @@ from stratalog.base.errors import (
     RecordTooLargeError,
     UnsupportedOperationError,
 )
-from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.append.log_validator import validate_append, validate_replica
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import CompressionType, LogConfig
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import MAX_SENT_BYTES, Codec
@@ -29,7 +29,7 @@ from stratalog.record.header import (
     parse_header,
 )
 from stratalog.record.record import Record
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
 from tests.support.logs.plain_batches import timed_batch, with_header, with_section
 

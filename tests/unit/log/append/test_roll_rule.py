@@ -10,8 +10,8 @@ from bisect import bisect_left
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.append.roll_rule import RollRule
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import TimestampType

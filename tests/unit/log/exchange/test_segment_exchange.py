@@ -13,7 +13,7 @@ import pytest
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.cleaner.clean.segment_writer import SegmentWriter
 from stratalog.log.exchange.cleaned_segment import CleanedSegment
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX

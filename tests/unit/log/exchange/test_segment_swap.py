@@ -10,8 +10,8 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.exchange.segment_swap import replace_segments, settle_swaps
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.record.batch_producer import BatchProducer

@@ -14,10 +14,10 @@ from stratalog.base.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_offsets import LogOffsets
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch

@@ -14,7 +14,7 @@ from stratalog.base.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.producers.producer_append import AppendOrigin, ProducerAppend
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import Durability
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec

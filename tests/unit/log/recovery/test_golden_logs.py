@@ -15,9 +15,9 @@ import pytest
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.types import TopicPartition
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import REBUILD
 from stratalog.manager.directories.manifest import MANIFEST_FILE

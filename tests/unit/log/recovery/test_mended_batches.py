@@ -17,7 +17,7 @@ from stratalog.record.header import (
     TimestampType,
     parse_header,
 )
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
 from tests.support.logs.plain_batches import timed_batch, with_header, with_section
 

@@ -13,10 +13,10 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
+from stratalog.log.isolation import Isolation
 from stratalog.log.leader_epoch_cache import EpochEntry, format_epochs, parse_epochs
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.recovery.log_recovery import RecoveryReport
-from stratalog.manager.partitions.partition_metadata import write_partition_metadata
+from stratalog.manager.directories.partition_metadata import write_partition_metadata
 from stratalog.migration.import_staging import MAX_IMPORTED_EPOCH
 from stratalog.migration.topic_importer import ImportReport, ImportSettings, TopicImporter
 from stratalog.objectstore.memory import MemoryObjectStore

@@ -9,8 +9,8 @@ import os
 import pytest
 
 from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.manifest import read_manifest
 from stratalog.manager.directories.spare_space import SPARE_DELETION_FILE

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.isolation import Isolation
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
-from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_directory import read_slice_index

@@ -19,7 +19,7 @@ from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSet
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 from tests.support.places import DOCS
 from tests.support.tiered.object_header import decode_header
 

@@ -31,8 +31,8 @@ from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction, S
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.decoded_records import decode_all
 from tests.support.logs.damaged_batches import with_attributes
-from tests.support.logs.decoded_records import decode_all
 from tests.support.tiered.object_audit import audit_object, describe_object
 
 LAYOUT = StoreLayout(0)

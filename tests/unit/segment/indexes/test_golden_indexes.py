@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import format_checkpoint, parse_checkpoint
-from stratalog.manager.partitions.partition_metadata import (
+from stratalog.manager.directories.partition_metadata import (
     format_partition_metadata,
     parse_partition_metadata,
 )

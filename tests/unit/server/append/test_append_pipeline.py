@@ -14,13 +14,13 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
 from stratalog.server.append import append_pipeline
 from stratalog.server.append.append_decoding import DecodedAppend
 from stratalog.server.append.append_pipeline import AppendPipeline
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
-from stratalog.server.rpc.request_memory import RequestMemory
+from stratalog.server.request_memory import RequestMemory
 from stratalog.v1 import log_pb2
 
 BAD = b"bad"

@@ -18,11 +18,11 @@ from stratalog.base.errors import (
 )
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
-from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend, SessionBrokenError
-from stratalog.server.rpc.request_memory import RequestMemory
+from stratalog.server.request_memory import RequestMemory
 
 BAD = b"bad"
 EPOCH = 7

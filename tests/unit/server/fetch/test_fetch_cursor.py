@@ -11,8 +11,8 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.base.types import TopicPartition
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor, NextRead, Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal

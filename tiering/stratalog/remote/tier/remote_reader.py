@@ -25,9 +25,9 @@ from stratalog.base.errors import (
     StoreCorruptError,
 )
 from stratalog.base.types import TopicIdPartition
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog

@@ -16,7 +16,7 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.ownership.ownership import ReconciledLog
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from tests.support.logs.decoded_records import decode_all
+from tests.support.decoded_records import decode_all
 from tests.support.logs.overwriting import flip
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite

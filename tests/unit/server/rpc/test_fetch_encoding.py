@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import OffsetOutOfRangeError
 from stratalog.base.types import TopicPartition
-from stratalog.log.read.fetch_data import FetchData
-from stratalog.log.read.isolation import Isolation
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
-from stratalog.server.fetch.fetch_encoding import encode_fetch_response, varint
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.rpc.fetch_encoding import encode_fetch_response, varint
 from stratalog.v1 import log_pb2
 
 

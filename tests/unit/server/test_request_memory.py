@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import OverloadedError
-from stratalog.server.rpc.request_memory import MemoryLease, RequestMemory
+from stratalog.server.request_memory import MemoryLease, RequestMemory
 
 LIMIT_BYTES = 100
 
