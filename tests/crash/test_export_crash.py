@@ -19,18 +19,18 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
+from tests.support.logs.plain_batches import batch
 
 NAME = TopicPartition("orders", 0)
 TOPIC_ID = UUID(int=5)
 CONFIG = LogConfig(segment_bytes=1024)
 
 
-def batch(base_offset: int, count: int, leader_epoch: int = 3) -> bytes:
-    records = [Record(0, 5, b"k", bytes(150))] * count
-    return encode_batch(records, base_offset=base_offset, leader_epoch=leader_epoch)
+def placed(base_offset: int, count: int, leader_epoch: int = 3) -> bytes:
+    return batch(count, base_offset=base_offset, leader_epoch=leader_epoch, value_bytes=150)
 
 
-LOG = batch(30, 5) + batch(50, 4) + batch(54, 4)
+LOG = placed(30, 5) + placed(50, 4) + placed(54, 4)
 """The log starts at 32, inside the first batch, and ends at 70."""
 
 
@@ -64,10 +64,10 @@ def test_an_export_is_what_a_broker_has() -> None:
     logs = {path: data for path, data in found.items() if path.endswith(".log")}
     directory = "/out/kafka/orders-0"
     assert logs == {
-        f"{directory}/{30:020}.log": batch(30, 5, 0),
+        f"{directory}/{30:020}.log": placed(30, 5, 0),
         # A segment begins where the one before it ends, though its first batch begins above.
-        f"{directory}/{35:020}.log": batch(50, 4, 0),
-        f"{directory}/{54:020}.log": batch(54, 4, 0),
+        f"{directory}/{35:020}.log": placed(50, 4, 0),
+        f"{directory}/{54:020}.log": placed(54, 4, 0),
         # It ends in a hole.
         f"{directory}/{70:020}.log": b"",
     }
@@ -79,15 +79,15 @@ def test_an_export_is_what_a_broker_has() -> None:
 
 def test_batches_that_come_again_or_reach_too_far_are_left_out() -> None:
     disk = FaultyFileSystem()
-    export(disk, batch(30, 5), batch(30, 5) + batch(50, 4), batch(54, 4), batch(54, 4) + batch(69, 2))
+    export(disk, placed(30, 5), placed(30, 5) + placed(50, 4), placed(54, 4), placed(54, 4) + placed(69, 2))
     assert disk.inner.contents() == whole()
     with pytest.raises(CorruptRecordError):
-        export(FaultyFileSystem(), batch(30, 5), batch(34, 2))
+        export(FaultyFileSystem(), placed(30, 5), placed(34, 2))
 
 
 def test_a_log_of_which_nothing_is_left_begins_at_its_end() -> None:
     disk = FaultyFileSystem()
-    [log] = export(disk, batch(30, 5), log_start_offset=40)
+    [log] = export(disk, placed(30, 5), log_start_offset=40)
     assert (log.log_start_offset, log.log_end_offset) == (70, 70)
     names = {path.rpartition("/")[2] for path in disk.inner.contents() if "/orders-0/" in path}
     assert names == {
@@ -103,7 +103,7 @@ def test_one_that_begins_anew_is_as_if_it_had_not_begun_before() -> None:
     with LogExport(disk, clock, ManualScheduler(clock), SequentialIds(), "/out/kafka") as target:
         early = target.begin(NAME, TOPIC_ID, CONFIG, base_offset=3, log_start_offset=5, log_end_offset=60)
         producer = BatchProducer(7, 0, 0)
-        early.append(batch(3, 5) + batch(8, 5) + batch(13, 20))
+        early.append(placed(3, 5) + placed(8, 5) + placed(13, 20))
         early.append(
             encode_batch([Record(0, 5, b"k", b"v")], base_offset=33, leader_epoch=3, producer=producer)
         )

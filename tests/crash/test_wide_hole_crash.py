@@ -13,23 +13,20 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.builder import encode_batch
-from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, LogMachine
+from tests.support.logs.plain_batches import NO_PRODUCER, batch
 
 FAR = 2**31
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, index_interval_bytes=0)
 TRANSACTIONAL = BatchProducer(7, 0, 0, is_transactional=True)
 
 
-def batch(base_offset: int, count: int = 1, producer: BatchProducer | None = None) -> bytes:
-    records = [Record(0, 1000, b"key", b"value")] * count
-    producer = producer or BatchProducer()
-    return encode_batch(records, base_offset=base_offset, leader_epoch=1, producer=producer)
+def placed(base_offset: int, count: int = 1, producer: BatchProducer = NO_PRODUCER) -> bytes:
+    return batch(count, base_offset=base_offset, leader_epoch=1, producer=producer)
 
 
 class Follower:
@@ -42,7 +39,7 @@ class Follower:
         self.acknowledged: list[int] = []
 
     def begin(self) -> None:
-        self.log.appender.append_as_follower(batch(0, 10) + batch(10, producer=TRANSACTIONAL))
+        self.log.appender.append_as_follower(placed(0, 10) + placed(10, producer=TRANSACTIONAL))
         self.log.flusher.flush()
         self.machine.checkpoint()
         self.acknowledged += range(11)
@@ -50,7 +47,7 @@ class Follower:
     def go_on(self) -> None:
         """The first hole is short of what indexes take, but the request reaches beyond; then wide ones."""
         for request in ((2000, 11 + FAR), (3 * FAR,), (6 * FAR, 6 * FAR + 70, 9 * FAR)):
-            self.log.appender.append_as_follower(b"".join(map(batch, request)))
+            self.log.appender.append_as_follower(b"".join(map(placed, request)))
             self.log.flusher.flush()
             self.acknowledged += request
 
@@ -92,8 +89,8 @@ def test_a_death_at_any_moment_loses_nothing_that_was_flushed() -> None:
             assert set(death.subject.acknowledged) <= set(found) <= every
             assert in_transactions(log) == [(7, 10)]
             assert log.offsets.last_stable_offset == max(10, log.offsets.log_start_offset)
-            log.appender.append_as_follower(batch(20 * FAR))
-            log.appender.append_as_leader(batch(0), 2)
+            log.appender.append_as_follower(placed(20 * FAR))
+            log.appender.append_as_leader(placed(0), 2)
             log.check()
             assert offsets(log) == [*found, 20 * FAR, 20 * FAR + 1]
 
@@ -108,7 +105,7 @@ def test_an_error_at_any_moment_leaves_a_log_that_goes_on_or_is_offline() -> Non
         failing = failure.subject
         if not failing.log.availability.is_offline:
             failing.log.check()
-            failing.log.appender.append_as_leader(batch(0), 2)
+            failing.log.appender.append_as_leader(placed(0), 2)
             failing.log.check()
         log = Follower(failing.disk.killed()).log
         log.check()
@@ -138,7 +135,7 @@ def test_a_full_disk_refuses_the_hole_and_nothing_has_changed() -> None:
 
 def test_an_empty_log_begins_where_its_first_batch_does() -> None:
     follower = Follower()
-    follower.log.appender.append_as_follower(batch(FAR + 100))
+    follower.log.appender.append_as_follower(placed(FAR + 100))
     follower.log.check()
     assert follower.log.offsets.log_start_offset == FAR + 100
     assert follower.log.reader.read(follower.log.offsets.log_start_offset, 1000).batches

@@ -22,10 +22,22 @@ HARD_OPENINGS = re.compile(
 )
 
 
+RUN = re.compile(r"\b(?:a|another|every|first|last|next|the) run\b", re.IGNORECASE)
+
+
 def words_are_plain(source: Source) -> Iterator[str]:
     """The noun instead of "whoever", "somebody", "is told"."""
     for number, line in enumerate(source.text.splitlines(), 1):
         for found in HARD_WORDS.finditer(line):
+            yield f"{number}: {found[0]}"
+
+
+def run_has_one_meaning(source: Source) -> Iterator[str]:
+    """A run is a row of adjacent slices that compaction makes one. Others are portions, groups or turns."""
+    if source.name.startswith("tiering/stratalog/compaction/"):
+        return
+    for number, line in enumerate(source.text.splitlines(), 1):
+        for found in RUN.finditer(line):
             yield f"{number}: {found[0]}"
 
 
@@ -65,6 +77,11 @@ def test_words_are_plain(folders: tuple[str, ...], suffixes: tuple[str, ...]) ->
     assert [one for one in complaints if not one.startswith("docs/style.md")] == []
 
 
+@pytest.mark.parametrize(("folders", "suffixes"), [(PRODUCTION, SOURCES), (("docs",), DOCUMENTS)])
+def test_run_has_one_meaning(folders: tuple[str, ...], suffixes: tuple[str, ...]) -> None:
+    assert complaints_about(run_has_one_meaning, folders, *suffixes) == []
+
+
 def test_docstrings_begin_with_a_subject_or_a_verb() -> None:
     assert complaints_about(docstrings_begin_with_a_subject_or_a_verb, PRODUCTION, ".py") == []
 
@@ -78,6 +95,7 @@ def test_pins_of_prose_become_fewer() -> None:
 PLANTED: list[tuple[Rule, str, int]] = [
     (words_are_plain, "# Nobody is told, but somebody knows.", 3),
     (words_are_plain, "# The caller of the bodyguard.", 0),
+    (run_has_one_meaning, "# The first run of a task, which runs again.", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "def f():\n    '''What a log holds.'''", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    '''Of a log, its end.'''", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    '''Thread-safe.'''", 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from tests.support.places import REPOSITORY
@@ -28,18 +28,34 @@ def test_crowded_folder_is_found() -> None:
     assert crowded_folders([*names, "a/b/one_more.py"]) == [f"a/b: {MAX_FOLDER_MODULES + 1}"]
 
 
-def test_unit_tests_mirror_the_packages() -> None:
-    packages = {
-        path.parent.relative_to(REPOSITORY / root / "stratalog").as_posix()
-        for root in PRODUCTION
-        for path in (REPOSITORY / root / "stratalog").rglob("__init__.py")
-    }
-    folders = {
-        path.parent.relative_to(REPOSITORY / "tests" / "unit").as_posix()
-        for path in (REPOSITORY / "tests" / "unit").rglob("test_*.py")
+def rooms_of_modules() -> dict[str, set[str]]:
+    """The rooms of the modules with each name, such as `log/read`."""
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for root in PRODUCTION:
+        for path in (REPOSITORY / root / "stratalog").rglob("*.py"):
+            rooms[path.stem].add(path.parent.relative_to(REPOSITORY / root / "stratalog").as_posix())
+    return rooms
+
+
+def rooms_of_unit_tests() -> dict[str, str]:
+    """The room of each file of tests/unit, by its name without `test_`."""
+    unit = REPOSITORY / "tests" / "unit"
+    return {
+        path.stem.removeprefix("test_"): path.parent.relative_to(unit).as_posix()
+        for path in unit.rglob("test_*.py")
     }
 
-    assert folders - packages == {"benchmarks", "scripts"}
+
+def test_unit_tests_mirror_the_packages() -> None:
+    packages = rooms_of_modules()["__init__"]
+
+    assert set(rooms_of_unit_tests().values()) - packages == {"benchmarks", "scripts"}
+
+
+def test_unit_test_of_a_module_lies_in_its_room() -> None:
+    modules, tests = rooms_of_modules(), rooms_of_unit_tests()
+
+    assert [f"{name}: {room}" for name, room in tests.items() if room not in modules.get(name, {room})] == []
 
 
 def test_test_files_have_unique_names() -> None:

@@ -10,7 +10,7 @@ from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.record.header import BatchHeader
 from stratalog.record.record import Record
-from stratalog.record.record_runs import record_runs
+from stratalog.record.record_portions import record_portions
 from stratalog.v1 import log_pb2
 
 
@@ -96,7 +96,7 @@ def fetched_parts(
         local_log_start_offset=answer.local_log_start_offset,
     )
     if fetch_offset < limit:
-        for records, has_more in record_runs(answer.batches, _wanted(answer)):
+        for records, has_more in record_portions(answer.batches, _wanted(answer)):
             kept, last_offset = records, records[-1].offset
             # Almost always all records are wanted, and the list is not copied.
             if records[0].offset < fetch_offset or last_offset >= limit:

@@ -7,12 +7,10 @@ from __future__ import annotations
 import functools
 from random import Random
 
-from stratalog.record.partitioner import partition_for_key
+from stratalog.record.native.kernels import murmur2
 
 CACHED_KEY_COUNT = 65_536
-
-# Keys of a changelog repeat, and murmur2 in Python costs more than a look-up.
-_cached_partition_for_key = functools.lru_cache(CACHED_KEY_COUNT)(partition_for_key)
+_POSITIVE_MASK = 0x7FFFFFFF
 
 
 class PartitionChooser:
@@ -20,18 +18,28 @@ class PartitionChooser:
 
     def __init__(self, random: Random, partition_count: int) -> None:
         assert partition_count > 0
-        self._partition_count = partition_count
+        self.partition_count = partition_count
         self._current = random.randrange(partition_count)
 
     def for_key(self, key: bytes | None) -> int:
         """The partition by Kafka's murmur2; without a key the current partition, so that batches fill up."""
         if key is None:
             return self._current
-        return _cached_partition_for_key(key, self._partition_count)
+        return _cached_partition_for_key(key, self.partition_count)
 
     def batch_sealed(self, partition: int) -> None:
         """Note that a batch for `partition` is complete: records without keys go to the next partition
         now.
         """
         if partition == self._current:
-            self._current = (self._current + 1) % self._partition_count
+            self._current = (self._current + 1) % self.partition_count
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """The partition of `key` among `partition_count`: murmur2 without its sign bit, modulo the count."""
+    assert partition_count > 0
+    return (murmur2(key) & _POSITIVE_MASK) % partition_count
+
+
+# Keys of a changelog repeat, and murmur2 in Python costs more than a look-up.
+_cached_partition_for_key = functools.lru_cache(CACHED_KEY_COUNT)(partition_for_key)

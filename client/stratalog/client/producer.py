@@ -54,16 +54,6 @@ class _OpenBatch:
         self.timer = timer
 
 
-class _Topic:
-    """A topic as the producer knows it."""
-
-    __slots__ = ("chooser", "partition_count")
-
-    def __init__(self, partition_count: int, chooser: PartitionChooser) -> None:
-        self.partition_count = partition_count
-        self.chooser = chooser
-
-
 class Producer:
     """Batches records and sends them in order. Belongs to one event loop. Use `async with`: its end waits for
     all records."""
@@ -89,7 +79,7 @@ class Producer:
         self._on_outcome = on_outcome
         self._clock = clock or SystemClock()
         self._random = system_random()
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, PartitionChooser] = {}
         self._open: dict[TopicPartition, _OpenBatch] = {}
         self._senders: dict[TopicPartition, PartitionSender] = {}
         self._unsettled: set[SealedBatch] = set()
@@ -187,7 +177,7 @@ class Producer:
         """Wait for room, and choose the partition of a record."""
         known = self._topics.get(topic) or await self._learn(topic)
         if partition is None:
-            partition = known.chooser.for_key(key)
+            partition = known.for_key(key)
         elif not 0 <= partition < known.partition_count:
             raise UnknownTopicOrPartitionError(
                 "the topic has fewer partitions; choose a lower one",
@@ -205,10 +195,10 @@ class Producer:
             await self._settled.wait()
         return TopicPartition(topic, partition)
 
-    async def _learn(self, topic: str) -> _Topic:
+    async def _learn(self, topic: str) -> PartitionChooser:
         [description] = await self._admin.describe_topics([topic])
-        count = description.partition_count
-        return self._topics.setdefault(topic, _Topic(count, PartitionChooser(self._random, count)))
+        chooser = PartitionChooser(self._random, description.partition_count)
+        return self._topics.setdefault(topic, chooser)
 
     def _add(
         self,
@@ -266,7 +256,7 @@ class Producer:
                 self._on_split,
             )
             self._senders[topic_partition] = sender
-        self._topics[topic_partition.topic].chooser.batch_sealed(topic_partition.partition)
+        self._topics[topic_partition.topic].batch_sealed(topic_partition.partition)
         sender.send(sealed)
 
     def _on_settled(self, batch: SealedBatch, error: LogStoreError | None) -> None:

@@ -25,8 +25,8 @@ broker, which do not say who has owned the shard: up to the end of the import th
 epoch. The entry keeps it as long as the partition is here. It also tells the next import which directories
 without a topic a killed one has left.
 
-Shared files are never written here: a change first makes a copy (`own_file`). A broker that starts on its
-directory again may truncate them; `shares_files=False` prevents that.
+Shared files are never written here: a change first makes a copy (`OpenFiles.use`). A broker that starts on
+its directory again may truncate them; `shares_files=False` prevents that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The seam for identifiers and chance, so that a test can repeat a run."""
+"""The seam for identifiers and chance, so that a test can repeat itself."""
 
 from __future__ import annotations
 

@@ -10,19 +10,19 @@ class ScheduledTask(Protocol):
     """A scheduled task. Thread-safe."""
 
     def cancel(self) -> None:
-        """Begin no more runs after this returns; a running one finishes."""
+        """Do not run the task again after this returns; a task that runs finishes."""
         ...
 
 
 class Scheduler(Protocol):
-    """Runs callables later, on threads of its own. A failing run is logged and does not end a periodic task.
+    """Runs callables later, on threads of its own. A failure is logged and does not end a periodic task.
     Thread-safe."""
 
     def once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> ScheduledTask: ...
 
     def every(self, name: str, task: Callable[[], None], period_ms: int, delay_ms: int = 0) -> ScheduledTask:
-        """Run `task` after `delay_ms`, then `period_ms` after the end of each run, so that runs never
-        overlap."""
+        """Run `task` after `delay_ms`, then `period_ms` after each of its ends, so that it never overlaps
+        itself."""
         ...
 
     def close(self) -> None:

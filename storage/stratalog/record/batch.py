@@ -14,7 +14,6 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.codecs.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
-from stratalog.record.frame_fault import frame_fault
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     BASE_OFFSET_POSITION,
@@ -26,6 +25,7 @@ from stratalog.record.header import (
 )
 from stratalog.record.native import kernels
 from stratalog.record.record import Record
+from stratalog.record.record_frame import frame_fault
 from stratalog.record.records_summary import RecordsSummary
 
 DEFAULT_MAX_DECOMPRESSED = DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -160,20 +160,11 @@ def decode(buffer: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_DE
 
     Raises CorruptRecordError.
     """
-    return _decode(buffer, position, parse_header(buffer, position), max_bytes)
-
-
-def decode_all(buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> list[Record]:
-    """Decode the records of all batches in a buffer of whole batches, except control batches.
-
-    All records are in memory at once, and `max_bytes` bounds each batch only, so the buffer must come from a
-    trusted source (otherwise use ``record_runs``). Raises as `decode` does.
-    """
-    records: list[Record] = []
-    for position, header in batches(buffer):
-        if not header.is_control:
-            records += _decode(buffer, position, header, max_bytes)
-    return records
+    header = parse_header(buffer, position)
+    payload = checked_payload(buffer, position, header, max_bytes)
+    return kernels.decode_records(
+        payload, header.records_count, header.base_offset, header.base_timestamp, header.append_time_ms
+    )
 
 
 def checked_payload(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
@@ -189,13 +180,6 @@ def require_crc_as_read(buffer: Buffer, position: int, header: BatchHeader) -> N
         raise CorruptRecordError(
             "the batch's checksum does not match its bytes; fetch it again", base_offset=header.base_offset
         )
-
-
-def _decode(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> list[Record]:
-    payload = checked_payload(buffer, position, header, max_bytes)
-    return kernels.decode_records(
-        payload, header.records_count, header.base_offset, header.base_timestamp, header.append_time_ms
-    )
 
 
 def _require_whole(header: BatchHeader, position: int, end: int) -> None:

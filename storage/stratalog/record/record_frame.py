@@ -15,19 +15,27 @@ A records section is a row of records, each of this form (varint and varlong as 
 
 The walk proves the frame of each record up to its value, that offsets increase and that the records fill the
 section exactly. `header_frames` proves the headers, for the callers that use them.
+
+The kernels answer for whole sections, with sound or broken only. For a broken one, `frame_fault` walks again
+and finds the position and the field, up to a limit: a section that is broken at its far end must not keep the
+interpreter busy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
+from stratalog.record.header import BatchHeader
 from stratalog.record.varint import read_varint, read_varlong
 
 MIN_RECORD_BYTES = 7
 MIN_HEADER_BYTES = 2
+MAX_RECORDS_WALKED = 10_000
+"""Records that the search for a fault looks at."""
 
 
 class RecordFrame(NamedTuple):
@@ -96,6 +104,28 @@ def header_name(payload: bytes, position: int, size: int) -> str:
         return payload[position : position + size].decode()
     except UnicodeDecodeError as error:
         raise CorruptRecordError("a header's name is not UTF-8", record_position=position) from error
+
+
+def frame_fault(payload: Buffer, header: BatchHeader) -> CorruptRecordError | None:
+    """The error for the first fault among the first 10,000 records; None if the fault lies after them.
+
+    Fields: record_position (in the decompressed section), field and value, as far as they apply.
+    """
+    data = bytes(payload)
+    try:
+        for frame in islice(record_frames(data, header.records_count), MAX_RECORDS_WALKED):
+            for name_position, name_size, _, _ in header_frames(data, frame):
+                header_name(data, name_position, name_size)
+            if frame.offset_delta > header.last_offset_delta:
+                return CorruptRecordError(
+                    "a record lies behind the last offset of its batch",
+                    record_position=frame.start,
+                    field="offset_delta",
+                    value=frame.offset_delta,
+                )
+    except CorruptRecordError as fault:
+        return fault
+    return None
 
 
 def _record_frame(payload: bytes, start: int) -> RecordFrame:

@@ -15,14 +15,14 @@ from stratalog.record.batch import records_payload
 from stratalog.record.codecs.compressed_pieces import decompressed_pieces
 from stratalog.record.header import HEADER_SIZE, BatchHeader
 from stratalog.record.native import kernels
-from stratalog.record.record_runs import RUN_BYTES, RUN_COUNT
+from stratalog.record.record_portions import PORTION_BYTES, PORTION_COUNT
 from stratalog.record.varint import MAX_VARINT_BYTES, MAX_VARLONG_BYTES, read_varint, read_varlong
 
 WHOLE_BYTES = 8 * 1024 * 1024
 """The largest decompressed size of a batch that is one section."""
 
 # More than the usual section, so that a section does not end with the buffered bytes.
-_FILLED_BYTES = 2 * RUN_BYTES
+_FILLED_BYTES = 2 * PORTION_BYTES
 # Size, attributes, timestamp and offset of a record.
 _MAX_HEAD_BYTES = MAX_VARINT_BYTES + 1 + MAX_VARLONG_BYTES + MAX_VARINT_BYTES
 
@@ -103,10 +103,10 @@ def _fill(buffer: bytearray, pieces: Iterator[Buffer], wanted_bytes: int) -> boo
 def _whole_records(buffer: bytearray, position: int, max_count: int) -> tuple[int, int]:
     """The number of whole records at `position` that make a section, and its end; 0 if not even the first is
     whole."""
-    count = min(max_count, RUN_COUNT)
+    count = min(max_count, PORTION_COUNT)
     while count > 0 and position < len(buffer):
         try:
-            return kernels.span_records(buffer, position, count, RUN_BYTES)
+            return kernels.span_records(buffer, position, count, PORTION_BYTES)
         except CorruptRecordError:
             # One of these is incomplete or invalid; if it is the first, the caller raises the error.
             count //= 2

@@ -3,17 +3,22 @@
 Thousands of partitions with many segments each would need more descriptors than a process has. So no object
 keeps a file open. `use` lends it for one operation; if too many files are open, the one that was idle for
 longest is closed. A lent file stays open until its last user returns it, even if its name changes meanwhile.
-A file that is lent for writing has no other name: see `own_file`.
+
+A file that is lent for writing has no other name. An import gives the sealed segments of a broker a second
+name instead of a copy, and a cut or an append would change the broker's file too. So `use` first replaces
+such a file by a copy. The copy is written as `.cleaned`, which a loader of the directory ignores, and takes
+the name once it is durable. After a crash the name has the shared file or the copy, with the same bytes.
 """
 
 from __future__ import annotations
 
+import posixpath
 import threading
 from collections import OrderedDict
 from types import TracebackType
 
 from stratalog.base.filesystem import AppendFile, FileSystem
-from stratalog.segment.own_file import own_file
+from stratalog.segment.file_names import CLEANED_SUFFIX
 
 DEFAULT_MAX_OPEN = 512
 _MAX_OPEN = 16 * 1024
@@ -69,7 +74,7 @@ class OpenFiles:
         """
         if for_writing and not self._is_writable(path):
             # Outside the guard, because it may copy a large file. A path has one writer at a time.
-            own_file(self.filesystem, path)
+            self._own(path)
         with self.guard:
             lent = self._files.get(path)
             if lent is None or (for_writing and not lent.is_writable):
@@ -112,6 +117,32 @@ class OpenFiles:
             assert not any(lent.is_forgotten for lent in self._files.values())
             idle_count = sum(lent.user_count == 0 for lent in self._files.values())
             assert len(self._files) <= self._max_open or idle_count == 0
+
+    def _own(self, path: str) -> None:
+        """Replace `path` by a copy that has no other name. Does nothing if the file has no other name, or is
+        missing.
+
+        The copy and its name are durable when this returns. A reader that has the file open keeps the shared
+        one. Raises OSError, with the shared file in place.
+        """
+        filesystem = self.filesystem
+        try:
+            if filesystem.link_count(path) == 1:
+                return
+        except FileNotFoundError:
+            return
+        copy_path = path + CLEANED_SUFFIX
+        if filesystem.exists(copy_path):
+            # A failed attempt left it, perhaps incomplete.
+            filesystem.unlink(copy_path)
+        filesystem.copy_file(path, copy_path)
+        file = filesystem.open_append(copy_path)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        filesystem.rename(copy_path, path)
+        filesystem.sync_directory(posixpath.dirname(path))
 
     def _is_writable(self, path: str) -> bool:
         with self.guard:

@@ -22,11 +22,11 @@ class ProvenBatches(NamedTuple):
     max_timestamp: TimestampOffset
 
     @staticmethod
-    def of(runs: Iterable[list[BatchRow]], base_offset: int) -> ProvenBatches:
-        """Collect `runs` of batches whose checksums were compared. Raises the errors of the iterable."""
+    def of(rows: Iterable[list[BatchRow]], base_offset: int) -> ProvenBatches:
+        """Collect the batches of `rows`, whose checksums were compared. Raises the errors of the iterable."""
         size_bytes, end_offset, max_timestamp = 0, base_offset, NO_TIMESTAMP_OFFSET
         last_offsets: dict[int, int] = {}
-        for row in chain.from_iterable(runs):
+        for row in chain.from_iterable(rows):
             assert row.last_offset >= end_offset, "offsets ascend"
             size_bytes, end_offset = row.end_position, row.last_offset + 1
             last_offsets[row.position] = row.last_offset

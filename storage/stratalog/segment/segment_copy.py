@@ -26,7 +26,7 @@ from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_seal import SegmentSeal
 
 
-class ProvenRun(NamedTuple):
+class ProvenPortion(NamedTuple):
     """Proven batches that continue the copy; empty if the source has no more."""
 
     data: bytes
@@ -66,7 +66,7 @@ class SegmentCopy:
     def remaining_bytes(self) -> int:
         return self.source.size_bytes - self.size_bytes
 
-    def next_run(self, max_bytes: int) -> ProvenRun:
+    def next_portion(self, max_bytes: int) -> ProvenPortion:
         """Read and prove the batches to `write` next: at most `max_bytes`, except for a first batch that is
         larger.
 
@@ -75,7 +75,7 @@ class SegmentCopy:
         """
         available_bytes = self.remaining_bytes
         if available_bytes == 0:
-            return ProvenRun(b"", [], self.leader_epoch)
+            return ProvenPortion(b"", [], self.leader_epoch)
         data = self.source.read_bytes(self.size_bytes, max(max_bytes, HEADER_SIZE))
         first_bytes = parse_header(data).size_in_bytes
         if len(data) < first_bytes <= available_bytes:
@@ -88,7 +88,7 @@ class SegmentCopy:
                 path=self.source.path,
                 position=self.size_bytes,
             )
-        return ProvenRun(data[: rows[-1].end_position - self.size_bytes], rows, leader_epoch)
+        return ProvenPortion(data[: rows[-1].end_position - self.size_bytes], rows, leader_epoch)
 
     def _prove(self, data: bytes) -> tuple[list[BatchRow], int]:
         """The sound batches at the beginning of `data`, and the leader epoch of the last."""
@@ -102,19 +102,19 @@ class SegmentCopy:
                 leader_epoch = parse_header(data, noted.position - self.size_bytes).leader_epoch
         return proven, leader_epoch
 
-    def write(self, run: ProvenRun) -> None:
-        """Append the run to the copy and its indexes. Not synced. Raises OSError."""
-        if not run.rows:
+    def write(self, portion: ProvenPortion) -> None:
+        """Append the portion to the copy and its indexes. Not synced. Raises OSError."""
+        if not portion.rows:
             return
         indexes = self._growing()
         with self._resources.files.use(self._path, for_writing=True) as file:
-            file.append([run.data])
-        indexes.add_rows(run.rows, self.source.index_interval_bytes)
+            file.append([portion.data])
+        indexes.add_rows(portion.rows, self.source.index_interval_bytes)
         if self.size_bytes == 0:
-            self._first_timestamp_ms = run.rows[0].max_timestamp_ms
-        self.size_bytes = run.rows[-1].end_position
-        self.end_offset = run.rows[-1].last_offset + 1
-        self.leader_epoch = run.leader_epoch
+            self._first_timestamp_ms = portion.rows[0].max_timestamp_ms
+        self.size_bytes = portion.rows[-1].end_position
+        self.end_offset = portion.rows[-1].last_offset + 1
+        self.leader_epoch = portion.leader_epoch
         self.is_synced = False
 
     def new_aborted(self) -> list[AbortedTransaction]:

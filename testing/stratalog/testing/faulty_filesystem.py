@@ -54,7 +54,7 @@ class FaultyFileSystem(WrappedFileSystem):
         self._guard = threading.Lock()
         self._fates: dict[int, Fate] = {}
         self._crash: SimulatedCrash | None = None
-        self._refused: Callable[[str], bool] = lambda _: False
+        self._refused: Callable[[str], object] = lambda _: False
         self._refusal = 0
 
     @property
@@ -72,7 +72,7 @@ class FaultyFileSystem(WrappedFileSystem):
         `crash_at`."""
         self._fates[operation] = Fate(part, OSError(number, os.strerror(number)))
 
-    def fail_where(self, matches: Callable[[str], bool], *, number: int = errno.EIO) -> None:
+    def fail_where(self, matches: Callable[[str], object], *, number: int = errno.EIO) -> None:
         """Let each operation whose line in `trace` matches raise OSError with that errno, until `mend`."""
         self._refused, self._refusal = matches, number
 

@@ -2,7 +2,7 @@
 
 Every actor of a simulation gets a `FaultyObjectStore` of its own over one shared store, and all share a
 `StoreTrace`. Each call becomes a numbered `Operation`; the plan chooses its fault; the trace keeps both and
-the outcome. The same plan over the same calls gives the same trace, so a failing run is repeated by its seed
+the outcome. The same plan over the same calls gives the same trace, so a failure is repeated by its seed
 and read in its trace.
 
 `before` is called with each operation ahead of its fault, and `after` with each that the store has answered,
@@ -172,8 +172,11 @@ class FaultyObjectStore:
         )
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+        operation, fault = self._begin("PUT", key, "")
         copies = [bytes(part) for part in parts]
-        return self._write("PUT", key, "", lambda: self._inner.put_parts(key, copies, part_bytes=part_bytes))
+        return self._carry_out(
+            operation, fault, lambda: self._inner.put_parts(key, copies, part_bytes=part_bytes)
+        )
 
     def get(self, key: str) -> StoredObject:
         return self._read("GET", key, "", lambda: self._inner.get(key))
@@ -232,7 +235,11 @@ class FaultyObjectStore:
     def _write(
         self, verb: str, key: str, condition: str, apply: Callable[[], _Result], keys: Sequence[str] = ()
     ) -> _Result:
-        operation, fault = self._begin(verb, key, condition)
+        return self._carry_out(*self._begin(verb, key, condition), apply, keys)
+
+    def _carry_out(
+        self, operation: Operation, fault: Fault, apply: Callable[[], _Result], keys: Sequence[str] = ()
+    ) -> _Result:
         if fault in (Fault.FAILS, Fault.STOPS_BEFORE):
             self._trace.end(operation, fault, "did not land")
             self._fail(operation, fault)

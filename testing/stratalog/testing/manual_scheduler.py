@@ -80,7 +80,7 @@ class ManualScheduler(ManualTimers):
                     return
                 _, _, task = heapq.heappop(self._queue)
             self._run(task)
-            # The next period begins when this run has ended, so the runs of one task never overlap.
+            # The next period begins at the task's end, so that it never overlaps itself.
             if task.period_ms is not None and not task.is_cancelled:
                 self._schedule(task, task.period_ms)
 

@@ -1,4 +1,4 @@
-"""Identifiers that are the same in every run of a test."""
+"""Identifiers that are the same whenever a test runs."""
 
 from __future__ import annotations
 

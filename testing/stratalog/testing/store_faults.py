@@ -75,7 +75,7 @@ def no_faults(operation: Operation) -> Fault:  # noqa: ARG001 - the plan that lo
 
 
 class FaultsAt:
-    """The given faults at the given numbers: for sweeps over every step of a run. Immutable."""
+    """The given faults at the given numbers: for sweeps over every request. Immutable."""
 
     def __init__(self, faults: Mapping[int, Fault]) -> None:
         self._faults = dict(faults)

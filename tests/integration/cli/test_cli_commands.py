@@ -26,7 +26,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.cli.main import COMMANDS, main, stratalog
-from stratalog.record.partitioner import partition_for_key
+from stratalog.client.partition_chooser import partition_for_key
 from tests.support.service.server_process import ServerProcess
 
 PROGRAM = [sys.executable, "-m", "stratalog.cli"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +18,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import ServiceBench, service_bench, until
 
 COMPACTED = {"remote.storage.enable": "false", "cleanup.policy": "compact", "segment.bytes": "1024"}
 SOON = {"log.cleaner.backoff.ms": "10"}
@@ -31,12 +30,6 @@ async def fill(bench: ServiceBench, topic: str = "t", count: int = 10) -> None:
     for number in range(count):
         record = Record(0, SystemClock().now_ms(), b"k%d" % (number % 2), b"%03d" % number + bytes(600))
         await bench.client.append(topic, 0, [record])
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 def run(bench: ServiceBench, *arguments: str) -> Any:

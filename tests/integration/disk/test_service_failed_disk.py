@@ -6,7 +6,6 @@ import asyncio
 import errno
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,37 +15,14 @@ from click.testing import CliRunner
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.record.record import Record
 from stratalog.testing.failing_directory import FailingDirectory
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
-
-
-class StubbornDisk(PosixFileSystem):
-    """Has no room to look into a directory of this name, and refuses to rename one of that; such a disk does
-    not go offline."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unread: str | None = None
-        self.unrenamed: str | None = None
-
-    def list_directory(self, path: str) -> list[str]:
-        _refuse(path, self.unread, errno.ENOSPC)
-        return super().list_directory(path)
-
-    def rename(self, source: str, target: str) -> None:
-        _refuse(source, self.unrenamed, errno.EPERM)
-        super().rename(source, target)
-
-
-def _refuse(path: str, name: str | None, number: int) -> None:
-    if name is not None and path.endswith(f"/{name}"):
-        raise OSError(number, os.strerror(number), path)
 
 
 async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, config: Mapping[str, str]) -> int:
@@ -74,14 +50,16 @@ def run(bench: ServiceBench, *arguments: str) -> Any:
 async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = StubbornDisk()
+    disk, data = FaultyFileSystem(), f"{tmp_path}/data"
+    refused = (f"list_directory {data}/t-2", f"rename {data}/t-0 ")
     config = {"num.recovery.threads.per.data.dir": "1"}
     async with service_bench(tmp_path, filesystem=disk, config=config) as bench:
-        disk.unread, disk.unrenamed = "t-2", "t-0"
+        # Such a disk does not go offline.
+        disk.fail_where(lambda line: line.startswith(refused), number=errno.EPERM)
         with pytest.raises(DataDirectoryError):
             await bench.client.admin.create_topic("t", 3, LOCAL)
-        disk.unread = disk.unrenamed = None
-        assert [Path(tmp_path, "data", f"t-{number}").exists() for number in range(3)] == [True, False, False]
+        disk.mend()
+        assert [disk.exists(f"{data}/t-{number}") for number in range(3)] == [True, False, False]
         assert "the log of t-0, a topic that could not be created, stays" in caplog.text
         assert "still in the catalog" not in caplog.text
         await bench.client.admin.create_topic("t", 3, LOCAL)

@@ -5,10 +5,9 @@ The disk is a small file system in memory of its own, which not everybody may mo
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from stratalog.client.client import Client
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
 from tests.support.service.server_process import ServerProcess
+from tests.support.service.service_bench import until
 
 LOCAL = {
     "remote.storage.enable": "false",
@@ -113,12 +113,6 @@ async def fill(client: Client, topic: str) -> int:
     with pytest.raises(DataDirectoryError, match="free space"):
         await client.append(topic, 0, [record(50)])
     return count
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 async def offsets(server: ServerProcess, topic: str) -> tuple[int, int]:

@@ -1,14 +1,14 @@
-"""A server that is told to stop while the store is slow: uploads and compactions end early, whoever asked for
-them is told so, and the next server makes up for what is missing.
+"""A server that stops while the store is slow: uploads and compactions end early with an error for their
+callers, and the next server makes up for what is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,57 +18,45 @@ from stratalog.base.errors import StoppingError
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ReadStream
+from stratalog.objectstore.protocol import ObjectStore
 from stratalog.server import app
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.service.service_bench import QUIET, ServiceBench, service_bench, waiting_count
+from stratalog.testing.store_faults import Operation
+from tests.support.gate import Gate
+from tests.support.service.service_bench import (
+    PATIENCE_S,
+    QUIET,
+    ServiceBench,
+    service_bench,
+    until,
+    waiting_count,
+)
 
-PATIENCE_S = 60.0
 PARTITION_COUNT = 20
 CONFIG = {"cleanup.policy": "compact", "retention.ms": "-1"}
 GRACE: dict[str, Any] = {"shutdown_grace_s": PATIENCE_S}
 
 
-class SlowStore(MemoryObjectStore):
-    """Stands still at the next transfer of data, once told to, until it is released. Thread-safe."""
+class Transfers:
+    """Transfers of data of objects, which stand still while the gate is closed. Thread-safe."""
 
     def __init__(self) -> None:
-        super().__init__(SystemClock())
-        self._flows = threading.Event()
-        self._flows.set()
-        self.is_stalled = threading.Event()
-        self.transfer_count = 0
-        """Of objects' data, since it was told to stand still."""
+        self.gate = Gate()
+        self.count = 0
+        self.store = FaultyObjectStore(MemoryObjectStore(SystemClock()), Random(0), before=self._before)
 
     def stall(self) -> None:
-        self.transfer_count = 0
-        self.is_stalled.clear()
-        self._flows.clear()
+        """Close the gate, and count from now on."""
+        self.count = 0
+        self.gate.close()
 
-    def release(self) -> None:
-        self._flows.set()
-
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
-        self._transfer()
-        return super().put_parts(key, parts, part_bytes=part_bytes)
-
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
-        self._transfer()
-        return super().open_range(key, position, size)
-
-    def _transfer(self) -> None:
-        self.transfer_count += 1
-        if not self._flows.is_set():
-            self.is_stalled.set()
-            assert self._flows.wait(PATIENCE_S)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
+    def _before(self, operation: Operation) -> None:
+        if "/data/" in operation.key and operation.verb in ("GET", "PUT"):
+            self.count += 1
+            self.gate.pass_through()
 
 
 async def fill(bench: ServiceBench, number: int) -> None:
@@ -78,20 +66,20 @@ async def fill(bench: ServiceBench, number: int) -> None:
 
 
 async def stop_while(
-    bench: ServiceBench, store: SlowStore, call: Callable[[], asyncio.Task[object]]
+    bench: ServiceBench, transfers: Transfers, call: Callable[[], asyncio.Task[object]]
 ) -> BaseException | None:
-    """Let the call come to a stand at the store, tell the server to stop, let the store go on; returns what
-    the call was told. A poll that ends shows that the server has begun to stop.
+    """Let the call come to a stand at the store, stop the server, let the store go on; returns the error of
+    the call. A poll that ends shows that the server has begun to stop.
     """
     poll = asyncio.create_task(bench.client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
     signals = bench.server.engine.registry.partition("idle", 0).signal
     await until(lambda: waiting_count(signals) == 1)
-    store.stall()
+    transfers.stall()
     calling = call()
-    await until(store.is_stalled.is_set)
+    await until(transfers.gate.is_reached.is_set)
     stopping = asyncio.create_task(bench.server.stop())
     await poll
-    store.release()
+    transfers.gate.open()
     async with asyncio.timeout(PATIENCE_S / 2):
         await asyncio.wait([calling])
         await stopping
@@ -99,35 +87,35 @@ async def stop_while(
 
 
 async def test_a_stop_ends_an_upload_and_the_next_server_uploads(tmp_path: Path) -> None:
-    store, disk = SlowStore(), MemoryFileSystem()
-    async with service_bench(tmp_path, filesystem=disk, store=store, **GRACE) as bench:
+    transfers, disk = Transfers(), MemoryFileSystem()
+    async with service_bench(tmp_path, filesystem=disk, store=transfers.store, **GRACE) as bench:
         await bench.client.admin.create_topic("t", PARTITION_COUNT, CONFIG)
         await bench.client.admin.create_topic("idle")
         await fill(bench, 0)
-        error = await stop_while(bench, store, lambda: asyncio.create_task(bench.client.admin.upload()))
+        error = await stop_while(bench, transfers, lambda: asyncio.create_task(bench.client.admin.upload()))
         assert isinstance(error, StoppingError)
         assert error.retriable
-        assert store.transfer_count == 1, "no other request"
-    async with service_bench(tmp_path, filesystem=disk, store=store) as bench:
+        assert transfers.count == 1, "no other request"
+    async with service_bench(tmp_path, filesystem=disk, store=transfers.store) as bench:
         uploaded = await bench.client.admin.upload(delete_local=True)
         assert (uploaded.objects, uploaded.slices) == (1, PARTITION_COUNT)
         assert [[r.value for r in part] for part in await bench.read_all("t")] == [[b"0"]] * PARTITION_COUNT
 
 
 async def test_a_stop_ends_a_compaction_of_many_partitions(tmp_path: Path) -> None:
-    store, disk = SlowStore(), MemoryFileSystem()
-    async with service_bench(tmp_path, filesystem=disk, store=store, **GRACE) as bench:
+    transfers, disk = Transfers(), MemoryFileSystem()
+    async with service_bench(tmp_path, filesystem=disk, store=transfers.store, **GRACE) as bench:
         await bench.client.admin.create_topic("t", PARTITION_COUNT, CONFIG)
         await bench.client.admin.create_topic("idle")
         for number in range(3):
             await fill(bench, number)
             await bench.client.admin.upload(delete_local=True)
         error = await stop_while(
-            bench, store, lambda: asyncio.create_task(bench.client.admin.run_compaction())
+            bench, transfers, lambda: asyncio.create_task(bench.client.admin.run_compaction())
         )
         assert isinstance(error, StoppingError)
-        assert store.transfer_count == 1, "no other request"
-    async with service_bench(tmp_path, filesystem=disk, store=store) as bench:
+        assert transfers.count == 1, "no other request"
+    async with service_bench(tmp_path, filesystem=disk, store=transfers.store) as bench:
         assert [len(part) for part in await bench.read_all("t")] == [3] * PARTITION_COUNT
         assert all(job.refused == "" for job in await bench.client.admin.run_compaction())
         assert [[r.value for r in part] for part in await bench.read_all("t")] == [[b"2"]] * PARTITION_COUNT
@@ -148,11 +136,11 @@ async def test_a_stop_ends_sessions_with_a_reason(tmp_path: Path) -> None:
 async def test_a_signal_ends_the_upload_that_a_task_has_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `server start` does it, on SIGTERM."""
-    store = SlowStore()
+    """`server start` does this on SIGTERM."""
+    transfers = Transfers()
 
-    def open_store(_url: str, **_options: object) -> SlowStore:
-        return store
+    def open_store(_url: str, **_options: object) -> ObjectStore:
+        return transfers.store
 
     monkeypatch.setattr(app, "open_store", open_store)
     options: dict[str, Any] = {**QUIET, "data_dir": f"{tmp_path}/data", "upload_ms": 20}
@@ -167,13 +155,13 @@ async def test_a_signal_ends_the_upload_that_a_task_has_begun(
         poll = asyncio.create_task(client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
         partition = server.engine.registry.partition("idle", 0)
         await until(lambda: waiting_count(partition.signal) == 1)
-        store.stall()
+        transfers.stall()
         async with client.producer() as producer:
             for _ in range(30):
                 await producer.post("t", None, bytes(50_000))
-        await until(store.is_stalled.is_set)
+        await until(transfers.gate.is_reached.is_set)
         signal.raise_signal(signal.SIGTERM)
         await poll
-        store.release()
+        transfers.gate.open()
         await asyncio.wait_for(serving, PATIENCE_S / 2)
-    assert store.transfer_count == 1
+    assert transfers.count == 1

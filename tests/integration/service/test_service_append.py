@@ -33,7 +33,7 @@ from tests.support.service.service_bench import ServiceBench, service_bench
 NOW_MS = 1_357_034_400_000
 
 
-def batch(*values: bytes) -> bytes:
+def of_values(*values: bytes) -> bytes:
     return encode_batch([Record(0, NOW_MS, b"key", value) for value in values])
 
 
@@ -58,8 +58,8 @@ def _resealed(data: bytes) -> bytes:
 
 async def test_batches_get_offsets_in_order_and_come_back_as_sent(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
-    first = await bench.client.append_batches("t", 0, batch(b"a", b"b"))
-    second = await bench.client.append_batches("t", 0, batch(b"c") + batch(b"d", b"e"))
+    first = await bench.client.append_batches("t", 0, of_values(b"a", b"b"))
+    second = await bench.client.append_batches("t", 0, of_values(b"c") + of_values(b"d", b"e"))
     assert (first.base_offset, first.last_offset) == (0, 1)
     assert (second.base_offset, second.last_offset, second.log_start_offset) == (2, 4, 0)
     [records] = await bench.read_all("t")
@@ -99,7 +99,7 @@ async def test_the_stronger_of_request_and_topic_holds(
     bench: ServiceBench, acks: Durability | None, minimum: str, expected: Durability
 ) -> None:
     await bench.client.admin.create_topic("t", config={"min.durability": minimum})
-    answer = await bench.client.append_batches("t", 0, batch(b"a"), acks=acks)
+    answer = await bench.client.append_batches("t", 0, of_values(b"a"), acks=acks)
     assert answer.durability == int(expected)
     [partition] = await bench.client.admin.describe_log("t")
     assert partition.recovery_point == (1 if expected is Durability.DISK else 0)
@@ -109,16 +109,16 @@ async def test_the_stronger_of_request_and_topic_holds(
 async def test_object_durability_is_refused_with_advice(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
     with pytest.raises(UnsupportedOperationError):
-        await bench.client.append_batches("t", 0, batch(b"a"), acks=Durability.OBJECT)
+        await bench.client.append_batches("t", 0, of_values(b"a"), acks=Durability.OBJECT)
 
 
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
         (b"", InvalidRequestError),
-        (batch(b"abc")[:-1] + b"\x7f", CorruptRecordError),
-        (batch(bytes(3000)), RecordTooLargeError),
-        (transactional(with_producer_id(batch(b"a"))), UnsupportedOperationError),
+        (of_values(b"abc")[:-1] + b"\x7f", CorruptRecordError),
+        (of_values(bytes(3000)), RecordTooLargeError),
+        (transactional(with_producer_id(of_values(b"a"))), UnsupportedOperationError),
     ],
     ids=lambda given: given.__name__ if isinstance(given, type) else "",
 )
@@ -129,15 +129,15 @@ async def test_what_is_no_good_is_refused_and_nothing_of_it_is_stored(
     with pytest.raises(expected) as caught:
         await bench.client.append_batches("t", 0, sent)
     assert type(caught.value) is expected
-    await bench.client.append_batches("t", 0, batch(b"after"))
+    await bench.client.append_batches("t", 0, of_values(b"after"))
     [records] = await bench.read_all("t")
     assert [record.value for record in records] == [b"after"]
 
 
 async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
-    await bench.client.append_batches("t", 0, batch(b"before"))
-    sent = [with_producer_id(batch(b"a", b"b")), with_producer_id(batch(b"c"), 2)]
+    await bench.client.append_batches("t", 0, of_values(b"before"))
+    sent = [with_producer_id(of_values(b"a", b"b")), with_producer_id(of_values(b"c"), 2)]
     for is_again in (False, True):
         answers = [await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent]
         assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
@@ -148,15 +148,15 @@ async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: 
 
 async def test_a_producer_out_of_order_or_replaced_is_told_what_is_expected(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
-    await bench.client.append_batches("t", 0, with_producer_id(batch(b"a", b"b"), 0, epoch=3))
+    await bench.client.append_batches("t", 0, with_producer_id(of_values(b"a", b"b"), 0, epoch=3))
     with pytest.raises(OutOfOrderSequenceError) as out_of_order:
-        await bench.client.append_batches("t", 0, with_producer_id(batch(b"e"), 4, epoch=3))
+        await bench.client.append_batches("t", 0, with_producer_id(of_values(b"e"), 4, epoch=3))
     fields = {"producer_id": 7, "epoch": 3, "sequence": 4, "expected_sequence": 2}
     assert out_of_order.value.fields == fields
     with pytest.raises(ProducerFencedError) as fenced:
-        await bench.client.append_batches("t", 0, with_producer_id(batch(b"f"), 2, epoch=2))
+        await bench.client.append_batches("t", 0, with_producer_id(of_values(b"f"), 2, epoch=2))
     assert fenced.value.fields == {"producer_id": 7, "epoch": 2, "current_epoch": 3}
-    answer = await bench.client.append_batches("t", 0, with_producer_id(batch(b"c"), 2, epoch=3))
+    answer = await bench.client.append_batches("t", 0, with_producer_id(of_values(b"c"), 2, epoch=3))
     assert (answer.base_offset, answer.duplicate) == (2, False)
     [records] = await bench.read_all("t")
     assert [record.value for record in records] == [b"a", b"b", b"c"]
@@ -168,7 +168,7 @@ async def test_an_unknown_topic_or_partition_is_named(
 ) -> None:
     await bench.client.admin.create_topic("t", 2)
     with pytest.raises(UnknownTopicOrPartitionError) as caught:
-        await bench.client.append_batches(topic, partition, batch(b"a"))
+        await bench.client.append_batches(topic, partition, of_values(b"a"))
     known = {"partition": partition, "partition_count": 2} if topic == "t" else {}
     assert caught.value.fields == {"topic": topic, **known}
 
@@ -178,7 +178,7 @@ async def test_an_append_without_payload_is_refused(bench: ServiceBench) -> None
     for request in (
         log_pb2.AppendRequest(topic="t"),
         log_pb2.AppendRequest(topic="t", records=log_pb2.Records()),
-        log_pb2.AppendRequest(topic="t", acks=9, batches=batch(b"a")),  # type: ignore[arg-type]  # on purpose
+        log_pb2.AppendRequest(topic="t", acks=9, batches=of_values(b"a")),  # type: ignore[arg-type]  # on purpose
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await bench.client.log.Append(request)
@@ -191,7 +191,7 @@ async def test_a_message_over_the_servers_limit_is_explained(tmp_path: Path) -> 
         for size_bytes in (2_100_000, 5_000_000):
             with pytest.raises(RecordTooLargeError):
                 await bench.client.append_batches("t", 0, bytes(size_bytes))
-        await bench.client.append_batches("t", 0, batch(b"still there"))
+        await bench.client.append_batches("t", 0, of_values(b"still there"))
 
 
 async def test_a_request_that_is_no_message_fails_and_harms_nobody(bench: ServiceBench) -> None:
@@ -235,7 +235,7 @@ def append_request(
 
 async def test_a_session_answers_in_order(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
-    requests = [append_request(batch(str(number).encode())) for number in range(100)]
+    requests = [append_request(of_values(str(number).encode())) for number in range(100)]
     answers, error = await stream(bench, requests)
     assert error is None
     assert [answer.base_offset for answer in answers] == list(range(100))
@@ -246,7 +246,7 @@ async def test_a_session_answers_in_order(bench: ServiceBench) -> None:
 async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:
     assert await stream(bench, []) == ([], None)
     await bench.client.admin.create_topic("t")
-    good = [append_request(batch(str(number).encode())) for number in range(60)]
+    good = [append_request(of_values(str(number).encode())) for number in range(60)]
     requests = [*good[:30], append_request(b"\x00" * 80), *good[30:]]
     answers, error = await stream(bench, requests)
     assert isinstance(error, CorruptRecordError)
@@ -269,10 +269,10 @@ async def test_a_session_that_is_cancelled_leaves_whole_requests(bench: ServiceB
     await bench.client.admin.create_topic("t")
     call = bench.client.log.AppendStream()
     for _ in range(20):
-        await call.write(append_request(batch(b"a", b"b")))
+        await call.write(append_request(of_values(b"a", b"b")))
     await call.read()
     call.cancel()
-    await bench.client.append_batches("t", 0, batch(b"end"))
+    await bench.client.append_batches("t", 0, of_values(b"end"))
     [records] = await bench.read_all("t")
     assert len(records) % 2 == 1
     assert records[-1].value == b"end"
@@ -286,5 +286,5 @@ async def test_an_append_waits_for_the_durability_that_it_asked_for(
     async with service_bench(tmp_path, filesystem=disk) as bench:
         await bench.client.admin.create_topic("t")
         for _ in range(10):
-            await bench.client.append_batches("t", 0, batch(b"x"), acks=acks)
+            await bench.client.append_batches("t", 0, of_values(b"x"), acks=acks)
         assert sum(name.startswith("sync ") and name.endswith(".log") for name in disk.trace) == sync_count

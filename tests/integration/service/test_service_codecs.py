@@ -13,11 +13,12 @@ from stratalog.base.types import TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.pipeline.slice_scan import scan
 from stratalog.pipeline.topic_snapshot import read_snapshot
-from stratalog.record.batch import batches, decode_all
+from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import MAGIC_POSITION
 from stratalog.record.record import Record
+from tests.support.logs.decoded_records import decode_all
 from tests.support.places import GOLDEN
 from tests.support.service.service_bench import ServiceBench, service_bench
 

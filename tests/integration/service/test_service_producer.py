@@ -22,6 +22,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.partition_chooser import partition_for_key
 from stratalog.client.partition_sender import PartitionSender
 from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
@@ -30,7 +31,6 @@ from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.client.sync import SyncClient
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
-from stratalog.record.partitioner import partition_for_key
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 from tests.support.service.server_process import ServerProcess

@@ -10,12 +10,13 @@ from stratalog.base.errors import (
     InvalidTimestampError,
     RecordTooLargeError,
 )
-from stratalog.record.batch import batches, decode_all
+from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
+from tests.support.logs.decoded_records import decode_all
 from tests.support.service.service_bench import ServiceBench
 
 VALUE = b"all work and no play " * 50

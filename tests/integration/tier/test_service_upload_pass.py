@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,6 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError, PreconditionFailedError
-from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.background.tier_manager import UPLOAD_TRY_COUNT
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -80,24 +80,14 @@ async def test_a_pass_that_finds_nothing_to_do_reads_no_segment() -> None:
             assert log.tiered_end_offset == log.segments[-1].base_offset > 0
 
 
-class BreakingDisk(PosixFileSystem):
-    """Once broken, one partition's directory cannot be fsynced, for a reason that concerns no other."""
-
-    is_broken = False
-
-    def sync_directory(self, path: str) -> None:
-        if self.is_broken and path.endswith("/broken-0"):
-            raise OSError(errno.EACCES, "permission denied", path)
-        super().sync_directory(path)
-
-
 async def upload_beside_a_broken_partition(tmp_path: Path) -> None:
-    disk = BreakingDisk()
+    disk = FaultyFileSystem()
     async with service_bench(tmp_path, filesystem=disk) as bench:
         for topic in ("broken", "healthy"):
             await bench.client.admin.create_topic(topic, 1, {})
             await bench.append(topic, [b"value"])
-        disk.is_broken = True
+        # A reason that concerns no other partition.
+        disk.fail_where(re.compile("sync_directory .*/broken-0$").match, number=errno.EACCES)
         with pytest.raises(DataDirectoryError):
             await bench.client.admin.upload(delete_local=True)
         [log] = await bench.client.admin.describe_log("healthy")

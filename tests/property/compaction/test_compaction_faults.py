@@ -1,9 +1,9 @@
 """Compaction over a store on which every single request goes wrong in every way, and dies at each of them.
 
-A run has a few dozen requests. For each of them, and each fault that makes a difference there, a shard with
-the same past is compacted once more: whatever happens, readers see the state before or the one after a
-commit, writes that land late change nothing, and the next run finishes the work. `make simulate` plays all
-of it, `make test` a sample.
+A compaction has a few dozen requests. For each of them, and each fault that makes a difference there, a shard
+with the same past is compacted once more: whatever happens, readers see the state before or the one after a
+commit, writes that land late change nothing, and the next compaction finishes the work. `make simulate` plays
+all of it, `make test` a sample.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def readable(history: CompactionHistory) -> dict[TopicIdPartition, list[Record]]
     return {tip: history.tiered.records(tip) for tip in history.oracles}
 
 
-def run_with(seed: int, plan: FaultPlan = no_faults) -> list[Operation]:
-    """One run under a plan, checked after the run, after late writes have landed, and after a good run.
-    Returns the requests of the run, without those that opened the shard."""
+def compact_with(seed: int, plan: FaultPlan = no_faults) -> list[Operation]:
+    """One compaction under a plan, checked after it, after late writes have landed, and after a good one.
+    Returns the requests of the first, without those that opened the shard."""
     history = past(seed)
     store = FaultyObjectStore(history.store, Random(seed), plan, actor="compactor")
     compactor = history.compactor(store)
@@ -46,7 +46,7 @@ def run_with(seed: int, plan: FaultPlan = no_faults) -> list[Operation]:
     before = readable(history)
     with suppress(StoreError, ActorStopped):
         compactor.run_once()
-    # What a process leaves when it dies is swept by the next one; a run that ended has swept for itself.
+    # What a process leaves when it dies is swept by the next one; one that ended has swept for itself.
     history.filesystem.remove_tree("/tiered/compaction")
     history.filesystem.make_directories("/tiered/compaction")
     history.require(before)
@@ -59,9 +59,9 @@ def run_with(seed: int, plan: FaultPlan = no_faults) -> list[Operation]:
 
 @functools.cache
 def busy_seed() -> int:
-    """The first past after which a run reads several objects and writes both kinds."""
+    """The first past after which a compaction reads several objects and writes both kinds."""
     for seed in itertools.count():
-        operations = run_with(seed)
+        operations = compact_with(seed)
         on_data = [operation.verb for operation in operations if "/data/" in operation.key]
         if on_data.count("GET") >= 6 and on_data.count("PUT") >= 2:
             return seed
@@ -70,12 +70,12 @@ def busy_seed() -> int:
 
 def test_every_fault_at_every_request_leaves_the_old_state_or_the_new_one() -> None:
     seed = busy_seed()
-    operations = run_with(seed)
+    operations = compact_with(seed)
     assert any(operation.verb == "PUT" and operation.key.endswith("head") for operation in operations)
     faults = [(operation, fault) for operation in operations for fault in FAULTS_OF_VERB[operation.verb]]
     for operation, fault in Sampling().at_most(faults, 40):
         try:
-            run_with(seed, FaultsAt({operation.number: fault}))
+            compact_with(seed, FaultsAt({operation.number: fault}))
         except AssertionError as error:
             error.add_note(f"seed {seed}, {fault.value} at {operation}")
             raise

@@ -29,7 +29,7 @@ from stratalog.compaction.survivor_bits import new_bitmap
 from stratalog.compaction.survivor_plan import SurvivorPlan, merge_keys
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PartsReader
-from stratalog.record.batch import batches, decode_all
+from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
@@ -54,6 +54,7 @@ from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, Slice
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
 from tests.support.kernels import each_kind, native, needs_native
 from tests.support.logs.damaged_batches import damaged, sound_headers, sum_again
+from tests.support.logs.decoded_records import decode_all
 from tests.support.tiered.sample_entry import sample_entry
 
 SEEDS = st.integers(0, 2**32)

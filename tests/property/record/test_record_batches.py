@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record.batch import (
-    batches,
-    complete_prefix_size,
-    crc_matches,
-    decode,
-    decode_all,
-    stamp,
-    verify,
-)
+from stratalog.record.batch import batches, complete_prefix_size, crc_matches, decode, stamp, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import RecordBatchBuilder, encode_batch
 from stratalog.record.codecs.compression import Codec
@@ -31,6 +23,7 @@ from stratalog.record.header import (
     parse_header,
 )
 from stratalog.record.record import Record
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.plain_batches import with_header
 
 CODECS = st.sampled_from(Codec)

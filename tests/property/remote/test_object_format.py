@@ -25,12 +25,10 @@ from stratalog.remote.objects.directory_codec import (
 )
 from stratalog.remote.objects.object_format import (
     FOOTER,
-    HEADER,
     ObjectHeader,
     ObjectKind,
     crc_of,
     decode_footer,
-    decode_header,
     encode_footer,
     encode_header,
 )
@@ -45,6 +43,7 @@ from stratalog.remote.objects.slice_entry import (
 )
 from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, encode_slice_index
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from tests.support.tiered.object_header import decode_header
 from tests.support.tiered.sample_entry import sample_entry
 
 DAMAGE = (StoreCorruptError, StoreNotUsableError)
@@ -314,12 +313,6 @@ def test_a_directory_that_is_not_sorted_is_refused(found: list[SliceEntry]) -> N
 @pytest.mark.parametrize("field", ["reader_version", "flags"])
 def test_what_a_later_version_made_unreadable_is_refused(field: str) -> None:
     name = format_object_name(1, UUID(int=1))
-    head = ObjectHeader(store_id=UUID(int=2), shard=0, epoch=1, kind=ObjectKind.UPLOAD, name=name)
-    header = bytearray(encode_header(head))
-    header[HEADER.positions[field]] = 2
-    header[-4:] = crc_of(header[:-4]).to_bytes(4, "little")
-    with pytest.raises(StoreNotUsableError):
-        decode_header(bytes(header))
     footer = bytearray(encode_footer(ObjectRef(name, 200, 0, 0, 0, 0, 0)))
     footer[FOOTER.positions[field]] = 2
     crc_position = FOOTER.positions["footer_crc"]

@@ -9,11 +9,21 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.manager.directories.manifest import (
     MANIFEST_FILE,
+    Manifest,
+    ManifestFile,
     PartitionEntry,
-    format_manifest,
     read_manifest,
 )
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.log_machine import TOPIC_ID
+
+
+def format_manifest(manifest: Manifest) -> bytes:
+    """The contents of the file that has this manifest."""
+    disk = MemoryFileSystem()
+    disk.make_directories("/d")
+    ManifestFile(disk, "/d", manifest).create({})
+    return disk.read_file(f"/d/{MANIFEST_FILE}")
 
 
 def edit_manifest(

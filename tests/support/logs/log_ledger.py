@@ -12,11 +12,12 @@ from stratalog.base.errors import LogStoreError
 from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch import decode, decode_all
+from stratalog.record.batch import decode
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.log_consumer import read_as_consumer, read_up_to
 from tests.support.logs.producer_ledger import BatchNote, ProducerLedger, ProducerView
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,13 @@ class ServiceBench:
         """Append keyless records with timestamp 0 as one batch; returns the base offset."""
         records = [Record(0, 0, None, value) for value in values]
         return (await self.client.append(topic, partition, records)).base_offset
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that gives the test no signal."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def waiting_count(signal: PartitionSignal) -> int:

@@ -123,7 +123,7 @@ def _put_object(seat: Seat, log: MetadataLog, slices: list[MockSlice], manners: 
 
 
 def compactor(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
-    """Replaces runs of slices by one object that has the last record of each key."""
+    """Replaces adjacent slices by one object that has the last record of each key."""
     log = insist(lambda: seat.open_log("compactor"))
     for _ in range(jobs):
         state = insist(log.refresh)

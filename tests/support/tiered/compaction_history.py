@@ -101,7 +101,7 @@ class CompactionHistory:
             self.tiered.advance_log_start(tip, offset)
 
     def compact(self) -> tuple[CompactionReport, ...]:
-        """One run, held against the oracle."""
+        """Compact once, held against the oracle."""
         before = {tip: self.tiered.records(tip) for tip in self.oracles}
         names = [topic for topic in self.tiered.catalog.topics() if self.random.random() < 0.5]
         reports = self.compactor().run_once(names or None)

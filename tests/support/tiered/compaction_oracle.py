@@ -1,15 +1,15 @@
 """What compaction promises, checked against everything that was ever written. Knows records, not how
 compaction works.
 
-The oracle keeps all records of a partition since its beginning. After every run it compares what is readable
-with what was readable before and with the whole history:
+The oracle keeps all records of a partition since its beginning. After every compaction it compares what is
+readable with what was readable before and with the whole history:
 
 * what is left is a part of what was there, in the same order, each record unchanged in every field;
 * the last value of each key is what the whole history above log start says, so nothing reappears and nothing
   is lost;
 * a record went only because a later one of its key is there, old enough for `min.compaction.lag.ms`, or
-  because it is a tombstone whose time has come: `delete.retention.ms` after the first run that left it below
-  `compacted_upto`;
+  because it is a tombstone whose time has come: `delete.retention.ms` after the first compaction that left it
+  below `compacted_upto`;
 * below `compacted_upto` no key has two records.
 """
 
@@ -55,7 +55,7 @@ class PartitionOracle:
         compacted_upto: int,
         now_ms: int,
     ) -> None:
-        """Raises AssertionError where a run at `now_ms` broke a promise."""
+        """Raises AssertionError where a compaction at `now_ms` broke a promise."""
         self._require_part(before, after)
         expected = final_values(self.readable(log_start_offset))
         assert final_values(after) == expected, "the last value of a key changed"

@@ -21,7 +21,6 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
-from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
@@ -41,6 +40,7 @@ from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings, UploadReport
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
+from tests.support.logs.decoded_records import decode_all
 
 
 class TieredLogs:

@@ -20,7 +20,7 @@ from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.record.batch import batches, decode_all
+from stratalog.record.batch import batches
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
@@ -36,6 +36,7 @@ from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch, SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
+from tests.support.logs.decoded_records import decode_all
 
 
 class TieredStore:

@@ -19,7 +19,7 @@ def test_values_come_as_sorted_gives_them(count: int) -> None:
 
 
 def test_no_step_compares_many() -> None:
-    """Behind the first runs, each value costs a few comparisons, not a sort."""
+    """After the first value, each value costs a few comparisons, not a sort."""
     compared = 0
 
     class Counted(int):

@@ -13,7 +13,7 @@ from log_cleaner import (
     windows,
 )
 from log_engine import MIB
-from stratalog.record.batch import decode_all
+from tests.support.logs.decoded_records import decode_all
 
 
 def test_windows_are_of_batches_that_follow_each_other() -> None:

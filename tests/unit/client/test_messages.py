@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.client.messages import FetchedRecords, fetched_parts
-from stratalog.record import record_runs
+from stratalog.record import record_portions
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
@@ -64,22 +64,22 @@ def test_only_records_inside_the_range_count(counts: list[int], fetch_offset: in
     fetch_offset=st.integers(0, 20),
     hole=st.integers(0, 3),
     end_offset=st.one_of(st.none(), st.integers(0, 25)),
-    run_count=st.integers(1, 6),
+    portion_count=st.integers(1, 6),
 )
 def test_parts_go_on_where_the_one_before_ended(
-    counts: list[int], fetch_offset: int, hole: int, end_offset: int | None, run_count: int
+    counts: list[int], fetch_offset: int, hole: int, end_offset: int | None, portion_count: int
 ) -> None:
     batches, offset = row(counts)
     end = offset + hole if end_offset is None else min(offset + hole, end_offset)
-    with mock.patch.object(record_runs, "RUN_COUNT", run_count):
+    with mock.patch.object(record_portions, "PORTION_COUNT", portion_count):
         parts = list(fetched_parts(answer_of(batches, offset + hole), fetch_offset, end_offset))
-    assert all(len(part.records) <= run_count for part in parts)
+    assert all(len(part.records) <= portion_count for part in parts)
     # Whoever stops behind any of them, and begins again at its next offset, has every record once.
     found = list[int]()
     for part in parts:
         found += [record.offset for record in part.records]
         assert found == list(range(fetch_offset, min(part.next_offset, offset)))
-        # A run that lies before the first offset, and is followed by nothing, makes the only empty part.
+        # A portion that lies before the first offset, and is followed by nothing, makes the only empty part.
         assert part.records or len(parts) == 1
         assert part.topic_partition == ("t", 1)
         assert part[3:] == (99, 3, 4)
@@ -96,7 +96,7 @@ def test_parts_have_neither_markers_nor_what_was_aborted() -> None:
     marker = EndTransactionMarker(ControlType.ABORT, 0).to_batch(7, 0, 0)
     answer = answer_of(batches + with_base_offset(marker, 6), 7)
     answer.aborted_transactions.add(producer_id=7, first_offset=0, last_offset=6)
-    with mock.patch.object(record_runs, "RUN_COUNT", 2):
+    with mock.patch.object(record_portions, "PORTION_COUNT", 2):
         parts = list(fetched_parts(answer, 0))
     assert [[record.offset for record in part.records] for part in parts] == [[2, 3], [4]]
     assert [part.next_offset for part in parts] == [4, 7]

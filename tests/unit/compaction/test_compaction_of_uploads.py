@@ -9,12 +9,12 @@ from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
 from stratalog.log.read.isolation import Isolation
-from stratalog.record.batch import decode_all
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.decoded_records import decode_all
 from tests.support.tiered.tiered_site import TieredSite
 
 T0 = TopicPartition("t", 0)

@@ -81,7 +81,7 @@ class World:
         ]
 
 
-def test_a_run_reports_what_it_read_and_wrote() -> None:
+def test_a_compaction_reports_what_it_read_and_wrote() -> None:
     world = World()
     world.upload(("a", "1"), ("b", "1"))
     world.upload(("a", "2"), ("c", None))

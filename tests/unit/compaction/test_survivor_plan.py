@@ -37,11 +37,11 @@ def test_the_newest_slice_of_a_hash_survives(
     streams: list[dict[tuple[int, int], int]], block_sizes: list[int]
 ) -> None:
     bitmaps = [new_bitmap(41) for _ in streams]
-    runs = [
+    cursors = [
         KeyCursor(blocks_of(sorted(stream.items()), block_size), bitmap)
         for stream, block_size, bitmap in zip(streams, block_sizes, bitmaps, strict=False)
     ]
-    merge_keys(runs)
+    merge_keys(cursors)
     newest = {
         pair: (slice_index, stream[pair]) for slice_index, stream in enumerate(streams) for pair in stream
     }
@@ -49,7 +49,7 @@ def test_the_newest_slice_of_a_hash_survives(
     for slice_index, ordinal in newest.values():
         set_bit(expected[slice_index], ordinal)
     assert bitmaps == expected
-    assert all(run.is_at_end for run in runs)
+    assert all(cursor.is_at_end for cursor in cursors)
 
 
 @given(st.sets(st.integers(0, 99)), st.integers(0, 100), st.integers(0, 100))

@@ -18,7 +18,6 @@ from stratalog.base.types import Durability
 from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.read.isolation import Isolation
-from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import (
     TimestampType,
@@ -29,6 +28,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.crash_sweep import CrashSweep, Failure
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 from tests.support.logs.overwriting import flip

@@ -8,16 +8,13 @@ from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.migration.broker_batches import PRODUCER_ID_RAISE, broker_batches
 from stratalog.record.batch import batches, verify
 from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE, BatchHeader
-from stratalog.record.record import Record
+from tests.support.logs.plain_batches import batch
 
 
-def batch(base_offset: int, producer_id: int) -> bytes:
+def of_producer(base_offset: int, producer_id: int) -> bytes:
     producer = BatchProducer(producer_id, 3, 8) if producer_id >= 0 else BatchProducer()
-    return encode_batch(
-        [Record(0, 1000, b"k", b"v")] * 3, base_offset=base_offset, leader_epoch=17, producer=producer
-    )
+    return batch(3, base_offset=base_offset, leader_epoch=17, producer=producer)
 
 
 def proved(data: bytes | bytearray) -> list[BatchHeader]:
@@ -29,7 +26,7 @@ def proved(data: bytes | bytearray) -> list[BatchHeader]:
 
 @pytest.mark.parametrize("keeps_producer_ids", [False, True])
 def test_epochs_and_producer_ids_alone_are_changed(keeps_producer_ids: bool) -> None:
-    data = batch(5, -1) + batch(8, 0) + batch(11, 7)
+    data = of_producer(5, -1) + of_producer(8, 0) + of_producer(11, 7)
     raised = 0 if keeps_producer_ids else PRODUCER_ID_RAISE
     written = broker_batches(data, keeps_producer_ids=keeps_producer_ids)
     before, after = proved(data), proved(written)
@@ -49,7 +46,7 @@ def test_epochs_and_producer_ids_alone_are_changed(keeps_producer_ids: bool) -> 
 
 
 def test_a_damaged_batch_gets_no_checksum_that_fits() -> None:
-    data = bytearray(batch(0, 0))
+    data = bytearray(of_producer(0, 0))
     data[-1] ^= 1
     with pytest.raises(CorruptRecordError):
         broker_batches(data, keeps_producer_ids=False)
@@ -57,5 +54,7 @@ def test_a_damaged_batch_gets_no_checksum_that_fits() -> None:
 
 def test_an_id_that_cannot_be_raised_is_told() -> None:
     with pytest.raises(InvalidRequestError):
-        broker_batches(batch(0, 2**63 - 1), keeps_producer_ids=False)
-    assert proved(broker_batches(batch(0, 2**63 - 1), keeps_producer_ids=True))[0].producer_id == 2**63 - 1
+        broker_batches(of_producer(0, 2**63 - 1), keeps_producer_ids=False)
+    assert (
+        proved(broker_batches(of_producer(0, 2**63 - 1), keeps_producer_ids=True))[0].producer_id == 2**63 - 1
+    )

@@ -23,7 +23,6 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.migration.topic_importer import ImportSettings, TopicImporter
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import LEADER_EPOCH_POSITION
 from stratalog.record.record import Record
@@ -31,6 +30,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.decoded_records import decode_all
 
 TOPIC_ID = UUID(int=11)
 ORDERS = TopicPartition("orders", 0)

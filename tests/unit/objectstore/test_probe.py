@@ -9,28 +9,11 @@ import pytest
 from stratalog.base.errors import StoreNotUsableError, StoreUnavailableError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.probe import require_conditional_writes
-from stratalog.objectstore.protocol import Buffer
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultsAt
-
-
-class CarelessStore(MemoryObjectStore):
-    """Ignores one of the preconditions, or both, as some servers do."""
-
-    def __init__(self, *, ignores_match: bool, ignores_absent: bool) -> None:
-        super().__init__(ManualClock())
-        self._ignores_match = ignores_match
-        self._ignores_absent = ignores_absent
-
-    def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        return super().put(
-            key,
-            data,
-            if_match=None if self._ignores_match else if_match,
-            if_absent=if_absent and not self._ignores_absent,
-        )
+from tests.support.tiered.careless_store import CarelessStore
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, CONTROL_BIT, TRANSACTIONAL_BIT
 from stratalog.record.record import Record
-from stratalog.record.record_runs import RUN_COUNT
+from stratalog.record.record_portions import PORTION_COUNT
 from stratalog.testing.manual_clock import ManualClock
 
 ALL = tuple(column.name for column in COLUMNS)
@@ -164,7 +164,7 @@ def test_a_large_batch_leaves_in_pieces() -> None:
     count = 150_000
     data = encode_batch([Record(0, 5, b"k%d" % index, b"v") for index in range(count)], codec=Codec.ZSTD)
     found = list(scan(store_with(data), "t", [span(data, 3, count - 2)], ("offset", "key")))
-    assert max(batch.num_rows for batch in found) < ROWS_COUNT + RUN_COUNT
+    assert max(batch.num_rows for batch in found) < ROWS_COUNT + PORTION_COUNT
     rows = [row for batch in found for row in batch.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(3, count - 2))
     assert rows[-1]["key"] == b"k%d" % (count - 3)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record.batch import decode, decode_all, verify
+from stratalog.record.batch import decode, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
@@ -15,6 +15,7 @@ from stratalog.record.control_key import ControlKey
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import ATTRIBUTES_POSITION, parse_header
 from stratalog.record.record import Record
+from tests.support.logs.decoded_records import decode_all
 
 COMMIT_KEY, ABORT_KEY = b"\0\0\0\x01", b"\0\0\0\0"
 TRANSACTION = BatchProducer(9, 2, is_transactional=True)

@@ -7,9 +7,9 @@ import pytest
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.batch import verify_records
 from stratalog.record.builder import encode_batch
-from stratalog.record.frame_fault import MAX_RECORDS_WALKED
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.record import Record
+from stratalog.record.record_frame import MAX_RECORDS_WALKED
 
 GOOD = b"\x10\0\0\0\x02k\x02v\0"
 """A record with offset delta 0: size 8, attributes, two deltas, key k, value v, no headers."""

@@ -8,13 +8,14 @@ import re
 
 import pytest
 
-from stratalog.record.batch import batches, complete_prefix_size, crc_matches, decode, decode_all, verify
+from stratalog.record.batch import batches, complete_prefix_size, crc_matches, decode, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import HEADER_SIZE, BatchHeader, TimestampType
 from stratalog.record.record import Record
+from tests.support.logs.decoded_records import decode_all
 from tests.support.places import GOLDEN
 
 NAMES = ["appendtime", "codecs", "compacted", "recompressed", "txn"]

@@ -21,8 +21,8 @@ CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 @pytest.fixture(autouse=True)
 def small_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_sections, "WHOLE_BYTES", 500)
-    monkeypatch.setattr(record_sections, "RUN_BYTES", 200)
-    monkeypatch.setattr(record_sections, "RUN_COUNT", 7)
+    monkeypatch.setattr(record_sections, "PORTION_BYTES", 200)
+    monkeypatch.setattr(record_sections, "PORTION_COUNT", 7)
     monkeypatch.setattr(record_sections, "_FILLED_BYTES", 400)
 
 

@@ -17,13 +17,13 @@ from stratalog.record.native.batch_row import BatchRow
 from stratalog.record.record import Record
 from stratalog.segment.batch_walk import seek, valid_rows, walk, whole_batches
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.plain_batches import batch
 
 RECORD = Record(0, 1000, b"key", b"value")
 
 
-def batch(base_offset: int, count: int = 2, value_bytes: int = 30) -> bytes:
-    records = [Record(0, 1000 + base_offset + number, b"key", b"v" * value_bytes) for number in range(count)]
-    return encode_batch(records, base_offset=base_offset)
+def placed(base_offset: int, count: int = 2, value_bytes: int = 30) -> bytes:
+    return batch(count, base_offset=base_offset, timestamp_ms=1000 + base_offset, value_bytes=value_bytes)
 
 
 def file_of(*parts: Buffer) -> AppendFile:
@@ -41,7 +41,7 @@ SIZES = st.lists(st.sampled_from([1, 30, 5000, 20_000, 1_100_000]), min_size=1, 
 
 @given(sizes=SIZES)
 def test_both_walks_see_every_batch_whatever_its_size(sizes: list[int]) -> None:
-    written = [batch(number, 1, size) for number, size in enumerate(sizes)]
+    written = [placed(number, 1, size) for number, size in enumerate(sizes)]
     file = file_of(*written)
     positions = [sum(map(len, written[:number])) for number in range(len(written))]
     rows = rows_of(file, file.size())
@@ -67,7 +67,7 @@ def test_a_seek_ends_where_a_walk_does(
     damage: tuple[int, int] | None,
     lost_bytes: int,
 ) -> None:
-    data = bytearray(b"".join(batch(2 * number, 2, size) for number, size in enumerate(sizes)))
+    data = bytearray(b"".join(placed(2 * number, 2, size) for number, size in enumerate(sizes)))
     if damage is not None:
         data[damage[0] % min(len(data), 3 * HEADER_SIZE)] ^= damage[1]
     file = file_of(data)
@@ -94,8 +94,8 @@ def outcome(find: Callable[[], int | None]) -> int | str | None:
 
 
 def test_a_seek_does_not_believe_an_index_that_points_elsewhere() -> None:
-    file = file_of(batch(0), batch(2), batch(4))
-    second = len(batch(0))
+    file = file_of(placed(0), placed(2), placed(4))
+    second = len(placed(0))
     assert seek(file, second, file.size(), 5, indexed_offset=3) == 2 * second
     assert seek(file, second, file.size(), 3, indexed_offset=3) == second
     for position, indexed_offset in ((second, 2), (second, 4), (0, 3), (second + 1, 3), (file.size() - 9, 5)):
@@ -109,7 +109,7 @@ def test_a_hole_is_one_behind_a_batch_that_says_so_for_certain(
     follower_offset: int | None, value_bytes: int
 ) -> None:
     """A batch whose end was changed looks like one with a hole behind it."""
-    written = [batch(0), batch(2, 4, value_bytes), *([] if follower_offset is None else [batch(9)])]
+    written = [placed(0), placed(2, 4, value_bytes), *([] if follower_offset is None else [placed(9)])]
     found = None if follower_offset is None else len(written[0] + written[1])
     for change in (0, 1, 2, 3):
         data = bytearray(b"".join(written))
@@ -142,16 +142,16 @@ def test_a_walk_does_not_read_large_bodies() -> None:
             read_bytes += len(data)
             return data
 
-    file = Counting(file_of(*(batch(number, 1, 1_000_000) for number in range(5))))
+    file = Counting(file_of(*(placed(number, 1, 1_000_000) for number in range(5))))
     assert len(list(walk(file, 0, file.size()))) == 5
     assert read_bytes < 100_000
 
 
 def test_the_trusting_walk_refuses_a_file_that_ends_inside_a_batch() -> None:
-    whole = batch(0) + batch(2)
+    whole = placed(0) + placed(2)
     for size in range(1, len(whole)):
         file = file_of(whole[:size])
-        if size == len(batch(0)):
+        if size == len(placed(0)):
             assert len(list(walk(file, 0, size))) == 1
         else:
             with pytest.raises(CorruptRecordError):
@@ -159,8 +159,8 @@ def test_the_trusting_walk_refuses_a_file_that_ends_inside_a_batch() -> None:
 
 
 def test_the_valid_part_of_a_torn_file_is_its_whole_batches() -> None:
-    whole = batch(0) + batch(2) + batch(4)
-    sizes = [len(batch(0)), len(batch(2)), len(batch(4))]
+    whole = placed(0) + placed(2) + placed(4)
+    sizes = [len(placed(0)), len(placed(2)), len(placed(4))]
     for size in range(len(whole) + 1):
         expected = max(count for count in range(4) if sum(sizes[:count]) <= size)
         assert len(rows_of(file_of(whole[:size]), size)) == expected
@@ -170,7 +170,7 @@ def test_the_valid_part_of_a_torn_file_is_its_whole_batches() -> None:
 
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255), garbage=st.binary(max_size=200))
 def test_the_valid_part_ends_where_a_byte_was_changed(position: int, change: int, garbage: bytes) -> None:
-    written = [batch(0), batch(2), batch(4)]
+    written = [placed(0), placed(2), placed(4)]
     data = bytearray(b"".join(written))
     position %= len(data)
     data[position] ^= change
@@ -188,15 +188,15 @@ def test_the_valid_part_ends_where_a_byte_was_changed(position: int, change: int
 
 
 def test_offsets_that_do_not_ascend_end_the_valid_part() -> None:
-    data = batch(0) + batch(2) + batch(3)
+    data = placed(0) + placed(2) + placed(3)
     assert len(rows_of(file_of(data), len(data))) == 2
-    assert list(valid_rows(file_of(batch(5)), len(batch(5)), 6, -1)) == []
+    assert list(valid_rows(file_of(placed(5)), len(placed(5)), 6, -1)) == []
     # A hole is no fault: compaction leaves them.
-    assert len(rows_of(file_of(batch(0), batch(9)), len(batch(0) + batch(9)))) == 2
+    assert len(rows_of(file_of(placed(0), placed(9)), len(placed(0) + placed(9)))) == 2
 
 
 def test_headers_come_with_the_batches_that_say_more() -> None:
-    nobody, producer = batch(0), encode_batch([RECORD], base_offset=2, producer=BatchProducer(5, 0, 0))
+    nobody, producer = placed(0), encode_batch([RECORD], base_offset=2, producer=BatchProducer(5, 0, 0))
     later = [encode_batch([RECORD], base_offset=offset, leader_epoch=3) for offset in (3, 4)]
     older = encode_batch([RECORD], base_offset=5, leader_epoch=2)
     file = file_of(nobody, producer, *later, older)
@@ -220,14 +220,14 @@ def test_many_small_batches_come_in_several_goes() -> None:
 
 
 def test_a_length_beyond_the_file_is_torn_and_not_read() -> None:
-    data = bytearray(batch(0) + batch(2))
-    data[len(batch(0)) + 8 : len(batch(0)) + 12] = (2**31 - 1).to_bytes(4, "big")
+    data = bytearray(placed(0) + placed(2))
+    data[len(placed(0)) + 8 : len(placed(0)) + 12] = (2**31 - 1).to_bytes(4, "big")
     assert len(rows_of(file_of(data), len(data))) == 1
 
 
 def test_whole_batches_stops_at_the_end_offset_and_at_a_torn_batch() -> None:
-    data = batch(0) + batch(2) + batch(4)
-    size = len(batch(0))
+    data = placed(0) + placed(2) + placed(4)
+    size = len(placed(0))
     assert whole_batches(data, 6) == (3 * size, 6)
     assert whole_batches(data, 5) == (2 * size, 4)
     assert whole_batches(data, 4) == (2 * size, 4)
@@ -239,8 +239,8 @@ def test_whole_batches_stops_at_the_end_offset_and_at_a_torn_batch() -> None:
 
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255))
 def test_whole_batches_never_hands_out_a_changed_batch(position: int, change: int) -> None:
-    size = len(batch(0))
-    data = bytearray(batch(0) + batch(2))
+    size = len(placed(0))
+    data = bytearray(placed(0) + placed(2))
     position %= len(data)
     data[position] ^= change
     inside = position % size

@@ -26,6 +26,7 @@ from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.overwriting import overwrite
 
 NO_LIMIT = 2**62
@@ -228,22 +229,38 @@ def test_a_read_gives_whole_batches_whatever_the_index_says(
             position += len(one)
 
 
-def test_a_failed_append_leaves_nothing() -> None:
-    for part in (0.0, 0.4, 1.0):
-        disk = FaultyFileSystem()
-        segment = new_segment(disk)
-        first = append(segment, [1])
-        # The first operation looks at the size; the second is the write.
-        disk.fail_at(disk.operation_count + 2, number=errno.ENOSPC, part=part)
-        with pytest.raises(OSError) as failure:  # noqa: PT011 - the number says which
-            append(segment, [2, 3])
-        assert failure.value.errno == errno.ENOSPC
-        assert disk.read_file(segment.path) == first
+class Segments:
+    """A directory of segments, with one that has a batch. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.first = new_segment(self.disk)
+        self.data = append(self.first, [1])
+
+    def append(self) -> None:
+        append(self.first, [2, 3])
+
+    def begin_another(self) -> None:
+        new_segment(self.disk, 5)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
+def test_a_failed_append_leaves_nothing(part: float) -> None:
+    def verify(failure: Failure[Segments]) -> None:
+        (disk, segment), data = (failure.subject.disk, failure.subject.first), failure.subject.data
+        assert isinstance(failure.error, OSError)
+        assert disk.read_file(segment.path) == data
         # Not even after a crash that forgets the truncation if it may.
-        assert disk.reopened(Survival(Kept.NONE, Kept.ALL)).read_file(segment.path) == first
+        assert disk.reopened(Survival(Kept.NONE, Kept.ALL)).read_file(segment.path) == data
         second = append(segment, [4])
-        assert disk.read_file(segment.path) == first + second
+        assert disk.read_file(segment.path) == data + second
         segment.check()
+
+    sweep = CrashSweep(Segments, Segments.append)
+    writes = [name for name in sweep.trace if name.startswith("append")]
+    sweep.at_failures(
+        verify, expected=(OSError,), errors=(errno.ENOSPC,), only=writes.__contains__, part=part
+    )
 
 
 def test_an_append_that_cannot_be_taken_back_is_the_end() -> None:
@@ -377,16 +394,18 @@ def test_a_segment_whose_data_must_stay_is_as_it_was_and_one_without_data_is_gon
 
 
 def test_a_segment_that_cannot_be_begun_leaves_no_file() -> None:
+    def verify(failure: Failure[Segments]) -> None:
+        assert isinstance(failure.error, OSError)
+        assert segment_path("/d", 5, ".log") not in failure.subject.disk.inner.contents()
+
+    sweep = CrashSweep(Segments, Segments.begin_another)
+    sweep.at_failures(verify, expected=(OSError,), errors=(errno.EIO,))
+
+
+def test_a_segment_whose_beginning_cannot_be_taken_back_is_an_error_of_the_disk() -> None:
     disk = FaultyFileSystem()
     disk.make_directories("/d")
     resources = SegmentResources.over(disk)
-    # Whether the file has another name, the file, its beginning.
-    for ahead in (1, 2, 3):
-        disk.fail_at(disk.operation_count + ahead)
-        with pytest.raises(OSError) as failure:  # noqa: PT011 - the number says which
-            LogSegment.create(resources, "/d", 5, created_ms=0, index_interval_bytes=1)
-        assert failure.value.errno == errno.EIO
-        assert disk.inner.list_directory("/d") == []
     disk.fail_at(disk.operation_count + 3)
     disk.fail_at(disk.operation_count + 5)
     with pytest.raises(DataDirectoryError) as refused:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stratalog.base.filesystem import FileSystem
 from stratalog.log.log_config import LogConfig
-from stratalog.segment.own_file import own_file
+from stratalog.segment.open_files import OpenFiles
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.crash_moments import NOTHING_KEPT
@@ -31,18 +32,26 @@ def shared_disk() -> FaultyFileSystem:
     return FaultyFileSystem(disk)
 
 
+def lend(disk: FileSystem, path: str) -> None:
+    """Lend the file for writing, which ends its sharing."""
+    files = OpenFiles(disk)
+    with files.use(path, for_writing=True):
+        pass
+    files.close()
+
+
 def test_a_shared_file_becomes_a_copy_and_one_that_is_not_shared_stays() -> None:
     disk = shared_disk()
-    own_file(disk, "/d/a.log")
+    lend(disk, "/d/a.log")
     assert disk.link_count(f"{BROKER}/a.log") == disk.link_count("/d/a.log") == 1
     assert disk.list_directory("/d") == ["a.log"]
     own = disk.open_append("/d/a.log")
-    own_file(disk, "/d/a.log")
+    lend(disk, "/d/a.log")
     own.truncate(5)
     assert disk.file_size("/d/a.log") == 5
     assert disk.read_file(f"{BROKER}/a.log") == BYTES
-    own_file(disk, "/d/missing.log")
-    assert disk.list_directory("/d") == ["a.log"]
+    lend(disk, "/d/new.log")
+    assert disk.list_directory("/d") == ["a.log", "new.log"]
 
 
 class Owning:
@@ -52,14 +61,14 @@ class Owning:
         self.disk = shared_disk()
 
     def own(self) -> None:
-        own_file(self.disk, "/d/a.log")
+        lend(self.disk, "/d/a.log")
 
 
 def test_a_crash_at_any_operation_leaves_the_shared_file_or_the_copy() -> None:
     def verify(death: Death[Owning]) -> None:
         for found in death.disks():
             assert found.read_file("/d/a.log") == found.read_file(f"{BROKER}/a.log") == BYTES
-            own_file(found, "/d/a.log")
+            lend(found, "/d/a.log")
 
     sweep = CrashSweep(Owning, Owning.own)
     sweep.at_deaths(verify)

@@ -17,7 +17,6 @@ from stratalog.manager.directories.manifest import (
     Manifest,
     PartitionEntry,
     PartitionState,
-    format_manifest,
     parse_manifest,
 )
 from stratalog.manager.partitions.partition_metadata import (
@@ -31,6 +30,7 @@ from stratalog.segment.indexes.transaction_index import AbortedTransaction, Tran
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.edited_manifest import format_manifest
 from tests.support.places import DOCS
 
 DOCUMENT = (DOCS / "formats" / "segment.md").read_text()

@@ -28,14 +28,14 @@ class DemoServer:
     _process_group: int | None = 0
 
     def __init__(self, data_dir: Path, store_url: str, log_path: Path) -> None:
-        """`log_path` is where it writes all its output, of one run behind that of another."""
+        """`log_path` is where it writes all its output, of one start behind that of another."""
         self._options = ["--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--store", store_url]
         self._log_path = log_path
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._address = ""
         self.has_listened = False
-        """Whether any run so far got as far as to answer requests."""
+        """Whether any start so far got as far as to answer requests."""
 
     @property
     def address(self) -> str:

@@ -16,8 +16,8 @@ from stratalog.base.randomness import SystemIdGenerator
 class DemoPlaces:
     """A work directory with the data directory in it, and a store of its own. Not thread-safe.
 
-    With `--store` the objects have a prefix of their own below that URL, so that neither the run nor the
-    clean-up touches other objects.
+    With `--store` the objects have a prefix of their own below that URL, so that neither the demonstration
+    nor the clean-up touches other objects.
     """
 
     def __init__(self, keep: Path | None, store_url: str | None) -> None:

@@ -1,16 +1,16 @@
 """The writer of a partition: appends that arrive together are written together and fsynced together.
 
-Requests queue up while the writer is busy. A run takes the whole queue, writes it as one group (one
+Requests queue up while the writer is busy. A turn takes the whole queue, writes it as one group (one
 ``writev``), acknowledges the requests at ``os``, then calls ``flush`` once for all requests at ``disk``.
 Requests that arrive during the flush form the next group: under load one fsync serves as many requests as
 arrive in its time, and an idle partition acknowledges after one fsync of its own.
 
 Appends of one session go into separate groups, in order, because a group checks its members one by one and a
-session must stop at its first failure. They still share the flush of the run.
+session must stop at its first failure. They still share the flush of the turn.
 
-Threads: `submit` is called on the event loop; runs take place on the append pool, one at a time for a
-partition (the flag ``_is_running``), and give the thread back after each run, so that busy partitions take
-turns. Results return to the loop in one hop a group.
+Threads: `submit` is called on the event loop; a partition's turns take place on the append pool, one at a
+time (the flag ``_has_turn``). Each gives the thread back, so that busy partitions alternate. Results return
+to the loop in one hop a group.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Outcome = tuple[PendingAppend, AppendInfo | Exception]
 
 class PartitionWriter:
     """Queues the appends of one partition and writes them in groups. Thread-safe: `_lock` guards the queue
-    and the running flag; the log is written by one run at a time."""
+    and the flag; the log is written by one turn at a time."""
 
     def __init__(
         self,
@@ -59,22 +59,22 @@ class PartitionWriter:
         self._on_advance = on_advance
         self._lock = threading.Lock()
         self._queue: list[PendingAppend] = []
-        self._is_running = False
+        self._has_turn = False
 
     def submit(self, append: PendingAppend) -> None:
         """Queue `append` behind all earlier ones; its future is resolved on the event loop."""
         with self._lock:
             self._queue.append(append)
-            if self._is_running:
+            if self._has_turn:
                 return
-            self._is_running = True
-        self._executor.submit(self._run)
+            self._has_turn = True
+        self._executor.submit(self._take_turn)
 
-    def _run(self) -> None:
+    def _take_turn(self) -> None:
         with self._lock:
             pending, self._queue = self._queue, []
-        assert self._is_running, "one run at a time"
-        assert pending, "a run begins only where something waits"
+        assert self._has_turn, "one turn at a time"
+        assert pending, "a turn begins only where something waits"
         try:
             self._write(pending)
         except BaseException as error:
@@ -83,9 +83,9 @@ class PartitionWriter:
             self._deliver([(append, _as_engine_error(error)) for append in pending])
         with self._lock:
             if not self._queue:
-                self._is_running = False
+                self._has_turn = False
                 return
-        self._executor.submit(self._run)
+        self._executor.submit(self._take_turn)
 
     def _write(self, pending: list[PendingAppend]) -> None:
         to_flush: list[tuple[PendingAppend, AppendInfo]] = []

@@ -1,10 +1,10 @@
 """The scheduler of a running server: one thread keeps time, a few threads run tasks.
 
 The timekeeper sleeps until the earliest task is due and hands it to the pool; it never runs a task itself, so
-a slow task delays only others of the same pool. A periodic task is put back when its run has ended, so its
-runs never overlap. Every run is watched: a failure is logged with its traceback and, for a periodic task, the
-next run comes as usual. So is the timekeeper: what fails there is logged and counted, and it goes on; a task
-that the pool could not take is handed over again a little later.
+a slow task delays only others of the same pool. A periodic task is put back when it has ended, so it never
+overlaps itself. Every failure of a task is logged with its traceback, and a periodic task is run again as
+usual. A failure of the timekeeper is logged and counted, and it goes on; a task that the pool could not take
+is handed over again a little later.
 
 ``close`` cancels waiting tasks and waits for running ones. Tasks that are due while it closes do not begin.
 """
@@ -71,7 +71,7 @@ class ThreadScheduler:
         return self._schedule(_Task(self._condition, name, task, None), delay_ms)
 
     def every(self, name: str, task: Callable[[], None], period_ms: int, delay_ms: int = 0) -> _Task:
-        """Run `task` after `delay_ms`, then `period_ms` after the end of each run."""
+        """Run `task` after `delay_ms`, then `period_ms` after each of its ends."""
         assert period_ms > 0
         return self._schedule(_Task(self._condition, name, task, period_ms), delay_ms)
 

@@ -41,7 +41,7 @@ class BrokerConfig:
     cordoned_log_dirs: tuple[str, ...] = ()
     """Absolute paths of log directories that take no new partitions."""
     initial_task_delay_ms: int = 30_000
-    """Time from the start to the first run of tasks on local logs."""
+    """Time from the start to the first tasks on local logs."""
     flush_check_ms: int = 1_000
     """Time between looks for logs whose `flush.ms` is over. Kafka looks only if this is set."""
     recovery_point_checkpoint_ms: int = 60_000

@@ -1,8 +1,8 @@
 """Appends batches to a log, from producers, from transaction coordinators, or from another log.
 
-Requests are validated without a lock and written under `UnifiedLog.lock`, one `AppendRun` at a time. A flush
-that `flush.messages` asks for comes after that lock is free again, so that other appends go on beside it. The
-requests that caused the flush wait for it, and fail with it.
+Requests are validated without a lock and written under `UnifiedLog.lock`, one `AppendGroup` at a time. A
+flush that `flush.messages` asks for comes after that lock is free again, so that other appends go on beside
+it. The requests that caused the flush wait for it, and fail with it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import Buffer
+from stratalog.log.append.append_group import AppendGroup
 from stratalog.log.append.append_info import AppendInfo
-from stratalog.log.append.append_run import AppendRun
 from stratalog.log.append.log_flusher import LogFlusher
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.append.roll_rule import RollRule
@@ -130,7 +130,7 @@ class LogAppender:
     def _write(
         self, requests: Sequence[ValidatedAppend | LogStoreError], leader_epoch: int | None
     ) -> list[AppendInfo | LogStoreError]:
-        run = AppendRun(
+        group = AppendGroup(
             self._local,
             self._state,
             self._offsets,
@@ -140,10 +140,10 @@ class LogAppender:
             self._availability.refusal(),
         )
         for request in requests:
-            run.add(request)
-        outcomes = run.finish()
-        if run.fatal is not None:
-            self._availability.go_offline(run.fatal)
+            group.add(request)
+        outcomes = group.finish()
+        if group.fatal is not None:
+            self._availability.go_offline(group.fatal)
         self._state.publish(self._offsets.high_watermark)
         return outcomes
 

@@ -85,7 +85,7 @@ class ValidatedAppend(NamedTuple):
         return [self._part(located) for located in parts]
 
     def _part(self, located: Sequence[tuple[int, BatchHeader]]) -> ValidatedAppend:
-        """A run of the batches."""
+        """Some of the batches, adjacent ones."""
         begin = located[0][0]
         end = located[-1][0] + located[-1][1].size_in_bytes
         moved = [(position - begin, header) for position, header in located]

@@ -39,7 +39,7 @@ from stratalog.segment.file_names import (
     SWAP_SUFFIX,
     parse_segment_name,
 )
-from stratalog.segment.segment_copy import ProvenRun, SegmentCopy
+from stratalog.segment.segment_copy import ProvenPortion, SegmentCopy
 
 _LAST_BYTES = 1024 * 1024
 """At most so much is copied under the log's locks."""
@@ -141,10 +141,10 @@ class LogCopy:
                 return 0
             # Asked before the size: a sealed segment does not grow.
             is_sealed = not copy.source.is_active
-            run = self._availability.reading(partial(self._next_run, copy, max_bytes))
-            if run.rows:
-                self._writing(partial(copy.write, run))
-                return len(run.data)
+            portion = self._availability.reading(partial(self._next_portion, copy, max_bytes))
+            if portion.rows:
+                self._writing(partial(copy.write, portion))
+                return len(portion.data)
             if not is_sealed:
                 return 0
             if copy in self._segments:
@@ -165,11 +165,11 @@ class LogCopy:
         self._has_new_names = True
         return self._segments[-1]
 
-    def _next_run(self, copy: SegmentCopy, max_bytes: int) -> ProvenRun:
+    def _next_portion(self, copy: SegmentCopy, max_bytes: int) -> ProvenPortion:
         self._follow()
         if copy not in self._segments:
-            return ProvenRun(b"", [], NO_LEADER_EPOCH)
-        return copy.next_run(max_bytes)
+            return ProvenPortion(b"", [], NO_LEADER_EPOCH)
+        return copy.next_portion(max_bytes)
 
     def _follow(self) -> LogSegments:
         """Drop the copies of segments that the log has dropped; return the log's segments. Raises

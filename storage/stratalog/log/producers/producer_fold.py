@@ -1,7 +1,7 @@
-"""The state of the producers over a run of batches, from a snapshot at the beginning of the run.
+"""The state of the producers after the batches behind a snapshot.
 
 `ProducerStateManager` uses this rule for an open log; an upload uses it to find the snapshot at the end of a
-run. It refuses no batch: the batches of a log are facts. It knows no time, no files and no high watermark.
+slice. It refuses no batch: the batches of a log are facts. It knows no time, no files and no high watermark.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ProducerFold:
     """The state of producers after the batches that it has followed. Not thread-safe: guarded by its user."""
 
     def __init__(self, snapshot: ProducerSnapshot) -> None:
-        """The run begins where the snapshot was taken."""
+        """The first batch to follow is the one behind the snapshot."""
         self._producers = {entry.producer_id: entry for entry in snapshot.entries}
         opened = ((entry.current_txn_first_offset, entry.producer_id) for entry in snapshot.entries)
         # First offset to producer, oldest first: transactions begin in the order of offsets.
@@ -50,7 +50,7 @@ class ProducerFold:
 
     @property
     def producers(self) -> Mapping[int, ProducerStateEntry]:
-        """The producers by id. A view: it moves with the run."""
+        """The producers by id. A view: it changes with the next batch."""
         return MappingProxyType(self._producers)
 
     @property
@@ -96,7 +96,7 @@ class ProducerFold:
             assert forgotten.current_txn_first_offset is None
 
     def snapshot(self, end_offset: int, max_count: int | None = None) -> ProducerSnapshot:
-        """The state at the end of the run, as a snapshot at `end_offset`.
+        """The state after the last batch, as a snapshot at `end_offset`.
 
         Keeps at most `max_count` producers: those with open transactions, and those that wrote last. The
         others are left out as if they had expired.

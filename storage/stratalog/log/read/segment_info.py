@@ -23,11 +23,11 @@ class SegmentInfo(NamedTuple):
 
 
 class SegmentSource(NamedTuple):
-    """A run of whole batches in one sealed, fsynced segment, which may be uploaded.
+    """Whole batches in one sealed, fsynced segment, which may be uploaded.
 
     It stands for the offsets in [base_offset, end_offset). Its bytes are [first_position, first_position +
-    size_bytes) of the segment's file. The first batch may begin below `base_offset`, where the run begins
-    inside of what an earlier upload ended with.
+    size_bytes) of the segment's file. The first batch may begin below `base_offset`, where an
+    earlier upload ended inside of that batch.
     """
 
     base_offset: int
@@ -60,7 +60,7 @@ def describe_segment(segment: LogSegment, *, is_proven: bool) -> SegmentInfo:
 def upload_sources(
     sealed: Sequence[LogSegment], first_offset: int, end_offset: int
 ) -> tuple[SegmentSource, ...]:
-    """The runs of the sealed segments in [first_offset, end_offset): whole segments, except for the first.
+    """The batches of the sealed segments in [first_offset, end_offset): whole segments, except for the first.
 
     Raises CorruptRecordError, OSError.
     """
@@ -75,7 +75,7 @@ def _source(segment: LogSegment, first_offset: int) -> SegmentSource:
     position = 0
     if first_offset > segment.base_offset:
         found = segment.position_of(first_offset)
-        # If only a hole at the segment's end follows, the run is empty.
+        # If only a hole at the segment's end follows, nothing is left.
         position = segment.size_bytes if found is None else found
     return SegmentSource(
         base_offset=max(segment.base_offset, first_offset),

@@ -1,6 +1,6 @@
 """Retention rules: functions over the segments of a log, oldest first, that return how many to drop.
 
-Every rule counts a run from the beginning: a segment that must stay keeps all behind it. The rules follow
+Every rule counts segments from the beginning: one that must stay keeps all behind it. The rules follow
 each other, each over the segments that the one before has left: below the log start, by size, by age. The
 guards are Kafka's: no segment at or above the high watermark goes, nor an empty active segment.
 """
@@ -83,14 +83,16 @@ def beyond_retention(
     return gone + beyond_age(segments[gone:count], config.retention_ms, is_older, now_ms)
 
 
-def run_length(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment], bool]) -> int:
+def leading_count(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment], bool]) -> int:
     """The number of segments from the beginning on that are dropped."""
     return sum(1 for _ in takewhile(is_dropped, segments))
 
 
 def below_offset(segments: Sequence[LogSegment], end_offset: int) -> int:
     """Segments that end at or below `end_offset`, but never an empty active one."""
-    return run_length(segments, lambda segment: _is_droppable(segment) and segment.end_offset <= end_offset)
+    return leading_count(
+        segments, lambda segment: _is_droppable(segment) and segment.end_offset <= end_offset
+    )
 
 
 def _is_droppable(segment: LogSegment) -> bool:
@@ -117,4 +119,4 @@ def beyond_age(segments: Sequence[LogSegment], retention_ms: int, is_older: IsOl
     stays."""
     if retention_ms == UNLIMITED:
         return 0
-    return run_length(segments, lambda segment: is_older(segment, now_ms - retention_ms))
+    return leading_count(segments, lambda segment: is_older(segment, now_ms - retention_ms))

@@ -114,11 +114,6 @@ class Manifest(NamedTuple):
     """Whether the directory takes no new partitions; None: as the configuration of the start says."""
 
 
-def format_manifest(manifest: Manifest) -> bytes:
-    """The file's contents."""
-    return _sealed(manifest, [_partition_line(*item) for item in manifest.partitions.items()])
-
-
 def _sealed(manifest: Manifest, partition_lines: Iterable[str]) -> bytes:
     text = "\n".join(
         [

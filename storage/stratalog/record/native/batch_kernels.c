@@ -169,14 +169,14 @@ static void count_batch(filter_result *result, const batch_frame *batch, int64_t
     result->fingerprint = add_mark(result->fingerprint, batch->base_offset, crc, records_count);
 }
 
-/* Unchanged neighbours form a run, which is copied at once, or not at all. */
-static void flush_run(filtering *filter)
+/* Adjacent unchanged batches are copied at once, or not at all. */
+static void copy_unchanged(filtering *filter)
 {
     filter_result *result = filter->result;
-    size_t size = result->run_end - result->run_begin;
-    memcpy(filter->target + result->size, filter->data + result->run_begin, size);
+    size_t size = result->unchanged_end - result->unchanged_begin;
+    memcpy(filter->target + result->size, filter->data + result->unchanged_begin, size);
     result->size += size;
-    result->run_begin = result->run_end = 0;
+    result->unchanged_begin = result->unchanged_end = 0;
 }
 
 static bool keep_batch(filtering *filter, const batch_frame *batch)
@@ -186,11 +186,11 @@ static bool keep_batch(filtering *filter, const batch_frame *batch)
     size_t position = (size_t)(batch->start - filter->data);
     if (!offset_deltas(batch, &first_delta, &last_delta))
         return false;
-    if (result->run_end != position || result->run_begin == result->run_end) {
-        flush_run(filter);
-        result->run_begin = position;
+    if (result->unchanged_end != position || result->unchanged_begin == result->unchanged_end) {
+        copy_unchanged(filter);
+        result->unchanged_begin = position;
     }
-    result->run_end = position + batch->size;
+    result->unchanged_end = position + batch->size;
     count_batch(result, batch, first_delta, last_delta, batch->records_count, batch->crc);
     return true;
 }
@@ -242,7 +242,7 @@ static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t f
         return true;
     if (planned_count == records_count && !is_clipped && !(rule->has_tombstones && (drops || stamps)))
         return keep_batch(filter, batch);
-    flush_run(filter);
+    copy_unchanged(filter);
     if (kernel_copy(records_of(batch), records_bytes(batch), batch->records_count, filter->survivors, first_ordinal,
                     &copying, filter->target + filter->result->size + HEADER_BYTES, &copied) != KERNEL_OK)
         return false;
@@ -286,7 +286,7 @@ void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *surv
         ordinal += records_count;
     }
     if (result->size > 0)
-        flush_run(&filter);
+        copy_unchanged(&filter);
     result->end_position = position;
     result->next_ordinal = ordinal;
 }

@@ -77,7 +77,7 @@ typedef struct {
 typedef struct {
     size_t end_position;
     size_t size; /* bytes in the target */
-    size_t run_begin, run_end; /* the unchanged batches, if the target is empty */
+    size_t unchanged_begin, unchanged_end; /* the unchanged batches, if the target is empty */
     uint64_t next_ordinal;
     int64_t records_count;
     int64_t first_offset;

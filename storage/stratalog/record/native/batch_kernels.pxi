@@ -56,8 +56,8 @@ cdef extern from "batch_kernels.h" nogil:
     ctypedef struct filter_result:
         size_t end_position
         size_t size
-        size_t run_begin
-        size_t run_end
+        size_t unchanged_begin
+        size_t unchanged_end
         uint64_t next_ordinal
         int64_t records_count
         int64_t first_offset
@@ -258,7 +258,7 @@ def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rul
         kernel_filter_batches(source.data + position, size, bitmap, bits_count, first_ordinal,
                               &filtering, memory.data, &result)
     if result.size == 0:
-        kept = memoryview(data)[position + result.run_begin:position + result.run_end]
+        kept = memoryview(data)[position + result.unchanged_begin:position + result.unchanged_end]
     else:
         kept = PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> result.size)
     # By position: names would take as long as the whole look at a small batch.

@@ -71,25 +71,25 @@ static bool is_kept_epoch(const clean_rule *rule, const batch_frame *batch)
            rule->kept_epochs[low].epoch == epoch;
 }
 
-/* Unchanged neighbours form a run, which is copied at once, or not at all. */
-static void flush_run(cleaning *clean)
+/* Adjacent unchanged batches are copied at once, or not at all. */
+static void copy_unchanged(cleaning *clean)
 {
     clean_result *result = clean->result;
-    const size_t size = result->run_end - result->run_begin;
-    memcpy(clean->memory->target + result->size, clean->data + result->run_begin, size);
+    const size_t size = result->unchanged_end - result->unchanged_begin;
+    memcpy(clean->memory->target + result->size, clean->data + result->unchanged_begin, size);
     result->size += size;
-    result->run_begin = result->run_end = 0;
+    result->unchanged_begin = result->unchanged_end = 0;
 }
 
 static void keep_batch(cleaning *clean, const batch_frame *batch)
 {
     clean_result *result = clean->result;
     const size_t position = (size_t)(batch->start - clean->data);
-    if (result->run_end != position || result->run_begin == result->run_end) {
-        flush_run(clean);
-        result->run_begin = position;
+    if (result->unchanged_end != position || result->unchanged_begin == result->unchanged_end) {
+        copy_unchanged(clean);
+        result->unchanged_begin = position;
     }
-    result->run_end = position + batch->size;
+    result->unchanged_end = position + batch->size;
     result->kept_count++;
 }
 
@@ -125,7 +125,7 @@ static bool empty_batch(cleaning *clean, const batch_frame *batch)
 static bool has_room(const cleaning *clean, size_t size)
 {
     const clean_result *result = clean->result;
-    return result->size + (result->run_end - result->run_begin) + size <= clean->room->target_bytes;
+    return result->size + (result->unchanged_end - result->unchanged_begin) + size <= clean->room->target_bytes;
 }
 
 /* Rebuilds a batch around the records that stay, with a new horizon if it `stamps`; false if that is impossible. */
@@ -172,7 +172,7 @@ static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_
         if (kept.count > 0 || is_kept)
             keep_batch(clean, batch);
     } else if (kept.count > 0 || is_kept) {
-        flush_run(clean);
+        copy_unchanged(clean);
         if (kept.count > 0 ? !rebuild_batch(clean, batch, judged, &kept, stamps) : !empty_batch(clean, batch))
             return false;
     }
@@ -195,7 +195,7 @@ static bool drop_batch(cleaning *clean, const batch_frame *batch)
         return true;
     if (!has_room(clean, batch->size))
         return false;
-    flush_run(clean);
+    copy_unchanged(clean);
     return empty_batch(clean, batch);
 }
 
@@ -242,7 +242,7 @@ static bool stamp_marker(cleaning *clean, const batch_frame *batch, const end_ma
     size_t size;
     if (!has_room(clean, batch->size + COPY_GROWTH_BYTES))
         return false;
-    flush_run(clean);
+    copy_unchanged(clean);
     if (__builtin_sub_overflow(batch->base_timestamp, horizon, &shift) ||
         kernel_copy_shifted(records_of(batch), records_bytes(batch), 1, &judged, shift,
                             clean->memory->target + clean->result->size + HEADER_BYTES, &size) != KERNEL_OK ||
@@ -383,5 +383,5 @@ void kernel_clean_batches(const uint8_t *data, size_t size, const offset_map *ma
         goes_on = clean_judged(&clean, &group) && goes_on;
     }
     if (result->size > 0)
-        flush_run(&clean);
+        copy_unchanged(&clean);
 }

@@ -75,8 +75,8 @@ cdef extern from "offset_map.h" nogil:
         size_t end_position
         int64_t next_offset
         size_t size
-        size_t run_begin
-        size_t run_end
+        size_t unchanged_begin
+        size_t unchanged_end
         int64_t records_in
         int64_t records_kept
         int64_t null_key_count
@@ -98,7 +98,7 @@ cdef extern from "offset_map.h" nogil:
 
     bint kernel_map_begin(map_state *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries)
     void kernel_map_end(map_state *map)
-    bint kernel_map_check(const map_state *map, uint64_t *probed_count)
+    bint kernel_map_check(const map_state *map)
     int64_t kernel_map_get(const map_state *map, const uint8_t *key, size_t size)
     kernel_status kernel_put_records(map_state *map, const uint8_t *payload, size_t size, int64_t records_count,
                                      int64_t base_offset, int64_t first_offset, int64_t last_offset_delta)
@@ -239,20 +239,11 @@ cdef class OffsetMap:
     def __len__(self):
         return <Py_ssize_t> self.map.count
 
-    @property
-    def mean_probe_slots(self):
-        cdef map_state *place = &self.map
-        cdef uint64_t probed_count
-        with nogil:
-            kernel_map_check(place, &probed_count)
-        return probed_count / place.count if place.count else 0.0
-
     def check(self):
         cdef map_state *place = &self.map
-        cdef uint64_t probed_count
         cdef bint is_sound
         with nogil:
-            is_sound = kernel_map_check(place, &probed_count)
+            is_sound = kernel_map_check(place)
         assert is_sound, "keys lie at their homes or behind, in the order of their hashes"
 
     def get(self, key):
@@ -322,7 +313,7 @@ def clean_batches(data, size_t position, OffsetMap offset_map, rule, OpenTransac
         kernel_clean_batches(
             source.data + position, source.size - position, place, &cleaning, &room, &memory, &result)
     if result.size == 0:
-        kept = memoryview(data)[position + result.run_begin:position + result.run_end]
+        kept = memoryview(data)[position + result.unchanged_begin:position + result.unchanged_end]
     else:
         PyByteArray_Resize(made, <Py_ssize_t> result.size)
         kept = made

@@ -79,17 +79,17 @@ size_t kernel_copy_kept(const uint8_t *payload, size_t size, int64_t records_cou
     const uint8_t *begin = target;
     int64_t index = 0;
     while (index < records_count) {
-        size_t run_begin, run_end;
+        size_t kept_begin, kept_end;
         while (index < records_count && judged[index].fate != RECORD_STAYS)
             index++;
         if (index == records_count)
             break;
-        run_begin = judged[index].position;
+        kept_begin = judged[index].position;
         while (index < records_count && judged[index].fate == RECORD_STAYS)
             index++;
-        run_end = index == records_count ? size : judged[index].position;
-        memcpy(target, payload + run_begin, run_end - run_begin);
-        target += run_end - run_begin;
+        kept_end = index == records_count ? size : judged[index].position;
+        memcpy(target, payload + kept_begin, kept_end - kept_begin);
+        target += kept_end - kept_begin;
     }
     return (size_t)(target - begin);
 }

@@ -38,7 +38,7 @@ encode_columns(columns, first_row, row_count, base_timestamp) -> bytes
 siphash128(key16, data) -> (high, low)
     SipHash-2-4 with a 128-bit result; see ``key_entries`` for the halves.
 murmur2(key) -> int
-    The hash by which Kafka's clients choose partitions, unsigned, of 32 bits; see ``partitioner``.
+    The hash by which Kafka's clients choose partitions, unsigned, of 32 bits.
 hash_keys(payload, records_count, hash_key16, first_ordinal, entries) -> None
     Appends an entry for each record with a key. Does not look at headers.
 sort_key_entries(entries) -> KeyEntries

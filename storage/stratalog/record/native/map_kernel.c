@@ -93,10 +93,9 @@ static uint64_t distance_at(const offset_map *map, uint64_t index)
     return index >= home ? index - home : index + map->slots_count - home;
 }
 
-bool kernel_map_check(const offset_map *map, uint64_t *probed_count)
+bool kernel_map_check(const offset_map *map)
 {
     uint64_t count = 0;
-    *probed_count = 0;
     for (uint64_t index = 0; index < map->slots_count; index++) {
         const map_slot *slot = &map->slots[index], *before = &map->slots[(index > 0 ? index : map->slots_count) - 1];
         uint64_t distance;
@@ -104,7 +103,6 @@ bool kernel_map_check(const offset_map *map, uint64_t *probed_count)
             continue;
         distance = distance_at(map, index);
         count++;
-        *probed_count += distance + 1;
         /* A key after an empty slot is at home; a key after another one is not below it. */
         if (distance > 0 && (before->next_offset == 0 ||
                              distance > distance_at(map, (index > 0 ? index : map->slots_count) - 1) + 1 ||

@@ -41,8 +41,8 @@ void kernel_map_end(offset_map *map);
 /* The offset of a key, -1 if it is not known. */
 int64_t kernel_map_get(const offset_map *map, const uint8_t *key, size_t size);
 
-/* Proves the layout, and sums the slots that the look-ups of all keys pass, their own included. */
-bool kernel_map_check(const offset_map *map, uint64_t *probed_count);
+/* Proves the layout. */
+bool kernel_map_check(const offset_map *map);
 
 typedef struct {
     size_t end_position;
@@ -129,7 +129,7 @@ typedef struct {
     size_t end_position;
     int64_t next_offset;
     size_t size;               /* bytes in the target */
-    size_t run_begin, run_end; /* the unchanged batches, if the target is empty */
+    size_t unchanged_begin, unchanged_end; /* the unchanged batches, if the target is empty */
     size_t kept_count;         /* batches that stay */
     int64_t records_in;
     int64_t records_kept;

@@ -59,11 +59,6 @@ class OffsetMap:
         """A key had no room; later puts do nothing."""
         return self._is_full
 
-    @property
-    def mean_probe_slots(self) -> float:
-        """The mean number of slots that the look-up of a key in the map passes."""
-        return 1.0 if self._offsets else 0.0
-
     def check(self) -> None:
         """Prove the invariants."""
         assert len(self._offsets) <= self._max_entries, "no more keys than it takes"

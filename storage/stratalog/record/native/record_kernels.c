@@ -90,8 +90,8 @@ kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_c
     record_frame frame;
     uint64_t ordinal = first_ordinal;
     uint8_t *start = target;
-    /* Adjacent unchanged survivors are copied as one run, [run, run_end). */
-    const uint8_t *run = payload, *run_end = payload;
+    /* Adjacent unchanged survivors are copied at once: [unchanged, unchanged_end). */
+    const uint8_t *unchanged = payload, *unchanged_end = payload;
     *result = (copy_result){.first_delta = -1, .last_delta = -1};
     if (!walk_begin(&walk, payload, size, records_count))
         return KERNEL_BAD_FRAME;
@@ -112,19 +112,19 @@ kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_c
             target = copy_shifted(&frame, timestamp_delta, target);
             if (target == NULL)
                 return KERNEL_BAD_FRAME;
-        } else if (run_end == frame.start) {
-            run_end = frame.end;
+        } else if (unchanged_end == frame.start) {
+            unchanged_end = frame.end;
         } else {
-            memcpy(target, run, (size_t)(run_end - run));
-            target += run_end - run;
-            run = frame.start;
-            run_end = frame.end;
+            memcpy(target, unchanged, (size_t)(unchanged_end - unchanged));
+            target += unchanged_end - unchanged;
+            unchanged = frame.start;
+            unchanged_end = frame.end;
         }
     }
     if (!walk_end(&walk))
         return KERNEL_BAD_FRAME;
-    memcpy(target, run, (size_t)(run_end - run));
-    target += run_end - run;
+    memcpy(target, unchanged, (size_t)(unchanged_end - unchanged));
+    target += unchanged_end - unchanged;
     result->size = (size_t)(target - start);
     return KERNEL_OK;
 }

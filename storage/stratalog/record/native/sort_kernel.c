@@ -34,7 +34,7 @@ static void insertion_sort(key_entry *entries, size_t count)
     }
 }
 
-static void merge_runs(const key_entry *source, key_entry *target, size_t middle, size_t count)
+static void merge_halves(const key_entry *source, key_entry *target, size_t middle, size_t count)
 {
     size_t left = 0, right = middle;
     for (size_t index = 0; index < count; index++) {
@@ -51,11 +51,11 @@ static void merge_sort(key_entry *entries, key_entry *scratch, size_t count)
         size_t left = count - start;
         insertion_sort(entries + start, left < INSERTION_ENTRIES ? left : INSERTION_ENTRIES);
     }
-    for (size_t run = INSERTION_ENTRIES; run < count; run *= 2) {
-        for (size_t start = 0; start < count; start += 2 * run) {
+    for (size_t width = INSERTION_ENTRIES; width < count; width *= 2) {
+        for (size_t start = 0; start < count; start += 2 * width) {
             size_t left = count - start;
-            size_t size = left < 2 * run ? left : 2 * run;
-            merge_runs(source + start, target + start, size < run ? size : run, size);
+            size_t size = left < 2 * width ? left : 2 * width;
+            merge_halves(source + start, target + start, size < width ? size : width, size);
         }
         key_entry *swap = source;
         source = target;

@@ -72,7 +72,12 @@ def contents(batch: bytes) -> tuple[BatchHeader, list[Record]] | None:
 
 
 def in_sections(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("WHOLE_BYTES", 0), ("RUN_BYTES", 200), ("RUN_COUNT", 7), ("_FILLED_BYTES", 400)):
+    for name, value in (
+        ("WHOLE_BYTES", 0),
+        ("PORTION_BYTES", 200),
+        ("PORTION_COUNT", 7),
+        ("_FILLED_BYTES", 400),
+    ):
         monkeypatch.setattr(record_sections, name, value)
 
 

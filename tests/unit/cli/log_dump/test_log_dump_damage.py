@@ -22,7 +22,7 @@ from stratalog.cli.commands.log_commands import log
 from stratalog.cli.log_dump import segment_rows
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpItem, DumpOptions, Row
 from stratalog.cli.log_dump.file_kinds import known_file, known_files_in
-from stratalog.manager.directories.manifest import Manifest, PartitionEntry, format_manifest
+from stratalog.manager.directories.manifest import Manifest, PartitionEntry
 from stratalog.manager.directories.meta_properties import (
     DIRECTORY_ID,
     META_FILE,
@@ -46,6 +46,7 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.edited_manifest import format_manifest
 from tests.support.logs.log_machine import PARTITION_DIR
 from tests.support.logs.varied_log import VariedLog
 from tests.support.places import GOLDEN

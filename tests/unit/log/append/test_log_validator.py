@@ -19,7 +19,6 @@ from stratalog.base.errors import (
 from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.log_config import CompressionType, LogConfig
-from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import MAX_SENT_BYTES, Codec
 from stratalog.record.header import (
@@ -30,24 +29,23 @@ from stratalog.record.header import (
     parse_header,
 )
 from stratalog.record.record import Record
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
-from tests.support.logs.plain_batches import with_header, with_section
+from tests.support.logs.plain_batches import timed_batch, with_header, with_section
 
 CONFIG = LogConfig()
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact", "delete"}))
 NOW_MS = 1_000_000
 
 
-def batch(count: int = 3, *, codec: Codec = Codec.NONE) -> bytes:
-    """Records with times and values of their own."""
-    records = [Record(0, 1000 + number, b"k", b"v%d" % number) for number in range(count)]
-    return encode_batch(records, codec=codec)
+def some(count: int = 3, *, codec: Codec = Codec.NONE) -> bytes:
+    return timed_batch(range(1000, 1000 + count), codec=codec, value_bytes=2)
 
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
 def test_batches_get_consecutive_offsets_and_keep_all_else(codec: Codec, wrap: type[bytes]) -> None:
-    request = wrap(batch(3, codec=codec) + batch(2, codec=codec))
+    request = wrap(some(3, codec=codec) + some(2, codec=codec))
     validated = validate_append(request, CONFIG, NOW_MS)
     parts, appended = validated.stamp(2**40, 7, None)
     data = b"".join(parts)
@@ -67,7 +65,7 @@ def test_batches_get_consecutive_offsets_and_keep_all_else(codec: Codec, wrap: t
 
 
 def test_the_caller_keeps_its_bytes() -> None:
-    request = bytearray(batch())
+    request = bytearray(some())
     before = bytes(request)
     validate_append(request, CONFIG, NOW_MS).stamp(99, 1, None)
     assert request == before
@@ -75,7 +73,7 @@ def test_the_caller_keeps_its_bytes() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_append_time_replaces_the_producers_under_a_new_checksum(codec: Codec) -> None:
-    parts, appended = validate_append(batch(codec=codec), CONFIG, NOW_MS).stamp(10, 1, 777_777)
+    parts, appended = validate_append(some(codec=codec), CONFIG, NOW_MS).stamp(10, 1, 777_777)
     data = b"".join(parts)
     assert [(record.offset, record.timestamp_ms) for record in decode_all(data)] == [
         (10, 777_777),
@@ -89,7 +87,7 @@ def test_append_time_replaces_the_producers_under_a_new_checksum(codec: Codec) -
 
 def forged(records: bytes, count: int = 1, **changes: int) -> bytes:
     """A batch of any bytes as records, with a header and a checksum that fit them."""
-    return with_section(batch(count), records, **changes)
+    return with_section(some(count), records, **changes)
 
 
 RECORD = b"\x10\0\0\0\x02k\x02v\0"
@@ -149,21 +147,21 @@ CONTRADICTIONS: list[tuple[str, dict[str, int], str, int]] = [
     ("a producer without an epoch", {"producer_id": 5, "base_sequence": 0}, "producer_epoch", -1),
     ("a producer without a sequence", {"producer_id": 5, "producer_epoch": 0}, "base_sequence", -1),
 ]
-OF_A_PRODUCER = with_header(batch(), producer_id=5, producer_epoch=0, base_sequence=0)
+OF_A_PRODUCER = with_header(some(), producer_id=5, producer_epoch=0, base_sequence=0)
 OLD_FORMAT = UnsupportedOperationError
 REFUSED: list[Refused] = [
     Refused("no batch", b"", {}, InvalidRequestError),
     Refused("garbage", b"x" * 200, {"position": 0, "field": "magic", "value": 120}),
     Refused("zeros", bytes(100), {"field": "magic", "value": 0}),
-    Refused("torn", batch()[:-1], {"position": 0, "missing_bytes": 1}),
-    Refused("a byte too many", batch() + b"\0", {"position": len(batch())}),
-    Refused("a flipped bit", batch()[:-1] + b"?", {"position": 0, "field": "crc"}),
-    Refused("the second's", batch() + batch()[:-1] + b"?", {"position": len(batch()), "field": "crc"}),
-    Refused("Kafka's first format", with_header(batch(), magic=0), {"position": 0, "value": 0}, OLD_FORMAT),
+    Refused("torn", some()[:-1], {"position": 0, "missing_bytes": 1}),
+    Refused("a byte too many", some() + b"\0", {"position": len(some())}),
+    Refused("a flipped bit", some()[:-1] + b"?", {"position": 0, "field": "crc"}),
+    Refused("the second's", some() + some()[:-1] + b"?", {"position": len(some()), "field": "crc"}),
+    Refused("Kafka's first format", with_header(some(), magic=0), {"position": 0, "value": 0}, OLD_FORMAT),
     Refused(
         "Kafka's second format",
-        batch() + with_header(batch(), magic=1),
-        {"position": len(batch()), "field": "magic", "value": 1},
+        some() + with_header(some(), magic=1),
+        {"position": len(some()), "field": "magic", "value": 1},
         OLD_FORMAT,
     ),
     Refused(
@@ -188,29 +186,29 @@ REFUSED: list[Refused] = [
         {"record_position": 9, "field": "offset_delta", "value": 0},
     ),
     *(
-        Refused(name, with_header(batch(), **{field: value}), {"field": field, "value": value})
+        Refused(name, with_header(some(), **{field: value}), {"field": field, "value": value})
         for name, field, value in HEADERS
     ),
-    Refused("no such codec", with_header(batch(), attributes=6), {"field": "codec", "value": 6}),
-    Refused("not its codec's", with_header(batch(), attributes=Codec.ZSTD), {"codec": "ZSTD"}),
+    Refused("no such codec", with_header(some(), attributes=6), {"field": "codec", "value": 6}),
+    Refused("not its codec's", with_header(some(), attributes=Codec.ZSTD), {"codec": "ZSTD"}),
     Refused(
         "more offsets than records",
-        with_header(batch(), last_offset_delta=5),
+        with_header(some(), last_offset_delta=5),
         {"batch_index": 0, "records_count": 3, "last_offset_delta": 5},
     ),
-    Refused("fewer records than it says", with_header(batch(), last_offset_delta=1), {}),
-    Refused("more records than it says", with_header(batch(), records_count=2), {}),
+    Refused("fewer records than it says", with_header(some(), last_offset_delta=1), {}),
+    Refused("more records than it says", with_header(some(), records_count=2), {}),
     Refused(
         "too large",
-        batch(),
-        {"size_bytes": len(batch()), "max_bytes": 80},
+        some(),
+        {"size_bytes": len(some()), "max_bytes": 80},
         RecordTooLargeError,
         LogConfig(max_message_bytes=80),
     ),
     Refused(
         "too large for a segment",
-        batch(30) * 3,
-        {"size_bytes": len(batch(30)) * 3, "max_bytes": 1024},
+        some(30) * 3,
+        {"size_bytes": len(some(30)) * 3, "max_bytes": 1024},
         RecordTooLargeError,
         LogConfig(segment_bytes=1024),
     ),
@@ -221,15 +219,13 @@ REFUSED: list[Refused] = [
         RecordTooLargeError,
     ),
     *(
-        Refused(name, with_header(batch(), **changes), {"field": field, "value": value}, InvalidRequestError)
+        Refused(name, with_header(some(), **changes), {"field": field, "value": value}, InvalidRequestError)
         for name, changes, field, value in CONTRADICTIONS
     ),
-    Refused(
-        "a producer's batch in company", OF_A_PRODUCER + batch(), {"batch_count": 2}, InvalidRequestError
-    ),
+    Refused("a producer's batch in company", OF_A_PRODUCER + some(), {"batch_count": 2}, InvalidRequestError),
     Refused(
         "a record without a key",
-        batch() + encode_batch([Record(0, 1, b"k", b"v"), Record(0, 1, None, b"v")]),
+        some() + encode_batch([Record(0, 1, b"k", b"v"), Record(0, 1, None, b"v")]),
         {"batch_index": 1, "record_index": 1, "null_key_count": 1},
         InvalidRequestError,
         COMPACTED,
@@ -244,16 +240,16 @@ def test_what_cannot_be_kept_is_refused_with_its_place_and_its_neighbours_are_st
     assert {name: failure.fields.get(name) for name in case.fields} == case.fields
 
     log = LogMachine(config=case.config).start()
-    outcomes = log.appender.append_group([batch(1), case.request, batch(1)], 1)
+    outcomes = log.appender.append_group([some(1), case.request, some(1)], 1)
     assert [type(outcome) for outcome in outcomes] == [AppendInfo, case.error, AppendInfo]
-    assert (log.offsets.log_end_offset, log.local_log.segments.size_bytes) == (2, 2 * len(batch(1)))
+    assert (log.offsets.log_end_offset, log.local_log.segments.size_bytes) == (2, 2 * len(some(1)))
     log.check()
 
     if not case.is_about_the_request:
         # Behind another batch: the error says which one it is about.
-        first, second = len(batch(1)), len(batch(1)) + len(batch())
-        fields = case.refused(batch(1) + case.request).fields
-        is_second = case.request.startswith(batch()) and len(case.request) > len(batch())
+        first, second = len(some(1)), len(some(1)) + len(some())
+        fields = case.refused(some(1) + case.request).fields
+        is_second = case.request.startswith(some()) and len(case.request) > len(some())
         position, index = (second, 2) if is_second else (first, 1)
         assert {"position", "batch_index"} & fields.keys()
         assert (fields.get("position", position), fields.get("batch_index", index)) == (position, index)
@@ -269,7 +265,7 @@ def test_a_producers_batch_is_admitted_alone() -> None:
     """Whether its sequence is the next one, only the state of the producer can tell."""
     for attributes in (0, TRANSACTIONAL_BIT):
         request = with_header(
-            batch(), attributes=attributes, producer_id=5, producer_epoch=0, base_sequence=2**31 - 1
+            some(), attributes=attributes, producer_id=5, producer_epoch=0, base_sequence=2**31 - 1
         )
         [header] = validate_append(request, CONFIG, NOW_MS).headers
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (5, 0, 2**31 - 1)
@@ -278,7 +274,7 @@ def test_a_producers_batch_is_admitted_alone() -> None:
 
 def test_a_compacted_topic_takes_keyed_records_and_tombstones() -> None:
     tombstone = encode_batch([Record(0, 1, b"k", None)])
-    validate_append(batch() + tombstone, COMPACTED, NOW_MS)
+    validate_append(some() + tombstone, COMPACTED, NOW_MS)
 
 
 def test_a_replicas_offsets_must_ascend() -> None:

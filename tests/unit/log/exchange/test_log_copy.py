@@ -14,10 +14,10 @@ from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.exchange.log_copy import LogCopy, LogPlace
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.filled_log import CONFIG
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine

@@ -28,6 +28,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.log_consumer import read_as_consumer
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+from tests.support.logs.plain_batches import batch
 
 SMALL = LogConfig(segment_bytes=1024, index_interval_bytes=100)
 LOG_PATH = f"{PARTITION_DIR}/{0:020d}.log"
@@ -35,13 +36,12 @@ DAY_MS = 24 * 60 * 60 * 1000
 NOW_MS = LogMachine().clock.now_ms()
 
 
-def batch(producer: int, sequence: int, count: int = 1, *, epoch: int = 0, txn: bool = False) -> bytes:
-    records = [Record(0, NOW_MS, b"k", b"%d:%d" % (producer, sequence + number)) for number in range(count)]
-    return encode_batch(records, producer=BatchProducer(producer, epoch, sequence, txn))
+def sent(producer: int, sequence: int, count: int = 1, *, epoch: int = 0, txn: bool = False) -> bytes:
+    return batch(count, timestamp_ms=NOW_MS, producer=BatchProducer(producer, epoch, sequence, txn))
 
 
 def plain(count: int = 1) -> bytes:
-    return encode_batch([Record(0, NOW_MS, b"k", b"plain")] * count)
+    return batch(count, timestamp_ms=NOW_MS, value_bytes=2)
 
 
 def end(
@@ -55,14 +55,14 @@ def end(
 def test_a_request_that_comes_again_is_answered_and_not_stored() -> None:
     machine = LogMachine(config=SMALL)
     log = machine.start()
-    first = log.appender.append_as_leader(batch(7, 0, 3), 1)
+    first = log.appender.append_as_leader(sent(7, 0, 3), 1)
     assert not first.is_duplicate
     # Again, beside others of its group, and one that is still waiting for the same write.
-    outcomes = log.appender.append_group([plain(), batch(7, 0, 3), batch(7, 3, 2), batch(7, 3, 2)], 1)
+    outcomes = log.appender.append_group([plain(), sent(7, 0, 3), sent(7, 3, 2), sent(7, 3, 2)], 1)
     assert outcomes == [
         AppendInfo(3, 3, len(plain())),
         AppendInfo(0, 2, 0, is_duplicate=True),
-        AppendInfo(4, 5, len(batch(7, 3, 2))),
+        AppendInfo(4, 5, len(sent(7, 3, 2))),
         AppendInfo(4, 5, 0, is_duplicate=True),
     ]
     assert log.offsets.log_end_offset == 6
@@ -70,11 +70,11 @@ def test_a_request_that_comes_again_is_answered_and_not_stored() -> None:
         machine.stop()
         log = machine.start()
         # Of a producer's batches only the newest survives a stop.
-        assert log.appender.append_as_leader(batch(7, 3, 2), 1) == AppendInfo(4, 5, 0, is_duplicate=True)
+        assert log.appender.append_as_leader(sent(7, 3, 2), 1) == AppendInfo(4, 5, 0, is_duplicate=True)
     machine.kill()
     log = machine.start()
-    assert log.appender.append_as_leader(batch(7, 3, 2), 1) == AppendInfo(4, 5, 0, is_duplicate=True)
-    assert log.appender.append_as_leader(batch(7, 0, 3), 1).is_duplicate, "the walk has seen all of them"
+    assert log.appender.append_as_leader(sent(7, 3, 2), 1) == AppendInfo(4, 5, 0, is_duplicate=True)
+    assert log.appender.append_as_leader(sent(7, 0, 3), 1).is_duplicate, "the walk has seen all of them"
     assert log.offsets.log_end_offset == 6
     log.check()
 
@@ -82,7 +82,7 @@ def test_a_request_that_comes_again_is_answered_and_not_stored() -> None:
 def test_a_producer_out_of_order_is_refused_alone() -> None:
     log = LogMachine().start()
     outcomes = log.appender.append_group(
-        [batch(7, 0), batch(7, 2), batch(8, 0, epoch=3), batch(8, 0, epoch=2), batch(7, 1), plain()], 1
+        [sent(7, 0), sent(7, 2), sent(8, 0, epoch=3), sent(8, 0, epoch=2), sent(7, 1), plain()], 1
     )
     assert [type(outcome) for outcome in outcomes] == [
         AppendInfo, OutOfOrderSequenceError, AppendInfo, ProducerFencedError, AppendInfo, AppendInfo,
@@ -94,12 +94,12 @@ def test_a_producer_out_of_order_is_refused_alone() -> None:
 def test_a_write_that_fails_leaves_the_producer_where_it_was() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk).start()
-    log.appender.append_as_leader(batch(7, 0), 1)
+    log.appender.append_as_leader(sent(7, 0), 1)
     disk.fail_at(disk.operation_count + 2, number=errno.ENOSPC, part=0.5)
-    outcomes = log.appender.append_group([batch(7, 1), batch(7, 1), batch(7, 2, txn=True)], 1)
+    outcomes = log.appender.append_group([sent(7, 1), sent(7, 1), sent(7, 2, txn=True)], 1)
     assert [type(outcome) for outcome in outcomes] == [DataDirectoryError] * 3
     log.check()
-    assert log.appender.append_as_leader(batch(7, 1), 1) == AppendInfo(1, 1, len(batch(7, 1)))
+    assert log.appender.append_as_leader(sent(7, 1), 1) == AppendInfo(1, 1, len(sent(7, 1)))
 
 
 def test_a_leader_epoch_whose_batch_failed_is_not_kept() -> None:
@@ -125,7 +125,7 @@ def test_a_leader_epoch_whose_batch_failed_is_not_kept() -> None:
 
 def test_markers_are_judged_by_epochs() -> None:
     log = LogMachine().start()
-    log.appender.append_as_leader(batch(1, 0, epoch=4, txn=True), 1)
+    log.appender.append_as_leader(sent(1, 0, epoch=4, txn=True), 1)
     with pytest.raises(ProducerFencedError):
         end(log, 1, committed=True, epoch=3)
     end(log, 1, committed=True, epoch=4, coordinator=9)
@@ -138,7 +138,7 @@ def test_a_transaction_that_is_aborted_beside_a_read_is_not_read_as_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = LogMachine().start()
-    log.appender.append_as_leader(batch(1, 0, txn=True), 1)
+    log.appender.append_as_leader(sent(1, 0, txn=True), 1)
     find_end_offset, is_aborted = LogOffsets.end_offset, False
 
     def end_offset(self: LogOffsets, isolation: Isolation) -> int:
@@ -162,7 +162,7 @@ def test_every_roll_takes_a_snapshot_that_a_flush_makes_durable_and_retention_re
     machine = LogMachine(disk, LogConfig(segment_bytes=1024, remote_storage_enable=False))
     log = machine.start()
     for number in range(60):
-        log.appender.append_as_leader(batch(1, 5 * number, 5), 1)
+        log.appender.append_as_leader(sent(1, 5 * number, 5), 1)
     bases = [info.base_offset for info in log.reader.segments()]
 
     def snapshots() -> list[int]:
@@ -212,7 +212,7 @@ def test_what_was_aborted_survives_a_roll_that_nobody_flushed(restarts: bool, ro
     disk = MemoryFileSystem()
     machine = LogMachine(disk, SMALL)
     log = machine.start()
-    log.appender.append_as_leader(batch(1, 0, 5, txn=True), 1)
+    log.appender.append_as_leader(sent(1, 0, 5, txn=True), 1)
     end(log, 1, committed=False)
     log.appender.append_as_leader(plain(5), 1)
     expected = read_as_consumer(log, Isolation.TXN_COMMITTED, 300)
@@ -239,7 +239,7 @@ def test_a_transaction_index_that_cannot_be_synced_takes_the_log_offline() -> No
 
     def aborted_on(disk: FaultyFileSystem) -> UnifiedLog:
         log = LogMachine(disk, SMALL).start()
-        log.appender.append_as_leader(batch(1, 0, 5, txn=True), 1)
+        log.appender.append_as_leader(sent(1, 0, 5, txn=True), 1)
         end(log, 1, committed=False)
         return log
 

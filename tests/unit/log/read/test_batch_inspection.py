@@ -10,16 +10,11 @@ import pytest
 
 from stratalog.base.posix_filesystem import PosixAppendFile
 from stratalog.log.read.batch_inspection import InspectedBatch, UnreachedBytes, inspect_batches
-from stratalog.record.builder import encode_batch
 from stratalog.record.header import BATCH_LENGTH_POSITION, LOG_OVERHEAD
-from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.plain_batches import batch
 
 CHUNK_BYTES = 256 * 1024
-
-
-def batch(base_offset: int, size_bytes: int) -> bytes:
-    return encode_batch([Record(0, 5, None, bytes(size_bytes))], base_offset=base_offset)
 
 
 class NotingFile(PosixAppendFile):
@@ -38,7 +33,7 @@ class NotingFile(PosixAppendFile):
 def noted(tmp_path: Path) -> Generator[NotingFile]:
     """Three batches of 3 MB."""
     path = tmp_path / "segment"
-    path.write_bytes(b"".join(batch(offset, 3_000_000) for offset in range(3)))
+    path.write_bytes(b"".join(batch(base_offset=offset, value_bytes=3_000_000) for offset in range(3)))
     file = NotingFile(str(path))
     yield file
     file.close()
@@ -70,7 +65,7 @@ def test_a_length_that_is_wrong_costs_no_memory(noted: NotingFile) -> None:
 
 def test_a_file_that_is_cut_during_the_walk_is_damaged_from_there_on() -> None:
     file = MemoryFileSystem().open_append("/segment")
-    data = [batch(offset, 1_000_000) for offset in range(3)]
+    data = [batch(base_offset=offset, value_bytes=1_000_000) for offset in range(3)]
     file.append(data)
     walk = inspect_batches(file, file.size(), 0)
     first = next(walk)

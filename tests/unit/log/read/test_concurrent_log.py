@@ -1,6 +1,6 @@
 """Readers, flushes and drops beside appends.
 
-No sleeps and no timing: whatever the interleaving is, nobody ever sees anything but a run of whole records.
+No sleeps and no timing: whatever the interleaving is, a reader sees only whole, adjacent records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch import decode_all
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine

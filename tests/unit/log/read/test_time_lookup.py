@@ -27,18 +27,17 @@ from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 from tests.support.logs.overwriting import flip, overwrite
-from tests.support.logs.plain_batches import with_header
+from tests.support.logs.plain_batches import timed_batch, with_header
 
 CONFIG = LogConfig(
     index_interval_bytes=1, min_durability=Durability.DISK, remote_storage_enable=False, retention_ms=-1
 )
 
 
-def batch(times_ms: Sequence[int], claimed_ms: int = 0) -> bytes:
+def claiming(times_ms: Sequence[int], claimed_ms: int = 0) -> bytes:
     """`claimed_ms`: the highest timestamp that its header tells, as that of a batch does whose newest record
     a clean took."""
-    encoded = encode_batch([Record(0, time_ms, b"k", b"v") for time_ms in times_ms])
-    return with_header(encoded, max_timestamp=max(*times_ms, claimed_ms))
+    return with_header(timed_batch(times_ms, value_bytes=1), max_timestamp=max(*times_ms, claimed_ms))
 
 
 def append(log: UnifiedLog, segments: Sequence[Sequence[bytes]], *, goes_on: bool = False) -> None:
@@ -53,7 +52,7 @@ def append(log: UnifiedLog, segments: Sequence[Sequence[bytes]], *, goes_on: boo
 
 
 TIMES = st.lists(st.integers(0, 9), min_size=1, max_size=3)
-BATCHES = st.builds(batch, TIMES, st.sampled_from([0, 0, 0, 8, 11]))
+BATCHES = st.builds(claiming, TIMES, st.sampled_from([0, 0, 0, 8, 11]))
 
 
 @given(
@@ -95,7 +94,7 @@ def damaged(times_ms: Sequence[int], position: int, *ordinals: int) -> UnifiedLo
     damaged in some."""
     machine = LogMachine(config=CONFIG)
     log = machine.start()
-    append(log, [[batch([time_ms - 5]), batch([time_ms, time_ms - 1])] for time_ms in times_ms])
+    append(log, [[claiming([time_ms - 5]), claiming([time_ms, time_ms - 1])] for time_ms in times_ms])
     segments = log.local_log.segments
     machine.stop()
     for ordinal in ordinals:
@@ -106,7 +105,7 @@ def damaged(times_ms: Sequence[int], position: int, *ordinals: int) -> UnifiedLo
 
 def test_the_earliest_time_of_all_finds_the_first_record() -> None:
     log = LogMachine(config=CONFIG).start()
-    append(log, [[batch([3]), batch([0])], [batch([5])]])
+    append(log, [[claiming([3]), claiming([0])], [claiming([5])]])
     for time_ms in (-(2**63), -1, 0):
         assert log.reader.offset_for_timestamp(time_ms, Isolation.LOG_END) == TimestampOffset(3, 0)
 
@@ -164,12 +163,12 @@ def test_a_look_up_asks_few_segments_for_their_times(monkeypatch: pytest.MonkeyP
         assert log.reader.offset_for_timestamp(time_ms) is not None
         assert len(asked) == 1
     # A segment that was sealed meanwhile is known as well, one that was cut off is forgotten.
-    append(log, [[batch([2005, 2010])]])
+    append(log, [[claiming([2005, 2010])]])
     log.flusher.flush()
     assert log.reader.offset_for_timestamp(2010) == (2010, 601)
     log.truncation.truncate_to(300)
     assert log.reader.offset_for_timestamp(1005) is None
-    append(log, [[batch([3000])]])
+    append(log, [[claiming([3000])]])
     log.flusher.flush()
     assert log.reader.offset_for_timestamp(1005) == (3000, 300)
 
@@ -188,9 +187,9 @@ def test_deleted_records_need_not_be_sound_for_a_look_up() -> None:
 def test_below_a_high_watermark_not_all_of_a_segment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the active segment claims lies above it."""
     log = LogMachine(config=CONFIG).start()
-    append(log, [[batch([time_ms]) for time_ms in range(200)]])
+    append(log, [[claiming([time_ms]) for time_ms in range(200)]])
     log.flusher.flush()
-    append(log, [[batch([time_ms]) for time_ms in range(200, 400)]], goes_on=True)
+    append(log, [[claiming([time_ms]) for time_ms in range(200, 400)]], goes_on=True)
     asked, rows_since = list[int](), LogSegment.rows_since
 
     def noted(segment: LogSegment, timestamp_ms: int) -> Iterator[BatchRow]:
@@ -222,7 +221,7 @@ def test_a_batch_of_many_records_is_looked_through_in_little_memory() -> None:
 def test_a_batch_that_is_being_appended_is_nobodys_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes are published before its offsets are: a look-up in between finds what was there before."""
     log = LogMachine(config=replace(CONFIG, min_durability=Durability.OS)).start()
-    append(log, [[batch([1, 3]), batch([2])]])
+    append(log, [[claiming([1, 3]), claiming([2])]])
     segment, found = log.local_log.segments.active, list[object]()
     slot = LogSegment.__dict__["end_offset"]
 
@@ -239,7 +238,7 @@ def test_a_batch_that_is_being_appended_is_nobodys_yet(monkeypatch: pytest.Monke
 
     size_before = segment.size_bytes
     monkeypatch.setattr(LogSegment, "end_offset", property(slot.__get__, publish))
-    append(log, [[batch([7, 9])]], goes_on=True)
+    append(log, [[claiming([7, 9])]], goes_on=True)
     monkeypatch.undo()
     assert found == [(TimestampOffset(3, 1), None, None)]
     assert log.reader.max_timestamp() == log.reader.offset_for_timestamp(9) == TimestampOffset(9, 4)
@@ -258,7 +257,7 @@ def test_an_index_that_lost_its_last_entries_hides_no_record(
     config = replace(CONFIG, index_interval_bytes=interval_bytes)
     disk = MemoryFileSystem()
     machine = LogMachine(disk, config)
-    append(machine.start(), [[batch([time_ms]) for time_ms in times_ms]])
+    append(machine.start(), [[claiming([time_ms]) for time_ms in times_ms]])
     machine.stop()
     path = segment_path(PARTITION_DIR, 0, suffix)
     for size_bytes in range(0, disk.file_size(path), 12 if suffix == TIME_INDEX_SUFFIX else 8):
@@ -281,7 +280,7 @@ def test_a_damaged_header_behind_the_newest_record_is_no_fault_of_an_index(posit
     to there, and behind it."""
     machine = LogMachine(config=CONFIG)
     log = machine.start()
-    append(log, [[batch([time_ms]) for time_ms in (90, 10, 20, 30)]])
+    append(log, [[claiming([time_ms]) for time_ms in (90, 10, 20, 30)]])
     [segment] = log.local_log.segments
     damaged_position = [located.position for located in segment.batches()][2]
     machine.stop()

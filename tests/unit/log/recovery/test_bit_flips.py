@@ -21,7 +21,6 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.partitions.partition_metadata import format_topic_id
-from stratalog.record.batch import decode_all
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import (
@@ -35,6 +34,7 @@ from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR, TOPIC_ID, LogMachine
 from tests.support.logs.overwriting import overwrite
 from tests.support.logs.sampling import IS_WHOLE, Sampling

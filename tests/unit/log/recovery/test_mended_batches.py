@@ -9,8 +9,7 @@ import pytest
 
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.log_config import LogConfig
-from stratalog.record.batch import decode_all, records_payload, verify
-from stratalog.record.builder import encode_batch
+from stratalog.record.batch import records_payload, verify
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
     HEADER_SIZE,
@@ -18,9 +17,9 @@ from stratalog.record.header import (
     TimestampType,
     parse_header,
 )
-from stratalog.record.record import Record
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
-from tests.support.logs.plain_batches import with_header, with_section
+from tests.support.logs.plain_batches import timed_batch, with_header, with_section
 
 LZ4: Any = lz4.frame
 CONFIG = LogConfig()
@@ -31,11 +30,9 @@ FLAGS_POSITION = HEADER_SIZE + 4
 INDEPENDENT = 0x20
 
 
-def batch(codec: Codec = Codec.NONE, count: int = 3) -> bytes:
+def some(codec: Codec = Codec.NONE, count: int = 3) -> bytes:
     times = [1000, LATEST_MS, *[2000] * (count - 2)]
-    return encode_batch(
-        [Record(0, time_ms, b"k%d" % number, b"v" * 50) for number, time_ms in enumerate(times)], codec=codec
-    )
+    return timed_batch(times, value_bytes=50, codec=codec)
 
 
 def misdated(data: bytes, max_timestamp: int) -> bytes:
@@ -50,7 +47,7 @@ def stored(request: bytes, config: LogConfig = CONFIG, append_time_ms: int | Non
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("wrong", [-1, 0, LATEST_MS - 1, LATEST_MS + 1, 2**63 - 1])
 def test_the_highest_timestamp_is_that_of_the_records(codec: Codec, wrong: int) -> None:
-    right = batch(codec)
+    right = some(codec)
     sound = with_header(right, base_offset=3)
     assert stored(misdated(right, wrong) + right) == right + sound
     validated = validate_append(misdated(right, wrong), CONFIG, NOW_MS)
@@ -61,25 +58,25 @@ def test_the_highest_timestamp_is_that_of_the_records(codec: Codec, wrong: int) 
 
 
 def test_a_wrong_highest_timestamp_is_right_in_another_codec_too() -> None:
-    data = stored(misdated(batch(), 7), LogConfig.from_overrides({"compression.type": "zstd"}))
+    data = stored(misdated(some(), 7), LogConfig.from_overrides({"compression.type": "zstd"}))
     header = parse_header(data)
     assert (header.codec, header.max_timestamp) == (Codec.ZSTD, LATEST_MS)
     verify(data, 0, header)
 
 
 def test_append_time_takes_the_place_of_a_wrong_highest_timestamp() -> None:
-    data = stored(misdated(batch(), 7), APPEND_TIME, 777)
+    data = stored(misdated(some(), 7), APPEND_TIME, 777)
     header = parse_header(data)
     assert (header.max_timestamp, header.attributes) == (777, TIMESTAMP_TYPE_BIT)
     verify(data, 0, header)
     log = LogMachine(config=APPEND_TIME).start()
-    log.appender.append_as_leader(misdated(batch(), 7), 1)
+    log.appender.append_as_leader(misdated(some(), 7), 1)
     log.check()
 
 
 def test_times_are_found_by_what_the_records_say() -> None:
     log = LogMachine(config=CONFIG).start()
-    log.appender.append_as_leader(misdated(batch(), 7), 1)
+    log.appender.append_as_leader(misdated(some(), 7), 1)
     found = log.reader.offset_for_timestamp(LATEST_MS)
     assert found is not None
     assert found.offset == 1
@@ -95,7 +92,7 @@ FRAMES: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("options", FRAMES.values(), ids=FRAMES.keys())
 def test_lz4_blocks_that_refer_to_each_other_are_written_anew(options: dict[str, Any]) -> None:
-    plain = batch(count=5000)
+    plain = some(count=5000)
     payload = plain[HEADER_SIZE:]
     request = with_section(plain, LZ4.compress(payload, **options), attributes=Codec.LZ4)
     assert not request[FLAGS_POSITION] & INDEPENDENT
@@ -115,6 +112,6 @@ def test_lz4_blocks_that_refer_to_each_other_are_written_anew(options: dict[str,
 
 @pytest.mark.parametrize("options", FRAMES.values(), ids=FRAMES.keys())
 def test_lz4_blocks_that_stand_alone_stay_as_they_are(options: dict[str, Any]) -> None:
-    section = LZ4.compress(batch()[HEADER_SIZE:], block_linked=False, **options)
-    request = with_section(batch(), section, attributes=Codec.LZ4)
+    section = LZ4.compress(some()[HEADER_SIZE:], block_linked=False, **options)
+    request = with_section(some(), section, attributes=Codec.LZ4)
     assert stored(request) == request

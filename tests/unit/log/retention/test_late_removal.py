@@ -16,7 +16,6 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 
 DELAY_MS = 1000
@@ -88,18 +87,9 @@ def test_what_is_over_meanwhile_is_not_tried_again() -> None:
     assert (removals.try_count, removals.scheduler.pending()) == (1, [])
 
 
-class Immutable(HookedDisk):
-    """Refuses to unlink files whose path ends with `refused`."""
-
-    def __init__(self) -> None:
-        super().__init__(self._refuse)
-        self.refused: str | None = None
-        self.refused_count = 0
-
-    def _refuse(self, name: str, path: str) -> None:
-        if name == "unlink" and self.refused is not None and path.endswith(self.refused):
-            self.refused_count += 1
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+def refuse_to_unlink(disk: FaultyFileSystem, ending: str) -> None:
+    """Until the disk is mended."""
+    disk.fail_where(lambda line: line.startswith("unlink ") and line.endswith(ending), number=errno.EPERM)
 
 
 def deleted(disk: FaultyFileSystem) -> list[str]:
@@ -107,7 +97,7 @@ def deleted(disk: FaultyFileSystem) -> list[str]:
 
 
 def test_a_file_that_cannot_be_unlinked_keeps_no_other_segment_on_the_disk() -> None:
-    disk = Immutable()
+    disk = FaultyFileSystem()
     config = LogConfig(
         remote_storage_enable=False,
         segment_bytes=1024,
@@ -120,11 +110,12 @@ def test_a_file_that_cannot_be_unlinked_keeps_no_other_segment_on_the_disk() -> 
     for _ in range(40):
         log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 400)]), 1)
     assert log.retention.delete_old_segments() == 20
-    disk.refused = "00000000000000000000.log.deleted"
+    refused = f"{0:020d}.log.deleted"
+    refuse_to_unlink(disk, refused)
     machine.clock.advance(DELAY_MS)
-    assert f"{PARTITION_DIR}/{disk.refused}" in deleted(disk)
+    assert f"{PARTITION_DIR}/{refused}" in deleted(disk)
     assert {path.rpartition("/")[2][:20] for path in deleted(disk)} == {f"{0:020d}"}
-    disk.refused = None
+    disk.mend()
     machine.clock.advance(RETRY_MS)
     assert (deleted(disk), machine.scheduler.failures) == ([], [])
 
@@ -132,7 +123,7 @@ def test_a_file_that_cannot_be_unlinked_keeps_no_other_segment_on_the_disk() -> 
 def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    disk = Immutable()
+    disk = FaultyFileSystem()
     machine = LogMachine(
         disk,
         LogConfig(remote_storage_enable=False, segment_bytes=1024, retention_bytes=0, file_delete_delay_ms=1),
@@ -142,19 +133,19 @@ def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next(
     for _ in range(10):
         log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 400)]), 1)
     assert log.retention.delete_old_segments() > 1
-    disk.refused = ".log.deleted"
+    refuse_to_unlink(disk, ".log.deleted")
     machine.clock.advance(1)
     machine.stop()
-    refused_count = disk.refused_count
+    count = disk.operation_count
     machine.clock.advance(10 * RETRY_MS)
-    assert disk.refused_count == refused_count > 0
+    assert disk.operation_count == count
     assert deleted(disk)
     # Nor does it keep that one from opening the log.
     machine.start().check()
     assert "cannot be removed and stays until the next start" in caplog.text
     assert all(path.endswith(".log.deleted") for path in deleted(disk))
     machine.stop()
-    disk.refused = None
+    disk.mend()
     machine.start()
     assert deleted(disk) == []
 

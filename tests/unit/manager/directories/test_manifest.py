@@ -24,7 +24,6 @@ from stratalog.manager.directories.manifest import (
     ManifestFile,
     PartitionEntry,
     PartitionState,
-    format_manifest,
     parse_manifest,
     read_manifest,
 )
@@ -36,6 +35,7 @@ from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
+from tests.support.logs.edited_manifest import format_manifest
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 UNTIERED = LogConfig(remote_storage_enable=False, retention_ms=-1)

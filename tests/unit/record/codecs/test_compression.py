@@ -193,7 +193,8 @@ def test_frames_that_take_more_than_the_usual_are_read(data_bytes: int) -> None:
 def test_nothing_behind_a_zstd_frame_is_passed_over(
     says_size: bool, has_checksum: bool, size_bytes: int
 ) -> None:
-    """Java's clients write frames that do not say what they hold; random data, runs of one byte, and both."""
+    """Java's clients write frames that do not say what they hold; random data, one byte many times, and
+    both."""
     compressor = zstandard.ZstdCompressor(write_content_size=says_size, write_checksum=has_checksum)
     for data in (
         b"a" * size_bytes,

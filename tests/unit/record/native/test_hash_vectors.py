@@ -9,8 +9,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.client.partition_chooser import partition_for_key
 from stratalog.record.native import pure_key_kernels
-from stratalog.record.partitioner import partition_for_key
 from tests.support.kernels import both_kinds, each_kind
 
 KERNELS = both_kinds(pure_key_kernels)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.record.batch import batches, decode, decode_all
+from stratalog.record.batch import batches, decode
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
@@ -32,6 +32,7 @@ from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.damaged_batches import with_attributes
+from tests.support.logs.decoded_records import decode_all
 from tests.support.tiered.object_audit import audit_object, describe_object
 
 LAYOUT = StoreLayout(0)
@@ -58,15 +59,15 @@ def batch_runs(draw: st.DrawFn) -> list[bytes]:
     time.
     """
     offset, epoch = draw(st.integers(0, 100)), 0
-    run: list[bytes] = []
+    row: list[bytes] = []
     for seeds in draw(st.lists(st.binary(min_size=2, max_size=7), min_size=1, max_size=5)):
         offset += seeds[0] % 4
         epoch += seeds[0] // 4 % 2
         codec = CODECS[seeds[0] // 8 % 3]
         found = [record_of(seed) for seed in seeds[1:]]
-        run.append(encode_batch(found, codec=codec, base_offset=offset, leader_epoch=epoch))
+        row.append(encode_batch(found, codec=codec, base_offset=offset, leader_epoch=epoch))
         offset += len(found)
-    return run
+    return row
 
 
 def header() -> ObjectHeader:
@@ -85,19 +86,19 @@ def settings(memory_bytes: int = 1 << 20, index_interval_bytes: int = 100) -> Ob
     )
 
 
-def next_offset(run: Sequence[bytes]) -> int:
-    return parse_header(run[-1]).next_offset
+def next_offset(row: Sequence[bytes]) -> int:
+    return parse_header(row[-1]).next_offset
 
 
 def write(
     writer: ObjectWriter, slices: Slices, *, hashing: KeyHashing | None = HASHING, batches_a_piece: int = 100
 ) -> FinishedObject:
-    for partition, run in sorted(slices.items()):
-        base_offset = parse_header(run[0]).base_offset
+    for partition, row in sorted(slices.items()):
+        base_offset = parse_header(row[0]).base_offset
         writer.begin_slice(TOPIC_ID, "t", partition, base_offset=base_offset, key_hashing=hashing)
-        for start in range(0, len(run), batches_a_piece):
-            writer.append(b"".join(run[start : start + batches_a_piece]))
-        writer.end_slice(SliceEnd(next_offset(run)))
+        for start in range(0, len(row), batches_a_piece):
+            writer.append(b"".join(row[start : start + batches_a_piece]))
+        writer.end_slice(SliceEnd(next_offset(row)))
     return writer.finish()
 
 
@@ -105,10 +106,10 @@ def content(finished: FinishedObject) -> bytes:
     return b"".join(bytes(part) for part in finished.parts)
 
 
-def expected_keys(run: Sequence[bytes]) -> list[tuple[int, int, int, bool]]:
+def expected_keys(row: Sequence[bytes]) -> list[tuple[int, int, int, bool]]:
     """(hash, ordinal, tombstone) of the last record of each key, by hash: straight from the definition."""
     last: dict[bytes, tuple[int, bool]] = {}
-    for ordinal, record in enumerate(decode_all(b"".join(run))):
+    for ordinal, record in enumerate(decode_all(b"".join(row))):
         if record.key is not None:
             last[record.key] = (ordinal, record.value is None)
     found = [(*siphash128(HASHING.hash_key, key), *value) for key, value in last.items()]
@@ -135,9 +136,9 @@ def found_keys(store: MemoryObjectStore, entry: SliceEntry) -> list[tuple[int, i
     return found
 
 
-def check_entry(store: MemoryObjectStore, entry: SliceEntry, run: Sequence[bytes]) -> None:
+def check_entry(store: MemoryObjectStore, entry: SliceEntry, row: Sequence[bytes]) -> None:
     """Compare an entry with the records that it is about."""
-    data = b"".join(run)
+    data = b"".join(row)
     found = decode_all(data)
     timestamps = [record.timestamp_ms for record in found]
     headers = [batch for _, batch in batches(data)]
@@ -152,14 +153,14 @@ def check_entry(store: MemoryObjectStore, entry: SliceEntry, run: Sequence[bytes
     assert entry.tombstone_count == sum(record.value is None for record in found)
     last = headers[-1]
     assert entry.last_batch == (last.base_offset, last.leader_epoch, last.crc)
-    assert found_keys(store, entry) == expected_keys(run)
+    assert found_keys(store, entry) == expected_keys(row)
 
 
 def check_index(
-    store: MemoryObjectStore, entry: SliceEntry, run: Sequence[bytes], interval_bytes: int
+    store: MemoryObjectStore, entry: SliceEntry, row: Sequence[bytes], interval_bytes: int
 ) -> None:
     index = read_slice_index(store, LAYOUT, NAME, entry)
-    data = b"".join(run)
+    data = b"".join(row)
     for number in range(index.interval_count):
         interval = index.interval(number)
         piece = data[interval.position : interval.end_position]
@@ -294,11 +295,11 @@ def test_batches_ascend_from_the_start_of_their_slice(
 
 
 def slice_of(
-    run: Sequence[bytes], *, hashing: KeyHashing | None = HASHING, open_offsets: Sequence[int] = ()
+    row: Sequence[bytes], *, hashing: KeyHashing | None = HASHING, open_offsets: Sequence[int] = ()
 ) -> SliceEntry:
     with ObjectWriter(filesystem(), header(), settings()) as writer:
         writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=hashing)
-        writer.append(b"".join(run))
+        writer.append(b"".join(row))
         transactions = tuple(OpenTransaction(offset, offset) for offset in open_offsets)
         writer.end_slice(SliceEnd(writer.next_offset, open_transactions=transactions))
         finished = writer.finish()
@@ -310,9 +311,9 @@ def slice_of(
 
 def marked(bits: int) -> list[bytes]:
     """A record, a batch with these attribute bits and another record."""
-    run = [encode_batch([Record(0, 9, b"k%d" % offset, b"v")], base_offset=offset) for offset in range(3)]
-    run[1] = with_attributes(encode_batch([Record(0, 99, b"\0\0\0\1", None)], base_offset=1), bits)
-    return run
+    row = [encode_batch([Record(0, 9, b"k%d" % offset, b"v")], base_offset=offset) for offset in range(3)]
+    row[1] = with_attributes(encode_batch([Record(0, 99, b"\0\0\0\1", None)], base_offset=1), bits)
+    return row
 
 
 def keyed(*keys: bytes | None) -> list[bytes]:
@@ -321,7 +322,7 @@ def keyed(*keys: bytes | None) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("run", "hashing", "open_offsets", "entry_count"),
+    ("row", "hashing", "open_offsets", "entry_count"),
     [
         (keyed(b"a", b"b", b"a"), HASHING, (), 2),
         (keyed(b"a"), None, (), None),
@@ -334,20 +335,20 @@ def keyed(*keys: bytes | None) -> list[bytes]:
     ids=["keys", "plain topic", "open", "first without key", "later without key", "transaction", "marker"],
 )
 def test_which_slices_have_a_key_stream(
-    run: Sequence[bytes], hashing: KeyHashing | None, open_offsets: Sequence[int], entry_count: int | None
+    row: Sequence[bytes], hashing: KeyHashing | None, open_offsets: Sequence[int], entry_count: int | None
 ) -> None:
     """A stream covers all records: without keys or decided transactions there is none."""
-    entry = slice_of(run, hashing=hashing, open_offsets=open_offsets)
+    entry = slice_of(row, hashing=hashing, open_offsets=open_offsets)
     stream = entry.key_stream
     assert (None if stream is None else stream.entry_count) == entry_count
     assert entry.stable_end_offset == min(open_offsets, default=entry.end_offset)
 
 
 def test_markers_count_as_records_without_keys_and_ordinals_go_on_behind_them() -> None:
-    run = marked(CONTROL_BIT)
+    row = marked(CONTROL_BIT)
     store = MemoryObjectStore(ManualClock())
     with ObjectWriter(filesystem(), header(), settings()) as writer:
-        finished = write(writer, {0: run})
+        finished = write(writer, {0: row})
         finished.store(store, LAYOUT)
     (entry,) = finished.entries
     assert (entry.record_count, entry.marker_count, entry.tombstone_count) == (3, 1, 0)
@@ -358,7 +359,7 @@ def test_markers_count_as_records_without_keys_and_ordinals_go_on_behind_them() 
 
 
 def test_the_earliest_delete_horizon_is_kept() -> None:
-    run: list[bytes] = []
+    row: list[bytes] = []
     for offset, horizon_ms in ((0, None), (1, 700), (2, 500)):
         batch = encode_batch([Record(0, 9, b"k", None)], base_offset=offset)
         head = parse_header(batch)
@@ -366,10 +367,10 @@ def test_the_earliest_delete_horizon_is_kept() -> None:
         payload = encode_records(
             [Record(0, 9, b"k", None)], head.base_timestamp if horizon_ms is None else horizon_ms
         )
-        run.append(
+        row.append(
             rebuild_batch(head, payload, records_count=1, max_timestamp=9, delete_horizon_ms=horizon_ms)
         )
     with ObjectWriter(filesystem(), header(), settings()) as writer:
-        (entry,) = write(writer, {0: run}).entries
+        (entry,) = write(writer, {0: row}).entries
     assert entry.earliest_delete_horizon_ms == 500
     assert (entry.min_timestamp, entry.max_timestamp, entry.max_timestamp_offset) == (9, 9, 0)

@@ -110,7 +110,7 @@ def test_the_grace_is_counted_by_the_stores_clock() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.IS_CUT_OFF])
-def test_a_failure_in_between_is_made_good_by_the_next_run(fault: Fault) -> None:
+def test_a_failure_in_between_is_made_good_by_the_next_pass(fault: Fault) -> None:
     world = World()
     world.drop(3)
     world.clock.advance(DAY_MS)

@@ -8,11 +8,10 @@ from stratalog.base.errors import DataDirectoryError, OutOfOrderSequenceError
 from stratalog.base.types import TopicPartition
 from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.builder import encode_batch
-from stratalog.record.record import Record
 from stratalog.remote.tier import slice_producers
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.plain_batches import batch
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -35,18 +34,17 @@ class Bucket(TieredSite):
         """A server that has uploaded them, each its own segment."""
         logs = self.server()
         logs.create_topic("t", 1)
-        for batch in batches:
-            logs.logs[T0].appender.append_as_leader(batch, logs.claimed.epoch)
+        for data in batches:
+            logs.logs[T0].appender.append_as_leader(data, logs.claimed.epoch)
             logs.logs[T0].roll()
         logs.seal()
         logs.upload()
         return logs
 
 
-def batch(sequence: int, count: int = 2, *, producer_id: int = 7, is_transactional: bool = False) -> bytes:
+def sent(sequence: int, count: int = 2, *, producer_id: int = 7, is_transactional: bool = False) -> bytes:
     producer = BatchProducer(producer_id, 0, sequence, is_transactional)
-    records = [Record(0, NOW_MS + producer_id, b"k", b"%d" % number) for number in range(count)]
-    return encode_batch(records, producer=producer)
+    return batch(count, timestamp_ms=NOW_MS + producer_id, producer=producer)
 
 
 def append(logs: TieredLogs, data: bytes) -> tuple[int, int]:
@@ -56,22 +54,22 @@ def append(logs: TieredLogs, data: bytes) -> tuple[int, int]:
 
 def test_a_batch_that_comes_again_is_answered_as_the_first_time() -> None:
     bucket = Bucket()
-    bucket.with_records(batch(0), batch(2), batch(4))
+    bucket.with_records(sent(0), sent(2), sent(4))
     logs = bucket.server()
     assert logs.logs[T0].offsets.log_end_offset == 6
-    assert append(logs, batch(4)) == (4, 5)
+    assert append(logs, sent(4)) == (4, 5)
     assert logs.logs[T0].offsets.log_end_offset == 6, "it is not stored twice"
     with pytest.raises(OutOfOrderSequenceError):
-        append(logs, batch(9))
-    assert append(logs, batch(6)) == (6, 7)
+        append(logs, sent(9))
+    assert append(logs, sent(6)) == (6, 7)
     logs.manager.check()
 
 
 def test_where_a_leader_epoch_began_is_known_on_the_other_machine() -> None:
     bucket = Bucket()
-    bucket.with_records(batch(0))
+    bucket.with_records(sent(0))
     second = bucket.server()
-    append(second, batch(2))
+    append(second, sent(2))
     second.seal()
     second.upload()
     log = bucket.server().logs[T0]
@@ -84,20 +82,20 @@ def test_where_a_leader_epoch_began_is_known_on_the_other_machine() -> None:
 @pytest.mark.parametrize("contents", [Kept.NONE, Kept.ZEROS])
 def test_what_it_was_told_survives_a_crash_or_is_told_again(contents: Kept, names: Kept) -> None:
     bucket = Bucket()
-    bucket.with_records(batch(0))
+    bucket.with_records(sent(0))
     disk = MemoryFileSystem()
     bucket.server(disk)
     bucket.counting.reset()
     logs = bucket.server(disk.after_crash(Survival(contents, names)))
-    assert append(logs, batch(0)) == (0, 1)
-    assert append(logs, batch(2)) == (2, 3)
+    assert append(logs, sent(0)) == (0, 1)
+    assert append(logs, sent(2)) == (2, 3)
     assert len(logs.logs[T0].state_transfer.leader_epochs(0, 4)) == 2
     logs.manager.check()
 
 
 def test_a_restart_asks_for_nothing_that_is_known() -> None:
     bucket = Bucket()
-    bucket.with_records(batch(0))
+    bucket.with_records(sent(0))
     disk = MemoryFileSystem()
     bucket.server(disk).close()
     bucket.counting.reset()
@@ -106,28 +104,28 @@ def test_a_restart_asks_for_nothing_that_is_known() -> None:
     ((name, found),) = logs.metadata.state().objects.items()
     indexes = bucket.counting.total("GET", logs.metadata.layout.data_key(name))
     assert (indexes.requests, indexes.size_bytes) == (1, found.ref.directory_bytes)
-    assert append(logs, batch(0)) == (0, 1)
+    assert append(logs, sent(0)) == (0, 1)
 
 
 def test_a_log_that_knows_itself_is_told_nothing() -> None:
     bucket = Bucket()
-    logs = bucket.with_records(batch(0))
+    logs = bucket.with_records(sent(0))
     logs.logs[T0].retention.delete_local_segments(ignore_retention=True)
     assert not logs.logs[T0].state_transfer.is_restorable
-    assert append(logs, batch(0)) == (0, 1)
+    assert append(logs, sent(0)) == (0, 1)
 
 
 def test_of_too_many_producers_the_idle_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slice_producers, "MAX_PRODUCER_COUNT", 2)
     bucket = Bucket()
-    bucket.with_records(*(batch(number, producer_id=number) for number in range(4)))
+    bucket.with_records(*(sent(number, producer_id=number) for number in range(4)))
     logs = bucket.server()
     assert [entry.producer_id for entry in logs.logs[T0].producers()] == [2, 3]
 
 
 def test_a_damaged_snapshot_keeps_the_log_from_opening() -> None:
     bucket = Bucket()
-    logs = bucket.with_records(batch(0))
+    logs = bucket.with_records(sent(0))
     ((name, found),) = logs.metadata.state().objects.items()
     key = logs.metadata.layout.data_key(name)
     data = bytearray(bucket.bucket.get(key).data)

@@ -19,7 +19,7 @@ from stratalog.log.read.fetch_data import FetchData
 from stratalog.log.read.isolation import Isolation
 from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.record.batch import decode_all, records_payload
+from stratalog.record.batch import records_payload
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
@@ -36,6 +36,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Operation
+from tests.support.logs.decoded_records import decode_all
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_store import TieredStore
 

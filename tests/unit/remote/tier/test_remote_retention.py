@@ -68,7 +68,7 @@ def test_the_front_goes_while_it_is_old_or_too_much(
     offset = log_start_after(units, config, now_ms)
     gone = [unit for unit in units if offset is not None and unit.end_offset <= offset]
     left = units[len(gone) :]
-    assert units[: len(gone)] == gone, "a run from the front"
+    assert units[: len(gone)] == gone, "from the front"
     assert not any(unit.is_active for unit in gone)
     # What the limits say, of each unit by itself.
     for number in range(len(gone)):

@@ -25,6 +25,7 @@ from stratalog.segment.indexes.transaction_index import AbortedTransaction, Tran
 from stratalog.segment.open_files import OpenFiles
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.overwriting import flip
 
 PATH = "/d/00000000000000001000.index"
@@ -197,42 +198,57 @@ def test_opening_reads_one_page_at_most() -> None:
     assert len(reads(disk, lambda: OffsetIndex.open(BASE_OFFSET, cache, PATH, seal))) == 1
 
 
-def test_a_page_that_cannot_be_written_stays_in_memory_until_it_can() -> None:
-    disk = new_disk()
-    cache = cache_on(disk)
-    expected = [nth(ordinal) for ordinal in range(4 * OFFSETS_A_PAGE)]
-    for ahead, part in ((1, 0.0), (2, 0.0), (3, 0.0), (3, 0.5), (3, 1.0)):
-        index = grown(cache, OFFSETS_A_PAGE - 1)
+class GrowingIndex:
+    """An index one entry before its first page is full, and what is done with it."""
+
+    def __init__(self) -> None:
+        self.disk = new_disk()
+        cache = cache_on(self.disk)
+        self.index = grown(cache, OFFSETS_A_PAGE - 1)
         cache.files.forget(PATH)
-        # The write opens the file, asks for its size, cuts off what the round before has left, and appends.
-        disk.fail_at(disk.operation_count + ahead, number=errno.ENOSPC, part=part)
-        for ordinal in range(OFFSETS_A_PAGE - 1, len(expected)):
-            index.append(*nth(ordinal))
-            if ordinal in (OFFSETS_A_PAGE - 1, 2 * OFFSETS_A_PAGE - 2):
-                assert index.memory_bytes == (ordinal + 1) * 8
-            assert index.floor(nth(ordinal)[0]) == nth(ordinal)
-        assert index.memory_bytes == 0
-        assert list(index) == expected
-        assert index.to_bytes() == disk.read_file(PATH)
+
+    def grow(self) -> None:
+        for ordinal in range(OFFSETS_A_PAGE - 1, 4 * OFFSETS_A_PAGE):
+            self.index.append(*nth(ordinal))
+            assert self.index.floor(nth(ordinal)[0]) == nth(ordinal)
+
+    def save(self) -> None:
+        self.index.save()
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_a_page_that_cannot_be_written_stays_in_memory_until_it_can(part: float) -> None:
+    def verify(failure: Failure[GrowingIndex]) -> None:
+        index = failure.subject.index
+        assert list(index) == [nth(ordinal) for ordinal in range(4 * OFFSETS_A_PAGE)]
+        if failure.operation < last_write:
+            assert index.memory_bytes == 0
+            assert index.to_bytes() == failure.subject.disk.read_file(PATH)
+        else:
+            assert index.memory_bytes == OFFSETS_A_PAGE * 8
+
+    sweep = CrashSweep(GrowingIndex, GrowingIndex.grow)
+    last_write = len(sweep.trace) - sweep.trace[::-1].index(f"append {PATH}") - 1
+    sweep.at_failures(
+        verify, expected=(), errors=(errno.ENOSPC,), only=lambda name: "read" not in name, part=part
+    )
 
 
 def test_a_save_that_fails_changes_nothing_and_may_be_repeated() -> None:
-    disk = new_disk()
-    index = grown(cache_on(disk), OFFSETS_A_PAGE + 5)
-    entries = list(index)
-    for ahead in (1, 2):
-        disk.fail_at(disk.operation_count + ahead, part=0.5)
-        with pytest.raises(OSError) as failure:  # noqa: PT011 - the number says which
-            index.save()
-        assert failure.value.errno == errno.EIO
-        assert list(index) == entries
-    index.save()
-    assert disk.read_file(PATH) == index.to_bytes()
-    # It has not ended: what is saved twice is not there twice, and what follows takes its place.
-    index.save()
-    index.append(*nth(OFFSETS_A_PAGE + 5))
-    index.save()
-    assert list(OffsetIndex(BASE_OFFSET, disk.read_file(PATH))) == [*entries, nth(OFFSETS_A_PAGE + 5)]
+    def verify(failure: Failure[GrowingIndex]) -> None:
+        index, disk = failure.subject.index, failure.subject.disk
+        assert isinstance(failure.error, OSError)
+        entries = list(index)
+        assert entries == [nth(ordinal) for ordinal in range(OFFSETS_A_PAGE - 1)]
+        index.save()
+        assert disk.read_file(PATH) == index.to_bytes()
+        # It has not ended: what is saved twice is not there twice, and what follows takes its place.
+        index.save()
+        index.append(*nth(OFFSETS_A_PAGE - 1))
+        index.save()
+        assert list(OffsetIndex(BASE_OFFSET, disk.read_file(PATH))) == [*entries, nth(OFFSETS_A_PAGE - 1)]
+
+    CrashSweep(GrowingIndex, GrowingIndex.save).at_failures(verify, expected=(OSError,), errors=(errno.EIO,))
 
 
 AnyIndex: TypeAlias = OffsetIndex | TimeIndex | TransactionIndex

@@ -42,7 +42,7 @@ import crc32c as _crc32c
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.remote.objects.fixed_layout import ALIGNMENT_BYTES, Buffer, FixedLayout
-from stratalog.remote.objects.object_ref import ObjectRef, birth_of, format_object_name
+from stratalog.remote.objects.object_ref import ObjectRef, birth_of
 
 FORMAT_VERSION = 1
 READER_VERSION = 1
@@ -141,42 +141,6 @@ def encode_header(header: ObjectHeader) -> bytes:
     return covered + crc_of(covered).to_bytes(4, "little")
 
 
-def decode_header(data: Buffer) -> ObjectHeader:
-    """The header at the start of `data`. Raises StoreCorruptError, StoreNotUsableError (a newer format)."""
-    if len(data) < header_size_bytes(0):
-        raise _corrupt("the header of an object is cut off")
-    (magic, _, reader_version, size_bytes, store_id, uuid, birth, epoch, shard, kind, flags, input_count) = (
-        HEADER.unpack(data)
-    )
-    _require_magic(magic, HEADER_MAGIC)
-    if len(data) < size_bytes or size_bytes < header_size_bytes(0):
-        raise _corrupt("the header of an object is cut off")
-    view = memoryview(data)[:size_bytes]
-    if crc_of(view[:-4]) != int.from_bytes(view[-4:], "little"):
-        raise _corrupt("the header of an object fails its checksum")
-    _require_known(reader_version, flags)
-    if size_bytes != header_size_bytes(input_count) or kind not in tuple(ObjectKind):
-        raise _corrupt("the header of an object contradicts itself")
-    if (kind == ObjectKind.REPLACEMENT) != bool(input_count):
-        raise _corrupt(
-            "the header of an object has inputs that its kind does not allow, or lacks the required ones"
-        )
-    inputs = tuple(
-        format_object_name(input_birth, UUID(bytes=input_uuid))
-        for input_birth, input_uuid in (
-            INPUT.unpack(view, HEADER.size_bytes + index * INPUT.size_bytes) for index in range(input_count)
-        )
-    )
-    return ObjectHeader(
-        store_id=UUID(bytes=store_id),
-        shard=shard,
-        epoch=epoch,
-        kind=ObjectKind(kind),
-        name=format_object_name(birth, UUID(bytes=uuid)),
-        inputs=inputs,
-    )
-
-
 def encode_footer(ref: ObjectRef) -> bytes:
     """The last bytes of an object."""
     covered = FOOTER.pack(
@@ -215,10 +179,17 @@ def decode_footer(data: Buffer, name: str) -> ObjectRef:
         footer_crc,
         magic,
     ) = FOOTER.unpack(data)
-    _require_magic(magic, FOOTER_MAGIC)
+    if magic != FOOTER_MAGIC:
+        raise _corrupt("this is not an object file: its magic bytes are wrong", found=magic.hex())
     if crc_of(memoryview(data)[:_FOOTER_CRC_POSITION]) != footer_crc:
         raise _corrupt("the footer of an object fails its checksum", name=name)
-    _require_known(reader_version, flags)
+    if reader_version > FORMAT_VERSION or flags != 0:
+        raise StoreNotUsableError(
+            "this object file has a newer format; use a newer version of the software",
+            reader_version=reader_version,
+            known_version=FORMAT_VERSION,
+            flags=flags,
+        )
     directory_end = directory_position + directory_bytes
     places = (
         0,
@@ -243,21 +214,6 @@ def decode_footer(data: Buffer, name: str) -> ObjectRef:
 
 def _uuid_of(name: str) -> UUID:
     return UUID(name.partition("-")[2])
-
-
-def _require_magic(found: bytes, expected: bytes) -> None:
-    if found != expected:
-        raise _corrupt("this is not an object file: its magic bytes are wrong", found=found.hex())
-
-
-def _require_known(reader_version: int, flags: int) -> None:
-    if reader_version > FORMAT_VERSION or flags != 0:
-        raise StoreNotUsableError(
-            "this object file has a newer format; use a newer version of the software",
-            reader_version=reader_version,
-            known_version=FORMAT_VERSION,
-            flags=flags,
-        )
 
 
 def _corrupt(message: str, **fields: object) -> StoreCorruptError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 from uuid import UUID
 
 import pytest
@@ -13,45 +12,29 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.remote.metadata.ownership.claims import Claims, ClaimsFile
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.crash_sweep import CrashSweep, Death
 
 DIRS = ("/a", "/b", "/c")
-
-
-class BrokenDisk(MemoryFileSystem):
-    """Files and directories below `broken` cannot be used; below `full` none is renamed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broken: set[str] = set()
-        self.full: set[str] = set()
-        for path in DIRS:
-            self.make_directories(path)
-
-    def exists(self, path: str) -> bool:
-        self._refuse(path, self.broken, errno.EIO)
-        return super().exists(path)
-
-    def list_directory(self, path: str) -> list[str]:
-        self._refuse(path, self.broken, errno.EIO)
-        return super().list_directory(path)
-
-    def rename(self, source: str, target: str) -> None:
-        self._refuse(source, self.full, errno.ENOSPC)
-        super().rename(source, target)
-
-    def _refuse(self, path: str, directories: set[str], number: int) -> None:
-        if any(path.startswith(directory) for directory in directories):
-            raise OSError(number, os.strerror(number), path)
 
 
 def claims(*numbers: int) -> frozenset[UUID]:
     return frozenset(UUID(int=number) for number in numbers)
 
 
-def disk_with(**found: frozenset[UUID]) -> BrokenDisk:
-    disk = BrokenDisk()
+def break_directories(disk: FaultyFileSystem, *directories: str) -> None:
+    disk.fail_where(lambda line: line.partition(" ")[2].startswith(directories))
+
+
+def fill_directories(disk: FaultyFileSystem, *directories: str) -> None:
+    """No file gets its name there."""
+    refused = tuple(f"rename {directory}" for directory in directories)
+    disk.fail_where(lambda line: line.startswith(refused), number=errno.ENOSPC)
+
+
+def disk_with(**found: frozenset[UUID]) -> FaultyFileSystem:
+    disk = FaultyFileSystem()
+    for path in DIRS:
+        disk.make_directories(path)
     for name, known in found.items():
         ClaimsFile(disk, f"/{name}", 0).write(known)
     return disk
@@ -90,19 +73,19 @@ def test_one_that_cannot_be_read_is_done_without_where_another_one_knows(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = disk_with(a=claims(1), b=claims(1))
-    disk.broken = {"/a"}
+    break_directories(disk, "/a")
     with caplog.at_level(logging.WARNING):
         assert Claims(disk, DIRS, 0).add(UUID(int=2)) == claims(1)
     assert [record.getMessage().count("path=`/a/claims-0000`") for record in caplog.records] == [1, 1]
     assert ClaimsFile(disk, "/b", 0).read() == claims(1, 2)
-    disk.broken = {"/a", "/b"}
+    break_directories(disk, "/a", "/b")
     # The third one has the claim that was made meanwhile.
     assert Claims(disk, DIRS, 0).read() == claims(1, 2)
 
 
 def test_where_nobody_can_tell_nothing_is_claimed() -> None:
     disk = disk_with(a=claims(1))
-    disk.broken = {"/a"}
+    break_directories(disk, "/a")
     with pytest.raises(DataDirectoryError) as failure:
         Claims(disk, DIRS, 0).add(UUID(int=2))
     assert failure.value.fields["path"] == "/a/claims-0000"
@@ -126,10 +109,10 @@ def test_a_damaged_file_counts_for_nothing_where_another_one_is_whole(garbage: b
 
 def test_a_claim_needs_one_directory_that_takes_it() -> None:
     disk = disk_with(a=claims(1))
-    disk.full = {"/a", "/b"}
+    fill_directories(disk, "/a", "/b")
     Claims(disk, DIRS, 0).add(UUID(int=2))
     assert (ClaimsFile(disk, "/a", 0).read(), Claims(disk, DIRS, 0).read()) == (claims(1), claims(1, 2))
-    disk.full = set(DIRS)
+    fill_directories(disk, *DIRS)
     with pytest.raises(DataDirectoryError) as failure:
         Claims(disk, DIRS, 0).add(UUID(int=3))
     assert "No space left" in str(failure.value.fields["reason"])
@@ -138,9 +121,9 @@ def test_a_claim_needs_one_directory_that_takes_it() -> None:
 def test_a_head_is_witnessed_by_any_directory() -> None:
     disk = disk_with(b=claims(1))
     assert HeadWitness(disk, DIRS).of_catalog == "/b/claims-0000"
-    disk.broken = {"/a"}
+    break_directories(disk, "/a")
     assert HeadWitness(disk, DIRS).of_catalog == "/b/claims-0000"
-    disk.broken = set(DIRS)
+    break_directories(disk, *DIRS)
     with pytest.raises(DataDirectoryError):
         HeadWitness(disk, DIRS)
 

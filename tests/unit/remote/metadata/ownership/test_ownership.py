@@ -11,12 +11,12 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.ownership.ownership import ReconciledLog
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.decoded_records import decode_all
 from tests.support.logs.overwriting import flip
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite

@@ -1,8 +1,8 @@
-"""Yields the records of batches in runs of bounded size, so that a reader's memory stays bounded.
+"""Yields the records of batches in portions of bounded size, so that a reader's memory stays bounded.
 
 A batch of a few kilobytes may hold a gigabyte, and a record of seven bytes takes hundreds as an object. So
-one batch at a time is decompressed, and a large one becomes objects piece by piece. Small batches share a
-run: one run for each would take longer than decoding it.
+one batch at a time is decompressed, and a large one becomes objects portion by portion. Small batches
+share a portion: one for each batch would take longer than decoding it.
 
 All functions are thread-safe; the buffers must not change until the iterator ends. They raise
 CorruptRecordError at an invalid batch, after the records of all batches before it.
@@ -26,62 +26,65 @@ from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.native import kernels
 from stratalog.record.record import Record
 
-RUN_COUNT = 16 * 1024
-"""The most records of a run."""
+PORTION_COUNT = 16 * 1024
+"""The most records of a portion."""
 
-RUN_BYTES = 2 * 1024 * 1024
-"""The most bytes that the records of a run have in their batches, except for one larger record."""
+PORTION_BYTES = 2 * 1024 * 1024
+"""The most bytes that the records of a portion have in their batches, except for one larger record."""
 
 
-class RecordRun(NamedTuple):
+class RecordPortion(NamedTuple):
     """Consecutive records, at least one."""
 
     records: list[Record]
     has_more: bool
-    """Another run follows."""
+    """Another portion follows."""
 
 
-def record_runs(
+def record_portions(
     buffer: Buffer,
     is_wanted: Callable[[BatchHeader], bool],
     *,
     max_bytes: int = DEFAULT_MAX_DECOMPRESSED,
-) -> Iterator[RecordRun]:
+) -> Iterator[RecordPortion]:
     """Yield the records of the wanted batches in a buffer of whole batches.
 
     `is_wanted` is called once for each batch, in order, after its checksum was compared, because the fields
-    that it looks at may be damaged too. `max_bytes` bounds each batch. Beside the runs that the caller keeps,
-    one decompressed batch and one run are in memory.
+    that it looks at may be damaged too. `max_bytes` bounds each batch. Beside the portions that the caller
+    keeps, one decompressed batch and one portion are in memory.
     """
-    run: list[Record] = []
-    run_bytes = 0
+    portion: list[Record] = []
+    portion_bytes = 0
     wanted = (located for located in _proven_batches(buffer) if is_wanted(located[1]))
     try:
         upcoming = next(wanted, None)
         while upcoming is not None:
             position, header = upcoming
             payload = records_payload(buffer, position, header, max_bytes=max_bytes)
-            if run_bytes + len(payload) <= RUN_BYTES and len(run) + header.records_count <= RUN_COUNT:
-                run_bytes += len(payload)
-                run += _decoded(payload, header.records_count, header)
+            if (
+                portion_bytes + len(payload) <= PORTION_BYTES
+                and len(portion) + header.records_count <= PORTION_COUNT
+            ):
+                portion_bytes += len(payload)
+                portion += _decoded(payload, header.records_count, header)
             else:
-                for records, size_bytes in _pieces(payload, header):
-                    if run:
-                        yield RecordRun(run, has_more=True)
-                    run, run_bytes = records, size_bytes
+                for records, size_bytes in _portions(payload, header):
+                    if portion:
+                        yield RecordPortion(portion, has_more=True)
+                    portion, portion_bytes = records, size_bytes
                     # Otherwise a large record would stay in memory beside the following ones.
                     del records
             del payload
             upcoming = next(wanted, None)
-            if run_bytes >= RUN_BYTES:
-                yield RecordRun(run, has_more=upcoming is not None)
-                run, run_bytes = [], 0
+            if portion_bytes >= PORTION_BYTES:
+                yield RecordPortion(portion, has_more=upcoming is not None)
+                portion, portion_bytes = [], 0
     except CorruptRecordError:
-        if run:
-            yield RecordRun(run, has_more=True)
+        if portion:
+            yield RecordPortion(portion, has_more=True)
         raise
-    if run:
-        yield RecordRun(run, has_more=False)
+    if portion:
+        yield RecordPortion(portion, has_more=False)
 
 
 def batch_records(
@@ -91,21 +94,21 @@ def batch_records(
     CorruptRecordError."""
     header = parse_header(buffer, position)
     payload = checked_payload(buffer, position, header, max_bytes)
-    for records, _ in _pieces(payload, header):
+    for records, _ in _portions(payload, header):
         yield from records
 
 
 def payload_spans(payload: Buffer, records_count: int) -> Iterator[tuple[Buffer, int]]:
-    """Cut the records section of a batch, between records, into sections of one run each, and yield each with
-    its record count. The last section has all the rest, so that decoding it finds bytes that do not belong
-    there."""
-    if records_count <= RUN_COUNT and len(payload) <= RUN_BYTES:
+    """Cut the records section of a batch, between records, into sections of one portion each, and yield each
+    with its record count. The last section has all the rest, so that decoding it finds bytes that do not
+    belong there."""
+    if records_count <= PORTION_COUNT and len(payload) <= PORTION_BYTES:
         yield payload, records_count
         return
     view = memoryview(payload)
     position = 0
     while True:
-        count, end_position = kernels.span_records(payload, position, RUN_COUNT, RUN_BYTES)
+        count, end_position = kernels.span_records(payload, position, PORTION_COUNT, PORTION_BYTES)
         if count >= records_count:
             yield view[position:], records_count
             return
@@ -120,8 +123,8 @@ def _proven_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         yield position, header
 
 
-def _pieces(payload: Buffer, header: BatchHeader) -> Iterator[tuple[list[Record], int]]:
-    """Yield the records of each run, and their size in the batch."""
+def _portions(payload: Buffer, header: BatchHeader) -> Iterator[tuple[list[Record], int]]:
+    """Yield the records of each portion, and their size in the batch."""
     last_offset = header.base_offset - 1
     for section, count in payload_spans(payload, header.records_count):
         records = _decoded(section, count, header)

@@ -1,6 +1,6 @@
-"""Writes many requests with few writes.
+"""Appends a group of requests with few writes.
 
-The run collects requests until the active segment has to be rolled or no request is left, and then writes
+The group collects requests until the active segment has to be rolled or no request is left, and then writes
 them at once. They succeed or fail together, because a failed write is cut off the file again: no request is
 stored by half, and no refused request is stored at all.
 
@@ -28,7 +28,7 @@ from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.segment.appended_batch import AppendedBatch
 
 
-class AppendRun:
+class AppendGroup:
     """One group of requests. Guarded by UnifiedLog.lock, from its making to `finish`."""
 
     def __init__(
