@@ -26,7 +26,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.disk_refusals import refused_by_disk
+from tests.support.disk_refusals import refused_by_disk
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
 
 A, B = "/disk-a/logs", "/disk-b/logs"

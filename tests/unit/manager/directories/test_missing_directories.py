@@ -19,8 +19,8 @@ from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.disk_refusals import refused_by_disk
 from tests.support.logs.crash_sweep import CrashSweep, Death
-from tests.support.logs.disk_refusals import refused_by_disk
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
 
 A, B, C = "/disk-a/logs", "/disk-b/logs", "/disk c/log=s,@1"

@@ -21,9 +21,9 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.disk_refusals import refused_by_disk
 from tests.support.logs.crash_moments import NOTHING_KEPT
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
-from tests.support.logs.disk_refusals import refused_by_disk
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 KEEP = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
