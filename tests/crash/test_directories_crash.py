@@ -9,32 +9,25 @@ deaths.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from errno import EIO
 from functools import partial
 
 import pytest
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
-from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, ONLY_LOOKING
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.log_ledger import LogLedger
-from tests.support.logs.log_machine import NEVER_MS, TOPIC_ID, LogMachine
-from tests.support.logs.sampling import Sampling
+from tests.support.logs.log_machine import DATA_DIR, DATA_DIRS, SMALL_SEGMENTS, TOPIC_ID, machine_on
 
-A, B = "/disk-a", "/disk-b"
-CONFIG = LogConfig(
-    segment_bytes=1024,
-    index_interval_bytes=100,
-    remote_storage_enable=False,
-    retention_bytes=2500,
-    retention_ms=-1,
-)
+CONFIG = replace(SMALL_SEGMENTS, retention_bytes=2500)
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 GONE = [TopicPartition("gone", number) for number in range(2)]
 
@@ -42,11 +35,15 @@ GONE = [TopicPartition("gone", number) for number in range(2)]
 class TwoDisks:
     """The work, and what each log acknowledged. `FIRST` is on the first disk, `SECOND` on the second."""
 
-    def __init__(self, disk: FaultyFileSystem) -> None:
-        self.disk = disk
-        self.machine = new_machine(disk)
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.machine = machine_on(self.disk, CONFIG)
         self.ledgers = {FIRST: LogLedger(), SECOND: LogLedger()}
-        self.is_failing = False
+
+    @property
+    def manager(self) -> LogManager:
+        assert self.machine.manager is not None
+        return self.machine.manager
 
     def run(self) -> None:
         """Start, write, stop, start again, write; whatever fails on a disk is that disk's loss."""
@@ -60,7 +57,7 @@ class TwoDisks:
         self._attempt(manager.tasks.flush_old)
 
     def stop_and_go_on(self) -> None:
-        """A stop in order, and a process that appends a little."""
+        """A stop in order, and a process that appends a little. Nothing has failed."""
         self._attempt(self.machine.stop)
         for ledger in self.ledgers.values():
             ledger.durable_end_offset = max(ledger.acknowledged, default=-1) + 1
@@ -69,12 +66,15 @@ class TwoDisks:
             log = manager.open_log(partition, TOPIC_ID, CONFIG)
             self.ledgers[partition].append(log, [self.ledgers[partition].batch(4)])
             self.ledgers[partition].flush(log)
+            self.ledgers[partition].verify(log, after_crash=False)
+        assert [manager.directory_of(partition) for partition in (FIRST, SECOND)] == [*DATA_DIRS]
+        assert not self.machine.scheduler.failures
 
     def _attempt(self, step: Callable[[], object]) -> None:
         try:
             step()
         except LogStoreError:
-            assert self.is_failing
+            assert DirectoryState.OFFLINE in {status.state for status in self.manager.directories()}
 
     def _write(self, manager: LogManager, partition: TopicPartition) -> None:
         log, ledger = first_log(manager, partition), self.ledgers[partition]
@@ -104,64 +104,40 @@ class TwoDisks:
         self.machine.clock.advance(60_000)
 
 
-def new_machine(disk: FaultyFileSystem) -> LogMachine:
-    # Whoever makes a directory anew must not give it the id of another one.
-    ids = SequentialIds(disk.operation_count + len(disk.inner.contents()))
-    return LogMachine(disk, CONFIG, producer_id_expiration_ms=NEVER_MS, data_dirs=(A, B), ids=ids)
+def kind_of(name: str) -> str:
+    return name.split(" ", maxsplit=1)[0]
 
 
-def traced() -> tuple[list[str], int]:
-    """The operations of the whole work, and how many of them come before the stop."""
-    disks = TwoDisks(FaultyFileSystem())
-    disks.run()
-    count = disks.disk.operation_count
-    disks.stop_and_go_on()
-    assert not disks.machine.scheduler.failures
-    manager = disks.machine.manager
-    assert manager is not None
-    assert [manager.directory_of(partition) for partition in (FIRST, SECOND)] == [A, B]
-    for partition, ledger in disks.ledgers.items():
-        ledger.verify(manager.log(partition), after_crash=False)
-    return list(disks.disk.trace), count
-
-
-@pytest.mark.parametrize("failing", [A, B])
+@pytest.mark.parametrize("failing", DATA_DIRS)
 def test_a_disk_that_fails_at_any_operation_costs_nothing_on_the_other(failing: str) -> None:
-    trace, count = traced()
-    partitions = {A: FIRST, B: SECOND}
-    failed, working = partitions[failing], partitions[B if failing == A else A]
-    other = B if failing == A else A
-    failed_count = 0
-    sampling = Sampling()
-    for operation, name in enumerate(trace[:count], start=1):
-        kind = name.split(" ")[0]
-        if failing not in name or kind in ("close", "real_path"):
-            continue
-        if not sampling.one_in(4 if kind in ONLY_LOOKING else 1):
-            continue
-        disk = FaultyFileSystem()
-        disk.fail_at(operation, part=0.5)
-        disks = TwoDisks(disk)
-        disks.is_failing = True
-        disks.run()
-        manager = disks.machine.manager
-        assert manager is not None
+    failed, working = (FIRST, SECOND) if failing == DATA_DIR else (SECOND, FIRST)
+    [other] = {*DATA_DIRS} - {failing}
+
+    def verify(failure: Failure[TwoDisks]) -> None:
+        disks, disk, manager = failure.subject, failure.subject.disk, failure.subject.manager
         states = {status.path: status.state for status in manager.directories()}
-        assert states == {failing: DirectoryState.OFFLINE, other: DirectoryState.LIVE}, name
+        assert states == {failing: DirectoryState.OFFLINE, other: DirectoryState.LIVE}
         assert disks.machine.all_failed_count == 0
-        touched = [one for one in disk.trace[operation:] if failing in one and not one.startswith("close ")]
-        assert not [one for one in touched if not one.startswith("real_path ")], name
+        touched = [one for one in disk.trace[failure.operation :] if failing in one]
+        assert {kind_of(one) for one in touched} <= {"close", "real_path"}
         # The other one has everything, and goes on.
-        log = log_of(manager, working)
-        disks.ledgers[working].verify(log, after_crash=False)
-        disks.ledgers[working].append(log, [disks.ledgers[working].batch(5)])
+        log, ledger = log_of(manager, working), disks.ledgers[working]
+        ledger.verify(log, after_crash=False)
+        ledger.append(log, [ledger.batch(5)])
         disks.machine.stop()
         assert disk.exists(f"{other}/{CLEAN_SHUTDOWN_FILE}")
-        disks.ledgers[working].durable_end_offset = log.offsets.log_end_offset
+        ledger.durable_end_offset = log.offsets.log_end_offset
         for survival in (NOTHING_KEPT, EVERYTHING_KEPT):
             verify_repaired(disk.reopened(survival), disks, failed, working)
-        failed_count += 1
-    assert failed_count > 60
+
+    sweep = CrashSweep(TwoDisks, TwoDisks.run, count=120)
+    sweep.whole.stop_and_go_on()
+    sweep.at_failures(
+        verify,
+        expected=(),
+        errors=(EIO,),
+        only=lambda name: failing in name and kind_of(name) not in ("close", "real_path"),
+    )
 
 
 def log_of(manager: LogManager, partition: TopicPartition) -> UnifiedLog:
@@ -172,7 +148,7 @@ def log_of(manager: LogManager, partition: TopicPartition) -> UnifiedLog:
 
 
 def first_log(manager: LogManager, partition: TopicPartition) -> UnifiedLog:
-    """The log of a partition that nobody has had before: it may be begun whichever disk is gone."""
+    """The log of a partition that is new: it may be begun whichever disk is gone."""
     return manager.open_log(partition, TOPIC_ID, CONFIG, is_first_opening=True)
 
 
@@ -180,7 +156,8 @@ def verify_repaired(
     disk: FaultyFileSystem, disks: TwoDisks, failed: TopicPartition, working: TopicPartition
 ) -> None:
     """The machine starts with both disks: the one that failed has what was flushed."""
-    manager = new_machine(disk).open()
+    # A directory that is made anew must not get the id of another one.
+    manager = machine_on(disk, CONFIG, disk.operation_count + len(disk.inner.contents())).open()
     for partition in (working, failed):
         log = manager.open_log(partition, TOPIC_ID, CONFIG)
         disks.ledgers[partition].copy().verify(log, after_crash=True)

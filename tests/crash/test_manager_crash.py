@@ -7,30 +7,22 @@ with all that was promised. `make simulate` dies everywhere; other runs die at s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from stratalog.base.types import TopicPartition
-from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_opener import SoughtPartition
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
 from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import LogLedger
-from tests.support.logs.log_machine import NEVER_MS, LogMachine
+from tests.support.logs.log_machine import DATA_DIRS, OTHER_DIR, SMALL_SEGMENTS, machine_on
 
-A, B = "/disk-a", "/disk-b"
-CONFIG = LogConfig(
-    segment_bytes=1024,
-    index_interval_bytes=100,
-    remote_storage_enable=False,
-    retention_bytes=2500,
-    retention_ms=-1,
-)
+CONFIG = replace(SMALL_SEGMENTS, retention_bytes=2500)
 MOVED, DELETED, LATER = (TopicPartition("orders", number) for number in range(3))
 FIRST_ID, SECOND_ID = UUID(int=1 << 100), UUID(int=2 << 100)
 
@@ -40,7 +32,7 @@ class Life:
 
     def __init__(self) -> None:
         self.disk = FaultyFileSystem()
-        self.machine = machine_on(self.disk)
+        self.machine = machine_on(self.disk, CONFIG)
         self.catalog: dict[TopicPartition, UUID] = {}
         self.ledgers: dict[tuple[TopicPartition, UUID], LogLedger] = {}
 
@@ -94,7 +86,7 @@ class Life:
         """To the other disk, with appends beside it."""
         log = manager.log(MOVED)
         manager.moves.throttler = SteppedThrottler(self.machine.clock, lambda _: self.append(log, 2))
-        assert manager.begin_move(MOVED, B).run() is MoveState.DONE
+        assert manager.begin_move(MOVED, OTHER_DIR).run() is MoveState.DONE
         # What the log had is durable in the new place.
         self.ledger(log).durable_end_offset = log.offsets.recovery_point
         self.append(log, 3)
@@ -118,15 +110,9 @@ class Life:
         return PartitionClaim.WANTED if partition in self.catalog else PartitionClaim.NONE
 
 
-def machine_on(disk: FaultyFileSystem, seed: int = 0) -> LogMachine:
-    return LogMachine(
-        disk, CONFIG, producer_id_expiration_ms=NEVER_MS, data_dirs=(A, B), ids=SequentialIds(seed)
-    )
-
-
 def verify_found(disk: FaultyFileSystem, life: Life, seed: int) -> str:
     """Open what is left, and go on with it; returns the directory that has the moved partition, if any."""
-    machine = machine_on(disk, seed)
+    machine = machine_on(disk, CONFIG, seed)
     manager = machine.open()
     manager.bind_store("store")
     assert not manager.missing_directories()
@@ -134,7 +120,7 @@ def verify_found(disk: FaultyFileSystem, life: Life, seed: int) -> str:
     for log in life.open_all(manager):
         partition, ledger = log.topic_partition, life.ledger(log).copy()
         ledger.verify(log, after_crash=True)
-        copies = [f"{path}/{partition}" for path in (A, B) if disk.exists(f"{path}/{partition}")]
+        copies = [f"{path}/{partition}" for path in DATA_DIRS if disk.exists(f"{path}/{partition}")]
         wanted = [f"{one.target_path}/{one.partition}" for one in manager.moves.wanted]
         assert sorted([log.local_log.directory, *(path for path in wanted if path in copies)]) == sorted(
             copies
@@ -151,9 +137,9 @@ def verify_found(disk: FaultyFileSystem, life: Life, seed: int) -> str:
     machine.clock.advance(60_000)
     assert not machine.scheduler.failures
     machine.stop()
-    names = [name for path in (A, B) for name in disk.inner.list_directory(path)]
+    names = [name for path in DATA_DIRS for name in disk.inner.list_directory(path)]
     assert not [name for name in names if name.endswith(("-delete", "-stray"))]
-    manager = machine_on(disk, seed + 1).open()
+    manager = machine_on(disk, CONFIG, seed + 1).open()
     assert manager.was_clean
     assert len(life.open_all(manager)) == len(life.catalog)
     return place
@@ -173,4 +159,4 @@ def test_a_machine_that_dies_anywhere_has_each_partition_once_and_whole() -> Non
         sweep.whole.ledger(log).verify(log, after_crash=False)
     # The moments when the moved partition gets its place, and when names change, are in every sample.
     sweep.at_deaths(verify, always=lambda line: line.startswith("rename") and "manifest" in line)
-    assert places == {"", A, B}
+    assert places == {"", *DATA_DIRS}

@@ -9,33 +9,31 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
-from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import LogLedger, read_local
-from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
-from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
-from tests.support.logs.sampling import Sampling
+from tests.support.logs.log_machine import (
+    DATA_DIR,
+    OTHER_DIR,
+    PARTITION,
+    SMALL_SEGMENTS,
+    LogMachine,
+    machine_on,
+)
 
-PLAIN = LogConfig(
-    segment_bytes=1024,
-    index_interval_bytes=100,
-    remote_storage_enable=False,
-    retention_bytes=5000,
-    retention_ms=-1,
-)
-TRANSACTIONAL = LogConfig(
-    segment_bytes=1400, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1
-)
+PLAIN = replace(SMALL_SEGMENTS, retention_bytes=5000)
+TRANSACTIONAL = replace(SMALL_SEGMENTS, segment_bytes=1400)
 TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=Durability.DISK)
 
 Beside = Callable[[LogMachine, LogLedger, UnifiedLog, int], None]
@@ -88,100 +86,58 @@ WORKS = pytest.mark.parametrize(
 )
 
 
-def begin(machine: LogMachine, ledger: LogLedger) -> UnifiedLog:
-    """A log of several segments, with an aborted transaction and an open one."""
-    log = machine.start()
-    now_ms = machine.clock.now_ms()
-    for number in range(9):
-        ledger.append(log, [ledger.batch(8), ledger.producer_batch(1, 2, is_transactional=True)])
-        if number == 5:
-            ledger.end_transaction(log, 1, committed=False, now_ms=now_ms)
-            ledger.flush(log)
-    return log
+class MovedLog:
+    """A log of several segments, with an aborted transaction and an open one, that moves. Used by one
+    thread."""
 
+    def __init__(self, beside: Beside, config: LogConfig) -> None:
+        self.disk = FaultyFileSystem()
+        self.config = config
+        self._beside = beside
+        self.machine = machine_on(self.disk, config)
+        self.ledger = ledger = LogLedger()
+        self.log = self.machine.start()
+        for number in range(9):
+            ledger.append(self.log, [ledger.batch(8), ledger.producer_batch(1, 2, is_transactional=True)])
+            if number == 5:
+                ledger.end_transaction(self.log, 1, committed=False, now_ms=self.machine.clock.now_ms())
+                ledger.flush(self.log)
 
-def move(machine: LogMachine, ledger: LogLedger, beside: Beside, target: str) -> MoveState:
-    """Move the log while things happen to it."""
-    assert machine.manager is not None
-    manager = machine.manager
-    log = manager.log(PARTITION)
-    manager.moves.throttler = SteppedThrottler(machine.clock, lambda step: beside(machine, ledger, log, step))
-    return manager.begin_move(PARTITION, target).run()
+    @property
+    def manager(self) -> LogManager:
+        assert self.machine.manager is not None
+        return self.machine.manager
 
+    def move(self) -> None:
+        """There and back again, while things happen to it, with a little in between."""
+        for target in (OTHER_DIR, DATA_DIR):
+            self.manager.moves.throttler = SteppedThrottler(
+                self.machine.clock, lambda step: self._beside(self.machine, self.ledger, self.log, step)
+            )
+            if self.manager.begin_move(PARTITION, target).run() is MoveState.DONE:
+                # What the log had is durable in the new place.
+                self.ledger.durable_end_offset = max(
+                    self.ledger.durable_end_offset, self.log.offsets.recovery_point
+                )
+            self.ledger.append(self.log, [self.ledger.batch(5)])
+            self.ledger.flush(self.log)
+            self.ledger.append(self.log, [self.ledger.batch(2)])
+        self.machine.clock.advance(60_000)
 
-def work(machine: LogMachine, ledger: LogLedger, beside: Beside) -> None:
-    """There and back again, with a little in between."""
-    log = begin(machine, ledger)
-    assert machine.manager is not None
-    for target in (OTHER_DIR, DATA_DIR):
-        if move(machine, ledger, beside, target) is MoveState.DONE:
-            # What the log had is durable in the new place.
-            ledger.durable_end_offset = max(ledger.durable_end_offset, log.offsets.recovery_point)
-        ledger.append(log, [ledger.batch(5)])
-        ledger.flush(log)
-        ledger.append(log, [ledger.batch(2)])
-    machine.clock.advance(60_000)
-
-
-def count_operations(beside: Beside, config: LogConfig) -> tuple[list[str], int]:
-    """The trace of the work, and how much of it comes before the first move."""
-    disk = FaultyFileSystem()
-    begin(moving_machine(disk, config), LogLedger())
-    begin_count = disk.operation_count
-    disk = FaultyFileSystem()
-    machine, ledger = moving_machine(disk, config), LogLedger()
-    work(machine, ledger, beside)
-    assert machine.manager is not None
-    trace = list(disk.trace)
-    assert all(one.state is MoveState.DONE for one in machine.manager.moves.progress())
-    assert isinstance(machine.manager.moves.throttler, SteppedThrottler)
-    assert machine.manager.moves.throttler.step_count >= 5, "less happens beside the move than it could"
-    assert machine.manager.log(PARTITION).local_log.directory == f"{DATA_DIR}/{PARTITION}"
-    ledger.verify(machine.manager.log(PARTITION), after_crash=False)
-    assert not machine.scheduler.failures
-    return trace, begin_count
-
-
-@WORKS
-def test_dying_at_every_operation_of_a_move_leaves_one_log(beside: Beside, config: LogConfig) -> None:
-    trace, begin_count = count_operations(beside, config)
-    sampling = Sampling()
-    places = set[str]()
-    for operation, part in sampling.some(deaths(trace, begin_count), 6):
-        disk = FaultyFileSystem()
-        disk.crash_at(operation, part=part)
-        ledger = LogLedger()
-        with pytest.raises(SimulatedCrash):
-            work(moving_machine(disk, config), ledger, beside)
-        verified: list[dict[str, bytes | None]] = []
-        of_each = (Survival(Kept.EACH, names, seed=operation) for names in (Kept.ALL, Kept.EACH))
-        for survival in (*SURVIVALS, *of_each):
-            if survival not in (NOTHING_KEPT, EVERYTHING_KEPT) and not sampling.one_in(3):
-                continue
-            found = disk.reopened(survival)
-            if (contents := found.inner.contents()) not in verified:
-                verified.append(contents)
-                places.add(verify_found(found, config, ledger, goes_on=survival == NOTHING_KEPT))
-        verify_found(disk.killed(), config, ledger, goes_on=True)
-    assert places == {DATA_DIR, OTHER_DIR}
-
-
-def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *, goes_on: bool) -> str:
-    """Open what is left, twice; returns the directory that has the log. `goes_on`: and begin the move again
-    that was cut off, or another one."""
-    found = ledger.copy()
-    machine = moving_machine(disk, config, 2)
-    log = machine.start()
-    assert machine.manager is not None
-    place = log.local_log.directory.rpartition("/")[0]
-    assert machine.manager.directory_of(PARTITION) == place
-    found.verify(log, after_crash=True)
-    again = disk.reopened(NOTHING_KEPT)
-    assert read_local(moving_machine(again, config, 3).start()) == list(found.acknowledged.values())
-    if goes_on:
-        wanted = [one.target_path for one in machine.manager.moves.wanted]
-        assert wanted in ([], [OTHER_DIR if place == DATA_DIR else DATA_DIR])
+    def verify_found(self, disk: FaultyFileSystem) -> str:
+        """Open what is left, twice, and begin the move again that was cut off, or another one; returns the
+        directory that had the log."""
+        found = self.ledger.copy()
+        machine = machine_on(disk, self.config, 2)
+        log = machine.start()
+        assert machine.manager is not None
+        place = log.local_log.directory.rpartition("/")[0]
+        assert machine.manager.directory_of(PARTITION) == place
+        found.verify(log, after_crash=True)
+        again = disk.reopened(NOTHING_KEPT)
+        assert read_local(machine_on(again, self.config, 3).start()) == list(found.acknowledged.values())
         target = OTHER_DIR if place == DATA_DIR else DATA_DIR
+        assert [one.target_path for one in machine.manager.moves.wanted] in ([], [target])
         found.append(log, [found.batch(3)])
         assert machine.manager.begin_move(PARTITION, target).run() is MoveState.DONE
         assert not machine.manager.moves.wanted
@@ -192,68 +148,52 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
         assert not machine.scheduler.failures
         assert [path for path in disk.inner.contents() if path.endswith("-delete")] == []
         last = disk.reopened(NOTHING_KEPT)
-        found.verify(moving_machine(last, config, 4).start(), after_crash=True)
+        found.verify(machine_on(last, self.config, 4).start(), after_crash=True)
         contents = last.inner.contents()
         assert [one for one in (DATA_DIR, OTHER_DIR) if f"{one}/{PARTITION}" in contents] == [target]
-    return place
+        return place
+
+
+def sweep_of(beside: Beside, config: LogConfig, count: int) -> CrashSweep[MovedLog]:
+    """A sweep over a work in which all that can happen beside a move happens."""
+    sweep = CrashSweep(lambda: MovedLog(beside, config), MovedLog.move, count=count)
+    whole = sweep.whole
+    assert all(one.state is MoveState.DONE for one in whole.manager.moves.progress())
+    assert isinstance(whole.manager.moves.throttler, SteppedThrottler)
+    assert whole.manager.moves.throttler.step_count >= 5, "less happens beside the move than it could"
+    assert whole.log.local_log.directory == f"{DATA_DIR}/{PARTITION}"
+    whole.ledger.verify(whole.log, after_crash=False)
+    assert not whole.machine.scheduler.failures
+    return sweep
 
 
 @WORKS
-def test_dying_while_a_start_settles_a_move_leaves_one_log(beside: Beside, config: LogConfig) -> None:
-    """A start that finds the partition twice, in the midst of which the machine dies again."""
-    trace, _ = count_operations(beside, config)
-    aside = next(
-        number
-        for number, name in enumerate(trace, start=1)
-        if name.startswith(f"rename {DATA_DIR}/{PARTITION} ")
-    )
-    disk = FaultyFileSystem()
-    disk.crash_at(aside)
-    ledger = LogLedger()
-    with pytest.raises(SimulatedCrash):
-        work(moving_machine(disk, config), ledger, beside)
-    first = disk.reopened(EVERYTHING_KEPT)
-    assert {f"{path}/{PARTITION}" for path in (DATA_DIR, OTHER_DIR)} <= first.inner.contents().keys()
-    moving_machine(first, config, 1).start()
+def test_dying_at_every_operation_of_a_move_leaves_one_log(beside: Beside, config: LogConfig) -> None:
     places = set[str]()
-    for operation, part in Sampling().some(deaths(first.trace), 3):
-        again = disk.reopened(EVERYTHING_KEPT)
-        again.crash_at(operation, part=part)
-        with pytest.raises(SimulatedCrash):
-            moving_machine(again, config, 1).start()
-        for survival in (NOTHING_KEPT, Survival(Kept.HALF, Kept.HALF), EVERYTHING_KEPT):
-            goes_on = survival == NOTHING_KEPT
-            places.add(verify_found(again.reopened(survival), config, ledger, goes_on=goes_on))
-    assert places == {OTHER_DIR}
+
+    def verify(death: Death[MovedLog]) -> None:
+        places.update(map(death.subject.verify_found, death.disks()))
+
+    # The moments when the log gets its place are in every sample.
+    sweep_of(beside, config, 60).at_deaths(verify, always=lambda line: "manifest.tmp " in line)
+    assert places == {DATA_DIR, OTHER_DIR}
 
 
 @WORKS
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("part", [0.0, 1.0])
 def test_a_disk_that_fails_at_any_operation_of_a_move_loses_nothing(
-    beside: Beside, config: LogConfig, number: int
+    beside: Beside, config: LogConfig, part: float
 ) -> None:
     """A target that fails or is full ends the move, and the log goes on where it is; a source that fails
-    takes the log along."""
-    trace, begin_count = count_operations(beside, config)
-    sampling = Sampling()
+    takes the log along. The operation may have happened all the same."""
     states = set[MoveState]()
     survivor_count = 0
-    for operation in range(begin_count + 1, len(trace) + 1):
-        if not sampling.one_in(20):
-            continue
-        disk = FaultyFileSystem()
-        # The operation may have happened all the same.
-        disk.fail_at(operation, number=number, part=float(operation % 2))
-        machine, ledger = moving_machine(disk, config), LogLedger()
-        try:
-            work(machine, ledger, beside)
-        except LogStoreError:
-            pass
-        assert machine.manager is not None
-        log = machine.manager.log(PARTITION)
-        progress = machine.manager.moves.progress()
-        states |= {one.state for one in progress}
-        failed_path = trace[operation - 1].split(" ")[1]
+
+    def verify(failure: Failure[MovedLog]) -> None:
+        nonlocal survivor_count
+        moved = failure.subject
+        log, ledger = moved.log, moved.ledger
+        states.update(one.state for one in moved.manager.moves.progress())
         if not log.availability.is_offline:
             survivor_count += 1
             ledger.append(log, [ledger.batch(2)])
@@ -261,8 +201,12 @@ def test_a_disk_that_fails_at_any_operation_of_a_move_loses_nothing(
             ledger.verify(log, after_crash=False)
         else:
             # Where it is now is where the disk failed.
+            failed_path = moved.disk.trace[failure.operation - 1].split(" ")[1]
             assert failed_path.startswith(log.local_log.directory.rpartition("/")[0])
         for survival in (NOTHING_KEPT, EVERYTHING_KEPT):
-            verify_found(disk.reopened(survival), config, ledger, goes_on=survival == NOTHING_KEPT)
+            moved.verify_found(moved.disk.reopened(survival))
+
+    sweep = sweep_of(beside, config, 40)
+    sweep.at_failures(verify, errors=(errno.EIO, errno.ENOSPC), part=part)
     assert states >= {MoveState.DONE, MoveState.FAILED}
     assert survivor_count

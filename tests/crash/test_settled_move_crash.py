@@ -12,17 +12,13 @@ from functools import partial
 
 import pytest
 
-from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import LogLedger
-from tests.support.logs.log_machine import DATA_DIR, PARTITION
+from tests.support.logs.log_machine import DATA_DIR, OTHER_DIR, PARTITION, machine_on
 from tests.support.logs.moving_log import aside_of, flip_of
-from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
-
-CONFIG = LogConfig(segment_bytes=1024, remote_storage_enable=False, retention_ms=-1)
 
 
 class Move:
@@ -31,7 +27,7 @@ class Move:
     def __init__(self) -> None:
         self.disk = FaultyFileSystem()
         self.ledger = LogLedger()
-        self._machine = moving_machine(self.disk, CONFIG)
+        self._machine = machine_on(self.disk)
         self._log: UnifiedLog = self._machine.start()
         for _ in range(3):
             self.ledger.append(self._log, [self.ledger.batch(7)])
@@ -54,7 +50,7 @@ class Start:
         self.disk, self.ledger = move.disk.killed(), move.ledger
 
     def run(self) -> None:
-        moving_machine(self.disk, CONFIG, 1).open()
+        machine_on(self.disk, ids=1).open()
 
 
 def test_losing_power_while_a_start_settles_what_a_kill_left_leaves_one_log() -> None:
@@ -77,6 +73,6 @@ def test_losing_power_while_a_start_settles_what_a_kill_left_leaves_one_log() ->
 
 def verified_place(disk: FaultyFileSystem, ledger: LogLedger) -> str:
     """The log directory that has the partition, with all that it must have."""
-    log = moving_machine(disk, CONFIG, 2).start()
+    log = machine_on(disk, ids=2).start()
     ledger.copy().verify(log, after_crash=True)
     return log.local_log.directory.rpartition("/")[0]

@@ -13,17 +13,14 @@ import errno
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.log.log_config import LogConfig
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.full_filesystem import FullFileSystem
 from tests.support.logs.crash_moments import NOTHING_KEPT
 from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import LogLedger
-from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
-from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
+from tests.support.logs.log_machine import DATA_DIR, OTHER_DIR, PARTITION, LogMachine, machine_on
 
-CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
 STARTS = pytest.mark.parametrize(
     ("is_flushed", "is_full"),
     [
@@ -40,7 +37,7 @@ class Work:
     def __init__(self, *, is_flushed: bool, is_full: bool) -> None:
         self.disk = FullFileSystem()
         self.ledger = LogLedger()
-        self.machine = moving_machine(self.disk, CONFIG, 1)
+        self.machine = machine_on(self.disk, ids=1)
         self.log = self.machine.start()
         for _ in range(6 if is_flushed else 2):
             self.ledger.append(self.log, [self.ledger.batch(7)])
@@ -88,19 +85,19 @@ def verify_found(disk: FullFileSystem, ledger: LogLedger) -> str:
     """Open what is left, twice; returns the directory that has the log."""
     found = ledger.copy()
     try:
-        log = moving_machine(disk, CONFIG, 2).start()
+        log = machine_on(disk, ids=2).start()
     except DataDirectoryError as failure:
         # The space that was kept aside may be used up, so that a recovery finds no room.
         if f"[Errno {errno.ENOSPC}]" not in str(failure.fields.get("reason")):
             raise
         disk = disk.killed()
         disk.fill(None)
-        log = moving_machine(disk, CONFIG, 3).start()
+        log = machine_on(disk, ids=3).start()
     place = log.local_log.directory.rpartition("/")[0]
     found.verify(log, after_crash=True)
     again = disk.reopened(NOTHING_KEPT)
     again.fill(None)
-    log = moving_machine(again, CONFIG, 4).start()
+    log = machine_on(again, ids=4).start()
     assert log.local_log.directory == f"{place}/{PARTITION}"
     found.verify(log, after_crash=True)
     return place

@@ -44,8 +44,15 @@ from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
 from tests.support.logs.crash_moments import ANY_SURVIVAL
 from tests.support.logs.log_consumer import read_as_consumer
-from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, PARTITION, TOPIC_ID
-from tests.support.logs.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
+from tests.support.logs.log_machine import (
+    DATA_DIR,
+    DATA_DIRS,
+    NEVER_MS,
+    OTHER_DIR,
+    PARTITION,
+    TOPIC_ID,
+    machine_on,
+)
 from tests.support.logs.sampling import examples_of
 
 PRODUCERS = st.integers(1, 3)
@@ -74,7 +81,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     )
     def begin(self, config: LogConfig, transactions: list[tuple[int, bool, int]]) -> None:
         self.ids = SequentialIds()
-        self.machine = moving_machine(MemoryFileSystem(), config, self.ids)
+        self.machine = machine_on(MemoryFileSystem(), config, self.ids)
         self.log: UnifiedLog = self.machine.start()
         self.value_count = 0
         for producer_id, committed, plain_count in transactions:

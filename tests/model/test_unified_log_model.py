@@ -20,8 +20,7 @@ from tests.support.cleaner.stepped_throttler import SteppedThrottler
 from tests.support.logs.crash_moments import ANY_SURVIVAL
 from tests.support.logs.log_consumer import decode_with_markers
 from tests.support.logs.log_ledger import LogLedger, read_local
-from tests.support.logs.log_machine import DATA_DIR, PARTITION
-from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
+from tests.support.logs.log_machine import DATA_DIR, OTHER_DIR, PARTITION, machine_on
 
 COUNTS = st.integers(1, 6)
 PRODUCERS = st.integers(1, 3)
@@ -48,7 +47,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     @initialize(config=CONFIGS, start_offset=st.sampled_from([0, 5, 2**40]))
     def begin(self, config: LogConfig, start_offset: int) -> None:
-        self.machine = moving_machine(MemoryFileSystem(), config, SequentialIds())
+        self.machine = machine_on(MemoryFileSystem(), config, SequentialIds())
         self.ledger = LogLedger()
         self.log: UnifiedLog = self.machine.start(start_offset=start_offset)
         # The empty log is kept as a fact; without a record in it, a crash may take the fact away.

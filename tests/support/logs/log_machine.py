@@ -18,10 +18,15 @@ from stratalog.testing.sequential_ids import SequentialIds
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = UUID(int=7)
-DATA_DIR = "/data"
+DATA_DIR, OTHER_DIR = "/data", "/other"
+DATA_DIRS = (DATA_DIR, OTHER_DIR)
 PARTITION_DIR = f"{DATA_DIR}/{PARTITION}"
 NEVER_MS = 2**60
 """For producers that are never forgotten: the records of a test may be older than any clock there."""
+SMALL_SEGMENTS = LogConfig(
+    segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1
+)
+"""A few batches roll a segment, and retention drops none by its age."""
 
 
 class LogMachine:
@@ -111,3 +116,20 @@ class LogMachine:
         self.scheduler.close()
         self.scheduler = ManualScheduler(self.clock, collect_failures=True)
         self.manager = None
+
+
+def machine_on(
+    disk: FileSystem,
+    config: LogConfig = SMALL_SEGMENTS,
+    ids: IdGenerator | int = 0,
+    data_dirs: tuple[str, ...] = DATA_DIRS,
+) -> LogMachine:
+    """A machine with two log directories. `ids`: of the process, which no two processes share, or the seed
+    that they follow from."""
+    return LogMachine(
+        disk,
+        config,
+        producer_id_expiration_ms=NEVER_MS,
+        data_dirs=data_dirs,
+        ids=SequentialIds(ids) if isinstance(ids, int) else ids,
+    )

@@ -14,36 +14,36 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
 from tests.support.logs.log_ledger import LogLedger
-from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
-from tests.support.logs.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
+from tests.support.logs.log_machine import (
+    DATA_DIR,
+    DATA_DIRS,
+    OTHER_DIR,
+    PARTITION,
+    SMALL_SEGMENTS,
+    machine_on,
+)
 
 OTHER_PARTITION_DIR = f"{OTHER_DIR}/{PARTITION}"
-_CONFIG = LogConfig(
-    segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1
-)
 
 
 class MovingLog:
     """A machine with two directories and a log of several segments in the first. Used by one thread."""
 
     def __init__(
-        self, disk: FaultyFileSystem | None = None, config: LogConfig = _CONFIG, *, free_bytes: int = 1 << 40
+        self,
+        disk: FaultyFileSystem | None = None,
+        config: LogConfig = SMALL_SEGMENTS,
+        *,
+        free_bytes: int = 1 << 40,
     ) -> None:
         self.disk = disk or FaultyFileSystem(MemoryFileSystem(free_bytes=free_bytes))
-        self.config = config
-        self.machine = self.new_machine(self.disk)
+        self.machine = machine_on(self.disk, config)
         self.ledger = LogLedger()
         self.log: UnifiedLog = self.machine.start()
         for number in range(12):
             self.append()
             if number % 4 == 2:
                 self.end_transaction(committed=number == 6)
-
-    def new_machine(
-        self, disk: FaultyFileSystem, seed: int = 0, data_dirs: tuple[str, ...] = DATA_DIRS
-    ) -> LogMachine:
-        """Another process on that disk, with ids of its own, which follow from the seed."""
-        return moving_machine(disk, self.config, seed, data_dirs)
 
     def append(self) -> None:
         self.ledger.append(

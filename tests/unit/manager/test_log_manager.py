@@ -48,9 +48,10 @@ def test_damaged_properties_are_a_matter_for_a_human(contents: bytes) -> None:
     file.append([contents])
     file.close()
     for _ in range(2):
-        # The lock is given back: the same error again, not "in use".
-        with pytest.raises(DataDirectoryError, match="damaged"):
+        with pytest.raises(DataDirectoryError) as failure:
             machine.open()
+        # The lock is given back: the same error again, not "in use".
+        assert (type(failure.value), failure.value.fields) == (DataDirectoryError, {"path": DATA_DIR})
 
 
 def test_checkpoints_are_kafkas_and_carry_over_what_was_not_opened() -> None:
@@ -212,7 +213,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_bytes_later() -> None:
     manager.delete_log(PARTITION)
     with pytest.raises(UnknownTopicOrPartitionError):
         manager.log(PARTITION)
-    with pytest.raises(UnknownTopicOrPartitionError, match="closed"):
+    with pytest.raises(UnknownTopicOrPartitionError):
         old.reader.read(0, 100)
     append(manager, PARTITION, 1, UUID(int=9))
     assert manager.log(PARTITION).offsets.log_end_offset == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,25 +16,14 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import PARTITION, TOPIC_ID, LogMachine
 
 CONFIG = LogConfig(segment_bytes=1024, remote_storage_enable=False, retention_ms=-1)
 SECOND = TopicPartition("orders", 1)
 SEGMENT_COUNT = 3
 HOUR_MS = 3_600_000
-
-
-class HookedDisk(FaultyFileSystem):
-    """Calls `before` with the number of each operation, before it. As thread-safe as `before` is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before: Callable[[int], None] = lambda _: None
-
-    def next_fate(self, name: str, path: str) -> Fate | None:
-        self.before(self.operation_count + 1)
-        return super().next_fate(name, path)
 
 
 def killed_machine(disk: FaultyFileSystem, *partitions: TopicPartition) -> LogMachine:
@@ -94,10 +82,15 @@ def test_an_expiry_of_producers_that_is_altered_while_a_log_opens_holds_for_that
         at, altered_at = disk.operation_count + number, list[int]()
 
         def alter(
-            operation: int, at: int = at, altered_at: list[int] = altered_at, manager: LogManager = manager
+            _name: str,
+            _path: str,
+            at: int = at,
+            disk: HookedDisk = disk,
+            altered_at: list[int] = altered_at,
+            manager: LogManager = manager,
         ) -> None:
-            if operation == at:
-                altered_at.append(operation)
+            if disk.operation_count == at:
+                altered_at.append(at)
                 manager.set_producer_id_expiration_ms(HOUR_MS)
 
         disk.before = alter

@@ -14,9 +14,8 @@ from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import PARTITION
+from tests.support.logs.log_machine import OTHER_DIR, PARTITION
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
-from tests.support.logs.moving_machine import OTHER_DIR
 
 
 def policy(*kinds: str, retention_bytes: int = -1) -> LogConfig:

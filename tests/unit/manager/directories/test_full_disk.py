@@ -28,6 +28,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.disk_refusals import refused_by_disk
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
@@ -66,7 +67,7 @@ def test_records_are_deleted_by_the_space_that_was_kept_aside_and_some_is_kept_a
     machine = Machine(disk)
     assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
     disk.fill(DATA_DIR)
-    with pytest.raises(DataDirectoryError, match="free space"):
+    with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
         machine.first.appender.append_as_leader(BATCH, 1)
     machine.first.increment_log_start_offset(15)
     assert not disk.inner.exists(SPARE_PATH)
@@ -86,7 +87,7 @@ def test_who_writes_now_and_then_does_not_take_it() -> None:
     disk = FullFileSystem()
     machine = Machine(disk)
     disk.fill(DATA_DIR)
-    with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
+    with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
         machine.manager.checkpoint()
     assert disk.inner.exists(SPARE_PATH)
 
@@ -111,7 +112,7 @@ def test_what_is_kept_for_a_stop_is_not_for_deletions_and_serves_the_next_start(
     disk.fill(DATA_DIR)
     machine.first.increment_log_start_offset(5)
     disk.room_bytes = 0
-    with pytest.raises(DataDirectoryError, match="nothing was changed"):
+    with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
         machine.first.increment_log_start_offset(6)
     machine = Machine(disk.killed(), is_new=False)
     assert (machine.first.offsets.log_start_offset, machine.first.offsets.log_end_offset) == (5, 20)
@@ -123,7 +124,7 @@ def test_a_stop_without_any_room_says_what_to_do() -> None:
     disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
     machine = Machine(disk)
     disk.fill(DATA_DIR)
-    with pytest.raises(DataDirectoryError, match="disk was full; free space and restart"):
+    with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
         machine.machine.stop()
 
 
@@ -220,7 +221,7 @@ def test_a_disk_that_refuses_keeps_nothing_and_nobody_from_going_on() -> None:
         spare.keep()
         assert disk.trace[at - 1].startswith(kind)
         assert disk.operation_count == at + (kind == "reserve"), "the file is closed"
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.RaisesExc(OSError, check=refused_by_disk(errno.ENOSPC)):
             spare.writing(refuse)
     spare.keep()
     assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
@@ -229,5 +230,5 @@ def test_a_disk_that_refuses_keeps_nothing_and_nobody_from_going_on() -> None:
 def test_a_new_directory_on_a_full_disk_is_no_directory_of_other_rights() -> None:
     disk = FullFileSystem()
     disk.fill(DATA_DIR)
-    with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
+    with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
         LogMachine(disk).open()

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import DataDirectoryError, DataDirectoryInUseError
-from stratalog.base.filesystem import AppendFile, FileSystem
+from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import parse_checkpoint
@@ -26,6 +26,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.edited_manifest import edit_manifest
+from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
 
 A, B, C = "/disk-a/logs", "/disk-b/logs", "/disk-c/logs"
@@ -126,8 +127,9 @@ def test_two_names_of_one_directory_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_inside_another_is_refused() -> None:
-    with pytest.raises(DataDirectoryError, match="inside the other"):
+    with pytest.raises(DataDirectoryError) as failure:
         machine_of(None, "/disk-a", A).open()
+    assert failure.value.fields == {"path": A, "other_path": "/disk-a"}
 
 
 def test_a_copy_of_a_directory_is_refused() -> None:
@@ -172,8 +174,9 @@ def test_all_directories_belong_to_one_store() -> None:
     machine = machine_of(disk, B, A)
     manager = machine.open()
     assert manager.bound_store_id == "store-1"
-    with pytest.raises(DataDirectoryError, match="another object store"):
+    with pytest.raises(DataDirectoryError) as failure:
         manager.bind_store("store-2")
+    assert failure.value.fields == {"path": A, "store_id": "store-1", "wanted_store_id": "store-2"}
     manager.bind_store("store-1")
     machine.stop()
     assert "store.id=store-1" in disk.read_file(f"{B}/meta.properties").decode()
@@ -201,8 +204,9 @@ def test_a_cordoned_directory_serves_what_it_has_and_takes_nothing_new() -> None
     manager.log(P[1]).appender.append_as_leader(BATCH, 1)
     assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.CORDONED]
     manager.alter_cordons([A, B])
-    with pytest.raises(DataDirectoryError, match="cordoned; uncordon one"):
+    with pytest.raises(DataDirectoryError) as failure:
         append(manager, P[6])
+    assert failure.value.fields == {"path": A}
     manager.alter_cordons([A])
     append(manager, P[6])
     assert manager.directory_of(P[6]) == B
@@ -374,21 +378,14 @@ def test_closing_waits_for_every_thread_and_marks_last() -> None:
 
 
 def test_what_one_file_system_cannot_do_the_other_may(caplog: pytest.LogCaptureFixture) -> None:
-    machine = machine_of(HalfReserving())
-    manager = machine.open()
+    disk = MemoryFileSystem()
+
+    def before(_: str, path: str) -> None:
+        disk.can_reserve = not path.startswith(A)
+
+    manager = machine_of(HookedDisk(before, disk)).open()
     for partition in P[:4]:
         manager.open_log(partition, TOPIC_ID, LogConfig(preallocate=True, segment_bytes=4096))
-    disk = machine.disk
-    assert isinstance(disk, MemoryFileSystem)
     spare = [disk.spare_bytes(f"{manager.path_of(partition)}/{0:020d}.log") for partition in P[:4]]
     assert spare == [0, 4096, 0, 4096]
     assert len([record for record in caplog.records if "cannot reserve space" in record.getMessage()]) == 1
-
-
-class HalfReserving(MemoryFileSystem):
-    """Space can be reserved on the second disk only."""
-
-    def open_append(self, path: str) -> AppendFile:
-        # Whoever opens a file asks, so the answer is that of its disk.
-        self.can_reserve = not path.startswith(A)
-        return super().open_append(path)

@@ -33,5 +33,5 @@ def test_what_is_written_is_read() -> None:
     ["", "version=1\n", "version=2\ndirectory.id=x\n", "directory.id=x\n", "x", "version=1\ndirectory.id=\n"],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(CorruptRecordError, match="another version"):
+    with pytest.raises(CorruptRecordError):
         parse_meta_properties(text)

@@ -12,9 +12,8 @@ from stratalog.log.retention.late_removal import RETRY_MS
 from stratalog.manager.directories.manifest import MANIFEST_FILE, PartitionState, read_manifest
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR
+from tests.support.logs.log_machine import DATA_DIR, OTHER_DIR, PARTITION, PARTITION_DIR, machine_on
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, flip_of
-from tests.support.logs.moving_machine import OTHER_DIR
 
 
 def test_a_directory_in_the_partitions_directory_is_for_a_human(caplog: pytest.LogCaptureFixture) -> None:
@@ -49,7 +48,7 @@ def test_a_target_that_fails_at_the_flip_counts_for_nothing(operation: str, part
     state = read_manifest(disk, OTHER_DIR).partitions[PARTITION].state
     has_both = operation == "sync" or part == 1
     assert state is (PartitionState.LIVE if has_both else PartitionState.INCOMING)
-    machine = moving.new_machine(disk.killed(), 1)
+    machine = machine_on(disk.killed(), ids=1)
     log = machine.start()
     assert log.local_log.directory == PARTITION_DIR
     moving.ledger.verify(log, after_crash=True)
@@ -75,7 +74,7 @@ def test_where_the_outcome_is_unknown_the_log_is_offline(number: int) -> None:
     with pytest.raises(LogStoreError):
         moving.log.flusher.flush()
     moving.ledger.durable_end_offset = moving.log.offsets.recovery_point
-    machine = moving.new_machine(disk.killed(), 1)
+    machine = machine_on(disk.killed(), ids=1)
     log = machine.start()
     assert log.local_log.directory == OTHER_PARTITION_DIR
     moving.ledger.verify(log, after_crash=True)
@@ -104,7 +103,7 @@ def test_an_older_copy_on_a_disk_that_comes_back_is_put_away() -> None:
     disk = disk.killed()
 
     def start(seed: int, *data_dirs: str) -> None:
-        machine = moving.new_machine(disk, seed, data_dirs)
+        machine = machine_on(disk, ids=seed, data_dirs=data_dirs)
         log = machine.start()
         assert log.local_log.directory == OTHER_PARTITION_DIR
         moving.ledger.verify(log, after_crash=True)
@@ -126,7 +125,7 @@ def test_an_older_copy_is_not_served_where_its_target_has_passed_it_on() -> None
     disk = FaultyFileSystem()
     moving = MovingLog(disk)
     moving.machine.stop()
-    moving.machine = moving.new_machine(disk, 1, dirs)
+    moving.machine = machine_on(disk, ids=1, data_dirs=dirs)
     moving.log = moving.machine.start()
     count = disk.operation_count
     assert moving.begin().run() is MoveState.DONE
@@ -135,19 +134,19 @@ def test_an_older_copy_is_not_served_where_its_target_has_passed_it_on() -> None
     disk.fail_at(settle_of(rehearsed, flip))
     moving = MovingLog(disk)
     moving.machine.stop()
-    moving.machine = moving.new_machine(disk, 1, dirs)
+    moving.machine = machine_on(disk, ids=1, data_dirs=dirs)
     moving.log = moving.machine.start()
     assert moving.begin().run() is MoveState.DONE
     assert moving.begin(target="/third").run() is MoveState.DONE
     moving.append()
     moving.ledger.flush(moving.log)
     disk = disk.killed()
-    machine = moving.new_machine(disk, 2, (DATA_DIR, OTHER_DIR))
+    machine = machine_on(disk, ids=2, data_dirs=(DATA_DIR, OTHER_DIR))
     with pytest.raises(DataDirectoryError) as failure:
         machine.start()
     assert failure.value.fields["path"] == PARTITION_DIR
     machine.stop()
-    log = moving.new_machine(disk, 3, dirs).start()
+    log = machine_on(disk, ids=3, data_dirs=dirs).start()
     assert log.local_log.directory == f"/third/{PARTITION}"
     moving.ledger.verify(log, after_crash=True)
     assert not disk.exists(PARTITION_DIR)

@@ -8,7 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError, InvalidRequestError, LogStoreError
+from stratalog.base.errors import (
+    DataDirectoryError,
+    InvalidRequestError,
+    LogStoreError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cleaner.throttler import Throttler
@@ -23,9 +28,17 @@ from tests.support.cleaner.compacted_log import CompactedLog
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
 from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
+from tests.support.logs.log_machine import (
+    DATA_DIR,
+    OTHER_DIR,
+    PARTITION,
+    PARTITION_DIR,
+    SMALL_SEGMENTS,
+    TOPIC_ID,
+    LogMachine,
+    machine_on,
+)
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
-from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
 
 
 def test_everything_comes_along_byte_for_byte() -> None:
@@ -122,7 +135,7 @@ def test_checkpoints_and_log_start_come_along() -> None:
     assert recovery_point is not None
     assert moving.log.reader.segments()[-1].base_offset <= recovery_point <= moving.log.offsets.recovery_point
     moving.ledger.verify(moving.log, after_crash=False)
-    machine = moving.new_machine(moving.disk.killed(), 1)
+    machine = machine_on(moving.disk.killed(), ids=1)
     moving.ledger.durable_end_offset = moving.log.offsets.recovery_point
     moving.ledger.verify(machine.start(), after_crash=True)
 
@@ -143,7 +156,7 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
         remote_storage_enable=False,
     )
     history = CompactedLog(config)
-    machine = history.machine = moving_machine(MemoryFileSystem(), config)
+    machine = history.machine = machine_on(MemoryFileSystem(), config)
     history.log = log = machine.start()
     fill(history)
     assert history.clean()
@@ -302,23 +315,25 @@ def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
 def test_a_move_that_cannot_be_is_refused() -> None:
     moving = MovingLog()
     manager = moving.manager
-    with pytest.raises(InvalidRequestError, match="already"):
-        manager.begin_move(PARTITION, DATA_DIR)
-    with pytest.raises(DataDirectoryError, match="no log directory"):
-        manager.begin_move(PARTITION, "/nowhere")
-    with pytest.raises(LogStoreError):
-        manager.begin_move(TopicPartition("unknown", 0), OTHER_DIR)
+
+    def refusal(kind: type[LogStoreError], partition: TopicPartition, target: str) -> dict[str, object]:
+        with pytest.raises(kind) as failure:
+            manager.begin_move(partition, target)
+        return failure.value.fields
+
+    log_dirs = f"{DATA_DIR}, {OTHER_DIR}"
+    here, there = ({"partition": PARTITION, "path": path} for path in (DATA_DIR, OTHER_DIR))
+    assert refusal(InvalidRequestError, PARTITION, DATA_DIR) == here
+    assert refusal(DataDirectoryError, PARTITION, "/nowhere") == {"path": "/nowhere", "log_dirs": log_dirs}
+    assert refusal(UnknownTopicOrPartitionError, TopicPartition("unknown", 0), OTHER_DIR)
     manager.alter_cordons([OTHER_DIR])
-    with pytest.raises(InvalidRequestError, match="uncordon"):
-        manager.begin_move(PARTITION, OTHER_DIR)
+    assert refusal(InvalidRequestError, PARTITION, OTHER_DIR) == there
     manager.alter_cordons([])
     moving.disk.make_directories(OTHER_PARTITION_DIR)
-    with pytest.raises(DataDirectoryError, match="holds a directory of this partition"):
-        manager.begin_move(PARTITION, OTHER_DIR)
+    assert refusal(DataDirectoryError, PARTITION, OTHER_DIR) == {"path": OTHER_PARTITION_DIR}
     moving.disk.remove_tree(OTHER_PARTITION_DIR)
     move = manager.begin_move(PARTITION, OTHER_DIR)
-    with pytest.raises(InvalidRequestError, match="moving already"):
-        manager.begin_move(PARTITION, OTHER_DIR)
+    assert refusal(InvalidRequestError, PARTITION, OTHER_DIR)["target_path"] == OTHER_DIR
     assert move.run() is MoveState.DONE
 
 
@@ -337,7 +352,7 @@ def test_what_other_moves_still_take_is_not_free() -> None:
         moving = MovingLog(free_bytes=free_bytes)
         for partition, elsewhere in ((second, OTHER_DIR), (third, DATA_DIR)):
             moving.manager.alter_cordons([elsewhere])
-            log = moving.manager.open_log(partition, TOPIC_ID, moving.config)
+            log = moving.manager.open_log(partition, TOPIC_ID, SMALL_SEGMENTS)
             moving.manager.alter_cordons([])
             log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
         return moving

@@ -19,8 +19,14 @@ from stratalog.segment.file_names import LOG_SUFFIX, segment_path
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.cleaner.compacted_log import CONFIG, KILLED, CompactedLog
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
-from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
+from tests.support.logs.log_machine import (
+    DATA_DIR,
+    OTHER_DIR,
+    PARTITION,
+    PARTITION_DIR,
+    LogMachine,
+    machine_on,
+)
 
 BASES = (0, 20, 40, 60)
 
@@ -28,7 +34,7 @@ BASES = (0, 20, 40, 60)
 def with_holes(base_offsets: tuple[int, ...]) -> LogMachine:
     """A log with a segment for each, the last one active, as a broker's cleaner leaves them."""
     config = LogConfig(remote_storage_enable=False, retention_ms=-1)
-    machine = moving_machine(MemoryFileSystem(), config)
+    machine = machine_on(MemoryFileSystem(), config)
     machine.start(start_offset=base_offsets[0])
     machine.kill()
     for base_offset in base_offsets:
@@ -97,7 +103,7 @@ def test_readers_of_committed_records_get_to_the_end_behind_a_hole(
 ) -> None:
     """A truncation has ended the log inside of one that a clean had left."""
     history = CompactedLog(replace(CONFIG, delete_retention_ms=0))
-    machine = history.machine = moving_machine(MemoryFileSystem(), CONFIG)
+    machine = history.machine = machine_on(MemoryFileSystem(), CONFIG)
     history.log = machine.start()
     for pairs in (("a=1",), ("a=2",), ("b=1", "b=2"), ("b=3",)):
         history.put(*pairs)

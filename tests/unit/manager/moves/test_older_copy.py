@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,30 +11,15 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.log.retention.late_removal import RETRY_MS
 from stratalog.manager.moves.log_move import MoveState
-from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.crash_moments import NOTHING_KEPT
 from tests.support.logs.crash_sweep import CrashSweep, Death
-from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR
+from tests.support.logs.log_machine import DATA_DIR, OTHER_DIR, PARTITION_DIR, machine_on
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, aside_of, flip_of
-from tests.support.logs.moving_machine import OTHER_DIR
 
 DELAY_MS = 1000
-
-
-class NoticingDisk(FullFileSystem):
-    """Calls `on_name` once, before the partition's name in the first directory is made durable."""
-
-    on_name: Callable[[], None] | None = None
-
-    def next_fate(self, name: str, path: str) -> Fate | None:
-        on_name = self.on_name
-        is_named = (name, path) == ("sync_directory", DATA_DIR) and self.inner.exists(PARTITION_DIR)
-        if on_name is not None and is_named:
-            self.on_name = None
-            on_name()
-        return super().next_fate(name, path)
 
 
 def refuse_names(disk: FaultyFileSystem, number: int, *, keeps_files: bool = False) -> None:
@@ -67,7 +51,7 @@ def go_on(moving: MovingLog) -> None:
     moving.append()
     moving.ledger.flush(moving.log)
     moving.ledger.verify(moving.log, after_crash=False)
-    machine = moving.new_machine(moving.disk.reopened(NOTHING_KEPT), 1)
+    machine = machine_on(moving.disk.reopened(NOTHING_KEPT), ids=1)
     log = machine.start()
     assert log.local_log.directory == OTHER_PARTITION_DIR
     moving.ledger.copy().verify(log, after_crash=True)
@@ -145,7 +129,7 @@ def not_left(disk: FaultyFileSystem) -> MovingLog:
 
 
 def test_what_is_tried_again_leaves_alone_what_another_process_has() -> None:
-    disk = NoticingDisk()
+    disk = FullFileSystem()
     moving = not_left(disk)
     moving.machine.stop()
     moving.machine.clock.advance(2 * RETRY_MS)
@@ -157,14 +141,12 @@ def test_what_is_tried_again_leaves_alone_what_another_process_has() -> None:
 def test_what_is_tried_again_leaves_alone_what_has_the_name_since(is_beside: bool) -> None:
     """The partition moves back, once a human has removed the older copy. `is_beside`: it is tried while that
     move gives the name."""
-    disk = NoticingDisk()
+    disk = FullFileSystem()
     moving = not_left(disk)
     disk.inner.remove_tree(PARTITION_DIR)
     advance = partial(moving.machine.clock.advance, 2 * RETRY_MS)
-    if is_beside:
-        disk.on_name = advance
-    assert moving.begin(target=DATA_DIR).run() is MoveState.DONE
-    assert disk.on_name is None
+    move = moving.begin(lambda _: advance() if is_beside else None, target=DATA_DIR)
+    assert move.run() is MoveState.DONE
     advance()
     assert disk.inner.exists(PARTITION_DIR)
     assert not moving.machine.scheduler.failures
@@ -187,7 +169,7 @@ def cut_off(disk: FullFileSystem) -> MovingLog:
 def test_a_start_on_a_full_disk_keeps_the_newer_copy() -> None:
     moving = cut_off(FullFileSystem())
     disk = moving.disk.killed()
-    log = moving.new_machine(disk, 1).start()
+    log = machine_on(disk, ids=1).start()
     assert log.local_log.directory == OTHER_PARTITION_DIR
     assert not disk.inner.exists(PARTITION_DIR)
     moving.ledger.verify(log, after_crash=True)
@@ -198,7 +180,7 @@ def test_a_start_that_cannot_put_it_away_serves_the_newer_one_and_tries_again(nu
     moving = cut_off(FullFileSystem())
     disk = moving.disk.killed()
     refuse_names(disk, number, keeps_files=True)
-    machine = moving.new_machine(disk, 1)
+    machine = machine_on(disk, ids=1)
     log = machine.start()
     assert log.local_log.directory == OTHER_PARTITION_DIR
     assert disk.inner.exists(PARTITION_DIR)
@@ -222,7 +204,7 @@ def test_no_start_takes_an_older_copy_for_the_partition() -> None:
             assert isinstance(found, FullFileSystem)
             found.fill(None)
             try:
-                log = death.subject.new_machine(found, 1, (DATA_DIR,)).start()
+                log = machine_on(found, ids=1, data_dirs=(DATA_DIR,)).start()
             except DataDirectoryError as failure:
                 outcomes.add(str(failure.fields["directory_id"]))
             else:
