@@ -26,7 +26,7 @@ CONFIG = LogConfig(segment_bytes=1024, remote_storage_enable=False, retention_ms
 
 
 class Move:
-    """Of a small log, all of which was flushed. Used by one thread."""
+    """The move of a small log, all of which was flushed. Used by one thread."""
 
     def __init__(self) -> None:
         self.disk = FaultyFileSystem()

@@ -44,7 +44,7 @@ from stratalog.testing.manual_scheduler import ManualScheduler
 
 
 class TieredLogs:
-    """Not thread-safe: one test uses it."""
+    """Tiered logs of one server. Not thread-safe: one test uses it."""
 
     def __init__(
         self,
