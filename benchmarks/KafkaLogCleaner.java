@@ -1,5 +1,5 @@
 // Opens a copy of a partition's directory with Apache Kafka's own log and cleans it once with Kafka's own cleaner, in
-// this thread, with the settings that Kafka has where nobody set any. Prints one line:
+// this thread, with the settings that Kafka has where no key is set. Prints one line:
 //
 //     cleaned SECONDS SECONDS_OF_THE_FIRST_PASS
 //

@@ -41,7 +41,7 @@ Fill = Callable[[UnifiedLog, int], None]
 
 
 def fill_with_batches(log: UnifiedLog, size_bytes: int) -> None:
-    """Of 16 KiB."""
+    """Batches of 16 KiB."""
     fill(log, LOAD, size_bytes)
 
 
@@ -132,7 +132,7 @@ def longest_hold(work: str, make: Callable[[LogManager, int], Callable[[], objec
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    """What the cleaner keeps from other threads."""
+    """Rows of the times for which the cleaner keeps the lock from other threads."""
     share_interpreter_lock()
     size_bytes = 6 * MIB if quick else 128 * MIB
 

@@ -43,7 +43,7 @@ CHUNK_BYTES = 4 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the inputs hold."""
+    """The contents of the inputs."""
 
     name: str
     total_bytes: int

@@ -67,7 +67,7 @@ def _wanted_elsewhere() -> Generator[None]:
 
 
 def _perf(*arguments: str) -> str:
-    """Raises ProbeMissingError."""
+    """Run `perf`. Raises ProbeMissingError."""
     program = shutil.which("perf")
     if program is None:
         raise ProbeMissingError("there is no perf")
@@ -118,7 +118,7 @@ def _recorded(target: Path) -> Generator[None]:
         "-t",
         str(threading.get_native_id()),
     ]
-    # It begins when it is told to.
+    # It begins on a command.
     begins = ["-D", "-1", "--control", f"fifo:{control},{acknowledged}"]
     recorder = subprocess.Popen([program, *recording, *begins, *events], stdout=subprocess.DEVNULL)
     try:
@@ -132,7 +132,7 @@ def _recorded(target: Path) -> Generator[None]:
 
 
 def read_holds(recording: Path) -> list[float]:
-    """What `perf record` has written, as `holds_of` returns it. Raises ProbeMissingError."""
+    """The recording of `perf record`, as `holds_of` returns it. Raises ProbeMissingError."""
     found: list[float] = []
     held_s = 0.0
     is_holding = is_running = False

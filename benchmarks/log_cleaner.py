@@ -193,7 +193,7 @@ def kafka_or_none() -> KafkaDistribution | None:
 
 
 def give_memory_back() -> None:
-    """What was freed before is no room that a clean could grow into unseen."""
+    """Give freed memory back, so that a clean cannot grow into it unseen."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

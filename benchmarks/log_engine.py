@@ -407,7 +407,7 @@ def measure_open(root: Path, scale: Scale) -> Iterator[Row]:
 
 
 def open_logs(directory: Path, partitions: int) -> None:
-    """What the other process does, and tells on its standard output."""
+    """Open the logs in the other process, which prints the times."""
     pin_to_one_core()
     before_bytes = resident_bytes()
     with opened(directory) as manager:

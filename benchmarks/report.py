@@ -2,7 +2,7 @@
 
 A benchmark is a script beside this file that calls `run` with a function that measures. What counts is the
 ratio to a reference of the same run, on the same machine, a moment before or after: absolute rates are shown
-for people, and compared by nobody. All rates are such that more is better. Where the project promises a rate
+for people, and not compared. All rates are such that more is better. Where the project promises a rate
 as it is ("at least 8 million records a second"), that rate stands in the place of the reference: see
 `promised`.
 

@@ -1,4 +1,4 @@
-"""What all tests share: how hard Hypothesis tries, and how to repeat what it found.
+"""Settings of all tests: how hard Hypothesis tries, and how to repeat what it found.
 
 The profile is chosen by HYPOTHESIS_PROFILE:
 

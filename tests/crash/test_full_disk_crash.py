@@ -31,7 +31,7 @@ OLD, NEW = b"old" * 50, b"new" * 50
 
 
 class Work:
-    """What is done, and what of it was acknowledged."""
+    """The work, and the part of it that was acknowledged."""
 
     def __init__(self, *, names_are_full: bool) -> None:
         self.disk = FullFileSystem()

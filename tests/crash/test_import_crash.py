@@ -65,7 +65,7 @@ class Machine:
             topics=topics,
             config={},
             shares_files=self.shares_files,
-            owner="somebody",
+            owner="owner",
         )
         scheduler = ManualScheduler(self.clock)
         return TopicImporter(
@@ -107,7 +107,7 @@ def broker_disk() -> MemoryFileSystem:
 
 
 def begin_epochs_again(disk: MemoryFileSystem) -> None:
-    """As if the cluster had been made anew before the last segment, which has to be changed then."""
+    """Begin with epoch 0 in the last segment, as if the cluster had been made anew; the import changes it."""
     directory = f"/kafka/{TXN}"
     *old, last = sorted(name for name in disk.list_directory(directory) if name.endswith(".log"))
     for name in old:
@@ -181,7 +181,7 @@ def test_an_import_brings_everything() -> None:
     assert not [name for name in COMPLETE.disk.list_directory("/data") if "import" in name]
 
 
-def test_an_import_removes_what_another_one_has_left_and_nobody_elses_directory() -> None:
+def test_an_import_removes_what_another_one_has_left_and_no_foreign_directory() -> None:
     machine = Machine()
     left = f"import.{31 * '0'}a-staging"
     others = ["import", "import.old-staging", f"my-{left}", f"{left}.kept"]
@@ -201,7 +201,7 @@ def test_an_import_removes_what_another_one_has_left_and_nobody_elses_directory(
 
 @pytest.mark.parametrize("shares_files", [True, False], ids=["linked", "copied"])
 def test_what_an_import_has_brought_survives_that_the_power_goes(*, shares_files: bool) -> None:
-    """Also what nobody syncs later: the segments that no server writes any more."""
+    """No server syncs the segments later, because none writes them any more."""
     machine = Machine(shares_files=shares_files)
     machine.run()
     copied = [what for what in machine.disk.trace if what.startswith("copy_file ") and ".log " in what]
@@ -235,7 +235,7 @@ def test_a_crash_before_or_after_any_request_to_the_store() -> None:
     for number, fault in Sampling().at_most(moments, 30):
         machine = used_machine()
         store = FaultyObjectStore(machine.store, random.Random(0), FaultsAt({number: fault}))
-        # A listing that nobody reads to its end has no end to stop after.
+        # A listing that is not read to its end has no end to stop after.
         with contextlib.suppress(ActorStopped):
             machine.run(store=store)
         machine.disk = machine.disk.reopened(NOTHING_KEPT)
@@ -278,7 +278,7 @@ def test_a_store_that_fails_at_any_write(fault: Fault) -> None:
 
 def test_a_disk_that_fails_at_any_operation_leaves_a_topic_whole_or_out() -> None:
     def verify(failure: Failure[Machine]) -> None:
-        # Nobody is to look for a fault in the broker's files.
+        # The broker's files are not blamed.
         assert "of the broker cannot be opened" not in str(failure.error)
         machine = failure.subject
         machine.disk = machine.disk.killed()

@@ -233,7 +233,7 @@ def test_dying_at_every_operation_loses_nothing_that_was_flushed(cut: Cut) -> No
 
 @pytest.mark.parametrize("cut", [WORKS["tiered"], WORKS["transactional"]], ids=["tiered", "transactional"])
 def test_a_log_that_is_refused_is_left_as_it_was_at_every_operation(cut: Cut) -> None:
-    """What a human decides on is what was found, whatever the former process was in the midst of."""
+    """A human decides on the files as they were found, whatever operation had stopped the former process."""
     refused_count = 0
 
     def verify(death: Death[Worker]) -> None:

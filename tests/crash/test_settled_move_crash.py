@@ -22,7 +22,7 @@ from tests.support.logs.moving_log import aside_of, flip_of
 
 
 class Move:
-    """Of a small log, all of which was flushed. Used by one thread."""
+    """The move of a small log, all of which was flushed. Used by one thread."""
 
     def __init__(self) -> None:
         self.disk = FaultyFileSystem()

@@ -30,7 +30,8 @@ def placed(base_offset: int, count: int = 1, producer: BatchProducer = NO_PRODUC
 
 
 class Follower:
-    """Of a log with an open transaction; `acknowledged`: offsets of records whose flush has returned."""
+    """The follower of a log with an open transaction; `acknowledged`: offsets of records whose flush has
+    returned."""
 
     def __init__(self, disk: FaultyFileSystem | None = None) -> None:
         self.disk = disk if disk is not None else FaultyFileSystem()

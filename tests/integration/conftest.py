@@ -63,7 +63,7 @@ def kafka() -> KafkaDistribution:
 
 
 def _is_asked_for(name: str) -> bool:
-    """The external server has nothing to say unless somebody names one."""
+    """Whether the server is tested. The external one is left out unless the environment names it."""
     return name != "external" or "S3_ENDPOINT_URL" in os.environ
 
 
@@ -76,7 +76,7 @@ def s3_server(request: pytest.FixtureRequest) -> S3Server:
 
 @pytest.fixture
 def s3_prefix() -> str:
-    """Nobody else's part of the bucket; the uuid of the session is for servers that outlive it."""
+    """A part of the bucket for one test; it has the uuid of the session, because servers may outlive that."""
     return f"test-{_SESSION}/{next(_PREFIXES):05}"
 
 

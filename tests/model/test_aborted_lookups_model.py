@@ -169,7 +169,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
 
     @rule(key_count=st.integers(1, 4))
     def clean(self, key_count: int) -> None:
-        """As often as something is due, with look-ups in between."""
+        """Clean as often as something is due, with look-ups in between."""
         assert self.machine.manager is not None
         cleanings, log = self.machine.manager.cleaner, self.log
         for _ in range(100):
@@ -234,7 +234,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
 
     @rule(loses_transaction_indexes=st.booleans(), was_closed=st.booleans())
     def take_for_a_brokers(self, loses_transaction_indexes: bool, was_closed: bool) -> None:
-        """What an import does: it believes less of what it finds."""
+        """Open the log as an import does, which believes less of what it finds."""
         directory = self.log.local_log.directory
         if was_closed:
             self.machine.stop()
@@ -277,7 +277,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.far_pair() is not None)
     @rule()
     def merge_too_much(self) -> None:
-        """As old brokers did: two segments are one, which has to be split."""
+        """Make one segment of two, as old brokers did; it has to be split."""
         at = self.far_pair()
         assert at is not None
         directory, segments = self.log.local_log.directory, self.log.local_log.segments

@@ -178,7 +178,7 @@ class CleanerManagerMachine(RuleBasedStateMachine):
         self.failed[partition] = failure.next_try_ms
 
     def end(self, partition: TopicPartition, end: Callable[[LogToClean], None]) -> None:
-        """End the clean: whoever waits for it has the log."""
+        """End the clean: the task that waits for it has the log."""
         found = self.running.pop(partition)
         end(found)
         for pausing in self.waiting.pop(partition, []):

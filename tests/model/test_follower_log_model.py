@@ -42,7 +42,7 @@ CONFIGS = st.builds(
 
 
 class Batch(NamedTuple):
-    """What was acknowledged at these offsets."""
+    """A batch that was acknowledged, with its offsets."""
 
     records: tuple[Record, ...]
     epoch: int
@@ -136,7 +136,7 @@ class FollowerLogMachine(RuleBasedStateMachine):
         expected = offset
         if offset >= self.log.offsets.local_log_start_offset:
             cut = next((batch for batch in self.batches if batch.last_offset >= offset), None)
-            # Batches go as a whole; in a hole the log ends where it was told to.
+            # Batches go as a whole; in a hole the log ends at the given offset.
             expected = offset if cut is None else min(offset, cut.base_offset)
         assert self.machine.manager is not None
         assert self.machine.manager.truncate_to(PARTITION, offset) == expected

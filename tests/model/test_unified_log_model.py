@@ -97,7 +97,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     @rule()
     def send_again(self) -> None:
-        """What came last of each producer is recognised, whatever has happened to the log since."""
+        """The last batch of each producer is recognised, whatever has happened to the log since."""
         end_offset = self.log.offsets.log_end_offset
         for note, last_offset in self.ledger.view.newest.values():
             info = self.log.appender.append_as_leader(note.request, 99)
@@ -134,7 +134,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     @rule()
     def flush_old(self) -> None:
-        """What the server's task does."""
+        """Flush as the server's task does."""
         assert self.machine.manager is not None
         self.machine.manager.tasks.flush_old()
         if self.machine.config.flush_ms == 0:
@@ -261,7 +261,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     @rule(position=FRACTIONS)
     def damage_an_index(self, position: float) -> None:
-        """Index files of sealed segments are disposable: change one byte of each, and nobody notices."""
+        """Index files of sealed segments are disposable: change one byte of each, and no reader notices."""
         tiered_end_offset = self.log.offsets.tiered_end_offset
         live = {info.base_offset for info in self.log.reader.segments() if not info.is_active}
         self.machine.stop()

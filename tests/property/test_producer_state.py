@@ -27,7 +27,8 @@ EXPIRATION_MS = 50
 
 
 class Action(NamedTuple):
-    """What a producer, or the coordinator for it, tries next. `back`: sequences before the expected one."""
+    """The next step of a producer, or of the coordinator for it. `back`: sequences before the expected
+    one."""
 
     producer_id: int
     kind: str
@@ -94,7 +95,7 @@ def reopened(state: ProducerStateManager) -> ProducerStateManager:
 def answer_of(
     append: ProducerAppend, batch: ProducerBatch, aborted: list[AbortedTransaction]
 ) -> str | tuple[int, int]:
-    """What a leader does with the batch."""
+    """The answer of a leader to the batch."""
     origin = AppendOrigin.CLIENT if batch.marker is None else AppendOrigin.COORDINATOR
     duplicate = append.duplicate_of([batch])
     if duplicate is not None:

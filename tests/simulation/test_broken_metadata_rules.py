@@ -198,7 +198,7 @@ def test_the_same_cast_is_fine_with_the_rule(rule: str) -> None:
 
 
 def find_violation(cast: Cast, seed: int) -> BaseException | None:
-    """What the audit, or an actor's own view of a store that contradicts itself, says about one run."""
+    """The finding of the audit, or of an actor that sees a store contradict itself, in one run."""
     with MetadataWorld(seed, fault_probability=(0.02, 0.1)[seed % 2]) as world:
         world.seat("founder", no_faults, is_interleaved=False).open_log("owner")
         for name, body in cast.items():

@@ -26,7 +26,7 @@ STEPS = int(os.environ.get("STRATALOG_SIMULATION_STEPS", "800" if IS_LONG else "
 
 Cast = dict[str, Callable[[Seat], None]]
 
-# The scenarios of the protocol's model, and one with everybody.
+# The scenarios of the protocol's model, and one with all actors.
 CASTS: dict[str, Cast] = {
     "two owners": {"owner0": actors.owner, "owner1": actors.owner},
     "racing compactors": {
@@ -47,7 +47,7 @@ CASTS: dict[str, Cast] = {
         "folder1": actors.folder,
         "collector": actors.collector,
     },
-    "everybody": {
+    "all actors": {
         "owner0": actors.owner,
         "owner1": actors.owner,
         "compactor0": actors.compactor,
@@ -107,9 +107,9 @@ def test_invariants_hold_after_every_step(name: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    first = play(CASTS["everybody"], 5)
-    second = play(CASTS["everybody"], 5)
+    first = play(CASTS["all actors"], 5)
+    second = play(CASTS["all actors"], 5)
     assert first.schedule == second.schedule
     assert str(first.trace) == str(second.trace)
     assert [commit.text for commit in first.audit.commits] == [commit.text for commit in second.audit.commits]
-    assert str(play(CASTS["everybody"], 6).trace) != str(first.trace)
+    assert str(play(CASTS["all actors"], 6).trace) != str(first.trace)

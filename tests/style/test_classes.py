@@ -17,7 +17,7 @@ SAYS_WHO_MAY_CALL = re.compile(
 
 
 def stateful_classes_say_what_guards_them(source: Source) -> Iterator[str]:
-    """Of a class that changes itself, the docstring's first paragraph says who may call it."""
+    """The first paragraph of the docstring of a class that changes itself says who may call it."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ClassDef) and changes_itself(node):
             opening = (ast.get_docstring(node) or "").split("\n\n")[0]

@@ -26,7 +26,8 @@ def folders(parent: Path) -> list[str]:
 
 
 def wheel_packages_of(roots: list[str]) -> set[str]:
-    """What the wheel has to list: Spark looks its data sources up by a name outside our namespace."""
+    """Packages that the wheel has to list: Spark looks its data sources up by a name outside our
+    namespace."""
     return {f"{root}/stratalog" for root in roots} | {"pipeline/pyspark_stratalog"}
 
 

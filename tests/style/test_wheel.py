@@ -1,4 +1,4 @@
-"""What is built is what people install: a wheel in a clean environment, with and without a C compiler."""
+"""The build is what people install: a wheel in a clean environment, with and without a C compiler."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What tests share: oracles, machines, servers and histories."""
+"""Shared parts of tests: oracles, machines, servers and histories."""

@@ -246,7 +246,7 @@ class ReadContract:
         for stream in streams:
             stream.close()
 
-    def test_a_stream_that_is_closed_early_disturbs_nobody(self, store: ObjectStore) -> None:
+    def test_a_stream_that_is_closed_early_disturbs_no_other(self, store: ObjectStore) -> None:
         store.put("key", b"x" * (8 << 20))
         for _ in range(5):
             stream = store.open_range("key", 0, 8 << 20)

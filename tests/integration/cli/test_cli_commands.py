@@ -200,7 +200,7 @@ def test_a_bad_line_far_behind_costs_none_of_those_before_it(run: Runner, topic:
     assert len(run("consume", topic).split()) == 20_000
 
 
-def test_reading_begins_where_it_is_told(run: Runner, topic: str) -> None:
+def test_reading_begins_at_the_given_position(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     records = [{"value": str(number), "timestamp": 1_000_000 + number * 1000} for number in range(10)]
     run("produce", topic, "--format", "json", stdin=json_lines(*records))

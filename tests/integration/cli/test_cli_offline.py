@@ -1,4 +1,4 @@
-"""What the commands say of a partition that is offline."""
+"""Output of the commands for a partition that is offline."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ read_with_spark("file:///nowhere", "keyed", "plain", Path(sys.argv[1]))
 
 
 def next_sign(signs: int) -> bytes:
-    """What the stand-in writes next, b"" once it is gone."""
+    """The next bytes of the stand-in, b"" once it is gone."""
     with selectors.DefaultSelector() as selector:
         selector.register(signs, selectors.EVENT_READ)
         assert selector.select(PATIENCE_S), "nothing was heard of it"
@@ -48,7 +48,7 @@ Process = subprocess.Popen[bytes]
 
 
 def press_ctrl_c(reader: Process) -> None:
-    """As a terminal does: every process of the foreground's group gets the signal."""
+    """Send the signal to every process of the foreground's group, as a terminal does."""
     os.killpg(reader.pid, signal.SIGINT)
 
 
@@ -77,7 +77,7 @@ def test_no_jvm_outlives_the_check(tmp_path: Path, end: Callable[[Process], None
         os.close(signs)
 
 
-def test_a_failure_of_spark_is_told(tmp_path: Path) -> None:
+def test_a_failure_of_spark_is_shown(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\nexit 1\n")

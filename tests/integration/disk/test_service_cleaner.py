@@ -205,7 +205,7 @@ async def test_without_the_cleaner_logs_only_grow(tmp_path: Path) -> None:
         assert [len(part) for part in await bench.read_all("t")] == [10]
 
 
-async def test_operators_see_when_tombstones_go_from_a_log_that_nobody_writes_to(tmp_path: Path) -> None:
+async def test_operators_see_when_tombstones_go_from_a_log_without_writers(tmp_path: Path) -> None:
     config = {**COMPACTED, "delete.retention.ms": "1", "max.compaction.lag.ms": "1"}
     async with service_bench(tmp_path, config=SELDOM) as bench:
         await bench.client.admin.create_topic("t", 1, {**config, "delete.retention.ms": "86400000"})

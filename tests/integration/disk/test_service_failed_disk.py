@@ -1,4 +1,4 @@
-"""What operators meet while disks fail: topics half made or half deleted, and looking at the rest."""
+"""Operators and failing disks: topics half made or half deleted, and commands that look at the rest."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_oth
         assert [await bench.append("t", [b"x"], number) for number in range(3)] == [0, 0, 0]
 
 
-async def test_a_log_that_stayed_open_keeps_its_name_from_nobody(
+async def test_a_log_that_stayed_open_does_not_keep_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with service_bench(tmp_path) as bench:
@@ -106,7 +106,7 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
                 0,
                 True,
             )
-        # Whoever names the topic gets an error that tells of both; whoever does not, both in the answer.
+        # An upload that names the topic fails with an error about both; one of all topics answers with both.
         with pytest.raises(DataDirectoryError) as failure:
             await admin.upload(["t"])
         fields = failure.value.fields
@@ -166,7 +166,7 @@ async def test_records_and_offsets_of_the_others_are_printed(
             assert isinstance(shown.exception, DataDirectoryError)
 
 
-async def test_who_reads_on_is_told_of_a_partition_whose_disk_fails_meanwhile(tmp_path: Path) -> None:
+async def test_who_reads_on_learns_of_a_partition_whose_disk_fails_meanwhile(tmp_path: Path) -> None:
     disk, other = FailingDirectory(), f"{tmp_path}/other"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
         lost = await fail_one(bench, disk, other, LOCAL)

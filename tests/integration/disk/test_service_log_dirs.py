@@ -97,7 +97,7 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
         assert (shown.exit_code, shown.output) == (0, f"t-0 is moving to {target}\n")
         await until_moved(bench)
         for wrong in ("nowhere", f"{other}/deeper", ""):
-            with pytest.raises(InvalidRequestError, match="no log directory of this path") as refusal:
+            with pytest.raises(InvalidRequestError) as refusal:
                 await bench.client.admin.cordon_log_dir(wrong)
             assert refusal.value.fields["log_dirs"] == f"{tmp_path}/data, {other}"
 
@@ -171,8 +171,9 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         for wrong in (target, "/nowhere"):
             with pytest.raises((InvalidRequestError, DataDirectoryError)):
                 await bench.client.admin.move_partition("t", 0, wrong)
-        with pytest.raises(InvalidRequestError, match="is not moving"):
+        with pytest.raises(InvalidRequestError) as refusal:
             await bench.client.admin.cancel_move("t", 0)
+        assert refusal.value.fields == {"partition": "t-0"}
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert path_of(bench, 0) == target
         assert [len(part) for part in await bench.read_all("t")] == [11]
@@ -194,8 +195,9 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         # So slow that it never ends by itself.
         await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
         await admin.move_partition("t", 0, target)
-        with pytest.raises(InvalidRequestError, match="moving already"):
+        with pytest.raises(InvalidRequestError) as refusal:
             await admin.move_partition("t", 0, target)
+        assert refusal.value.fields == {"partition": "t-0", "target_path": target}
         assert (
             await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
         ).exit_code == 0
@@ -270,6 +272,6 @@ def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(
     def break_it(_: object) -> None:
         disk.broken = f"{tmp_path}/data"
 
-    with pytest.raises(DataDirectoryError, match="every log directory has failed") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         serve(settings, break_it)
     assert failure.value.fields["log_dirs"] == f"{tmp_path}/data"

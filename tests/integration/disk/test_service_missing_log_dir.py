@@ -31,7 +31,7 @@ def run(bench: ServiceBench, *arguments: str) -> Any:
 
 
 async def fetch(bench: ServiceBench, partition: TopicPartition) -> None:
-    """Raises what the answer says."""
+    """Fetch once. Raises the error of the answer."""
     [answer] = await bench.client.fetch({partition: 0})
     if answer.HasField("error"):
         raise error_of_info(answer.error)
@@ -123,7 +123,7 @@ async def test_a_topic_whose_directories_are_gone_is_deleted_and_its_name_is_fre
         shutil.rmtree(tmp_path / "data" / f"t-{number}")
     async with service_bench(tmp_path) as bench:
         assert await bench.client.admin.delete_topic("t") == []
-        # Whoever makes it again, another server perhaps, its partitions are new here.
+        # If the topic is made again, by another server perhaps, its partitions are new here.
         assert b"t 0" not in (tmp_path / "data" / RECOVERY_POINT_FILE).read_bytes()
         await bench.client.admin.create_topic("t", 2, LOCAL)
         assert await bench.append("t", [b"y"], 1) == 0

@@ -41,7 +41,7 @@ async def leave_a_ghost(folder: Path) -> None:
     (data / MARKER).unlink()
 
 
-async def test_one_that_the_manifest_does_not_list_is_told_counted_and_stays(
+async def test_one_that_the_manifest_does_not_list_is_reported_counted_and_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await leave_a_ghost(tmp_path)

@@ -1,5 +1,5 @@
 """Exports while something else happens: records are deleted, topics cannot be read, the server goes, the
-command is told to end. What could be exported is exported, and what could not is named.
+command gets a signal to end. What could be exported is exported, and what could not is named.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ async def test_what_was_exported_before_the_server_went_is_there(tmp_path: Path,
     lines = [line for line in result.stderr.splitlines() if line.startswith("left out: ")]
     assert ["topic=`b` partition=`1`" in lines[0], "topic=`c` partition=`0`" in lines[1]] == [True, True]
     assert {log["topic"] for log in json.loads(result.stdout)} == {"a"}
-    # Nobody waits for it once more.
+    # The command does not wait for it again.
     assert {partition.topic for partition in meddling.asked} == {"a", "b"}
     assert sorted(path.name for path in tmp_path.glob("out/*-*/")) == ["a-0", "a-1"]
 
@@ -167,7 +167,7 @@ main()
 """
 
 
-async def test_one_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+async def test_one_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "exports" / "out"
     target.parent.mkdir()
     async with service_bench(tmp_path) as bench:

@@ -73,14 +73,14 @@ async def test_what_kafka_wrote_comes_out_as_it_went_in(tmp_path: Path, is_tiere
     for name in TOPICS:
         golden, found = DATA / f"{name}-0", target / f"{name}-0"
         if name == "g1-recompressed":
-            # The broker keeps what lies below the log start, in the same segment; nobody can read it.
+            # The broker keeps what lies below the log start, in the same segment; no reader can read it.
             assert log_bytes(golden).endswith(log_bytes(found))
         else:
             assert log_bytes(found) == log_bytes(golden)
         last = max(golden.glob("*.snapshot"))
         assert (found / last.name).read_bytes() == last.read_bytes()
         assert (found / "partition.metadata").read_bytes() == (golden / "partition.metadata").read_bytes()
-        # Of what compaction took nobody knows the epoch any more, as after a recovery of Kafka's own.
+        # The epoch of the records that compaction dropped is unknown, as after a recovery of Kafka's own.
         epochs = (
             b"0\n1\n0 3040\n" if name == "g1-compacted" else (golden / "leader-epoch-checkpoint").read_bytes()
         )

@@ -217,7 +217,7 @@ main()
 
 
 @pytest.mark.usefixtures("broker")
-def test_one_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+def test_one_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     arguments = ("import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/new/data", "--copy")
     process = subprocess.Popen(
         [sys.executable, "-c", _HANGS, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -231,7 +231,7 @@ def test_one_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_passed_over_is_told_in_a_line_for_each_topic(tmp_path: Path, broker: Path) -> None:
+def test_what_is_passed_over_is_reported_in_a_line_for_each_topic(tmp_path: Path, broker: Path) -> None:
     names = ["__transaction_state-0", "__transaction_state-1", "__consumer_offsets-7", "g1-txn-0.0af3-delete"]
     for name in names:
         (broker / name).mkdir()
@@ -285,13 +285,13 @@ def told_of(folder: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
     return text, [partition for topic in document["topics"] for partition in topic["partitions"]]
 
 
-def test_a_log_that_ends_below_its_start_is_told(tmp_path: Path, broker: Path) -> None:
+def test_a_log_that_ends_below_its_start_is_reported(tmp_path: Path, broker: Path) -> None:
     (broker / "log-start-offset-checkpoint").write_text("0\n1\ng1-codecs 0 500\n")
     warning = "warning: the log of g1-codecs-0 ended at offset 438, below its start; it begins anew at 500"
     assert warning in told_of(tmp_path)[0]
 
 
-def test_what_other_brokers_may_not_have_is_told(tmp_path: Path, broker: Path) -> None:
+def test_what_other_brokers_may_not_have_is_reported(tmp_path: Path, broker: Path) -> None:
     (broker / "replication-offset-checkpoint").write_text("0\n2\ng1-codecs 0 430\ng1-txn 0 259\n")
     text, partitions = told_of(tmp_path)
     assert "note: g1-codecs-0 has 8 offsets above the broker's high watermark; they were kept" in text
@@ -300,12 +300,12 @@ def test_what_other_brokers_may_not_have_is_told(tmp_path: Path, broker: Path) -
 
 
 @pytest.mark.usefixtures("broker")
-def test_that_last_partitions_may_be_missing_is_told(tmp_path: Path) -> None:
+def test_that_last_partitions_may_be_missing_is_reported(tmp_path: Path) -> None:
     assert "g1-codecs has 1 partition, g1-txn has 1 partition here" in told_of(tmp_path, "--dry-run")[0]
 
 
 @pytest.mark.parametrize("options", [(), ("--config", "cleanup.policy=compact")])
-def test_a_segment_that_did_not_come_along_is_told(
+def test_a_segment_that_did_not_come_along_is_reported(
     tmp_path: Path, broker: Path, options: tuple[str, ...]
 ) -> None:
     _, second, third, *_ = sorted((broker / "g1-txn-0").glob("*.log"))
@@ -317,7 +317,7 @@ def test_a_segment_that_did_not_come_along_is_told(
     assert (warning in text) == (not options)
 
 
-def test_a_torn_end_that_was_cut_off_is_told(tmp_path: Path, killed: Path) -> None:
+def test_a_torn_end_that_was_cut_off_is_reported(tmp_path: Path, killed: Path) -> None:
     log = killed / "g1-txn-0" / f"{258:020}.log"
     size = log.stat().st_size
     os.truncate(log, size - 1)
@@ -326,7 +326,7 @@ def test_a_torn_end_that_was_cut_off_is_told(tmp_path: Path, killed: Path) -> No
     assert f"note: {size - 1} bytes behind offset 258 of g1-txn-0 were not sound batches" in text
 
 
-def test_what_a_recovery_cut_off_is_told_with_where_it_is(tmp_path: Path, killed: Path) -> None:
+def test_what_a_recovery_cut_off_is_reported_with_where_it_is(tmp_path: Path, killed: Path) -> None:
     path = killed / "g1-codecs-0" / f"{0:020}.log"
     data = bytearray(path.read_bytes())
     first = parse_header(data)

@@ -24,7 +24,7 @@ PARTITION = TopicPartition("t", 0)
 
 
 def partition_directory(folder: Path) -> Path:
-    """Of a broker that was killed before it wrote its checkpoints."""
+    """The directory of a broker that was killed before it wrote its checkpoints."""
     directory = folder / "kafka" / str(PARTITION)
     directory.mkdir(parents=True)
     for name in ("recovery-point", "log-start"):
@@ -79,7 +79,7 @@ async def test_open_transactions_are_counted_and_told(
     await require_told(tmp_path, 2, 2, stops_at)
 
 
-async def test_one_whose_records_were_all_deleted_is_told(tmp_path: Path) -> None:
+async def test_one_whose_records_were_all_deleted_is_reported(tmp_path: Path) -> None:
     """A snapshot alone knows of it."""
     directory = partition_directory(tmp_path)
     batch = encode_batch([Record(0, 1000, b"k", b"v")], base_offset=9, leader_epoch=0)
@@ -90,7 +90,7 @@ async def test_one_whose_records_were_all_deleted_is_told(tmp_path: Path) -> Non
     await require_told(tmp_path, 1, 5, 9)
 
 
-async def test_where_all_are_ended_nothing_is_told(tmp_path: Path) -> None:
+async def test_where_all_are_ended_nothing_is_reported(tmp_path: Path) -> None:
     directory = write_log(tmp_path)
     data = (directory / f"{0:020}.log").read_bytes()
     for offset, number in ((5, 2), (6, 3)):

@@ -129,7 +129,7 @@ async def test_what_was_replayed_is_dumped_as_kafkas_own(tmp_path: Path, kafka: 
 
 
 def put_in_place(exported: Path, log_dir: Path) -> None:
-    """What the documentation says: the directories, and the lines about deleted records."""
+    """Do what the documentation says: the directories, and the lines about deleted records."""
     for directory in exported.glob("*-*"):
         if directory.is_dir():
             shutil.rmtree(log_dir / directory.name)

@@ -146,7 +146,7 @@ async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: 
     assert [record.value for record in records] == [b"before", b"a", b"b", b"c"]
 
 
-async def test_a_producer_out_of_order_or_replaced_is_told_what_is_expected(bench: ServiceBench) -> None:
+async def test_a_producer_out_of_order_or_replaced_learns_what_is_expected(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
     await bench.client.append_batches("t", 0, with_producer_id(of_values(b"a", b"b"), 0, epoch=3))
     with pytest.raises(OutOfOrderSequenceError) as out_of_order:
@@ -194,7 +194,7 @@ async def test_a_message_over_the_servers_limit_is_explained(tmp_path: Path) -> 
         await bench.client.append_batches("t", 0, of_values(b"still there"))
 
 
-async def test_a_request_that_is_no_message_fails_and_harms_nobody(bench: ServiceBench) -> None:
+async def test_a_request_that_is_no_message_fails_and_does_no_harm(bench: ServiceBench) -> None:
     async with grpc.aio.insecure_channel(bench.client.address) as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/stratalog.v1.LogService/Append"

@@ -115,7 +115,7 @@ def encode(codec: Codec, records: list[Record]) -> bytes:
 
 
 def rows(store: MemoryObjectStore) -> list[tuple[int, bytes | None, bytes | None]]:
-    """What the pipeline reads of the topic, straight from the store."""
+    """The rows that the pipeline reads from the store."""
     spans = read_snapshot(store, "t")
     found = [
         row for batch in scan(store, "t", spans, ("offset", "key", "value")) for row in batch.to_pylist()

@@ -1,4 +1,4 @@
-"""What a consumer holds in memory, and where it stands, while it hands out what a few kilobytes hold."""
+"""Memory and position of a consumer while it hands out many records out of a few kilobytes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ async def test_a_consumer_stands_at_its_end_where_a_batch_reaches_over_it(bench:
     assert consumer.positions == {T0: 6}
 
 
-async def test_whoever_leaves_between_records_goes_on_behind_the_last_one(bench: ServiceBench) -> None:
+async def test_a_consumer_that_leaves_between_records_goes_on_behind_the_last_one(
+    bench: ServiceBench,
+) -> None:
     await bench.client.admin.create_topic("t", 2)
     for partition, record_count in [(0, 10), (1, 7), (0, 5)]:
         await bench.client.append("t", partition, [Record(0, 5, None, b"v")] * record_count)

@@ -187,7 +187,7 @@ async def test_records_that_could_still_be_lost_are_not_shown(bench: ServiceBenc
     assert values_of(await asyncio.wait_for(poll, PATIENCE_S), 0) == [b"x", b"y"]
 
 
-async def test_a_poll_that_is_cancelled_leaves_nobody_waiting(bench: ServiceBench) -> None:
+async def test_a_poll_that_is_cancelled_leaves_no_waiter(bench: ServiceBench) -> None:
     await with_topic(bench)
     poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
     await bench.until_waiting(1)

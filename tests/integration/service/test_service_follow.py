@@ -38,7 +38,7 @@ DISK = {"min.durability": "disk"}
 
 
 def catalog_of(store: ObjectStore) -> Catalog:
-    """The catalog as somebody else has it open."""
+    """The catalog, opened by another process."""
     ids = SystemIdGenerator()
     identity = StoreIdentity.open_or_create(store, ids)
     writer = Writer("owner", "elsewhere")
@@ -187,7 +187,7 @@ async def test_a_deletion_of_unknown_outcome_is_settled_by_the_next_look(tmp_pat
         assert caught.value.retriable
         with pytest.raises(StoreUnavailableError):
             await look(bench)
-        assert await names(bench) == ["t"], "nobody knows yet"
+        assert await names(bench) == ["t"], "no server knows yet"
         is_away = False
         await look(bench)
         if fate is Fault.FAILS:

@@ -58,7 +58,7 @@ async def test_a_reader_of_committed_records_steps_over_a_hole_before_an_open_tr
         assert (answer.batches, answer.next_fetch_offset) == (b"", 4)
 
 
-async def test_a_partition_that_gives_nothing_holds_up_nobody_else(
+async def test_a_partition_that_gives_nothing_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever keeps a log from giving what lies below its end: the server goes on, and the reader later."""

@@ -38,7 +38,7 @@ PLAIN = -1
 
 
 class Step(NamedTuple):
-    """What happens next: `producer` sends records of these times, or its transaction ends."""
+    """The next event: `producer` sends records of these times, or its transaction ends."""
 
     producer: int
     times_ms: tuple[int, ...]

@@ -63,7 +63,7 @@ async def test_the_document_has_every_metric_with_its_kind_and_labels(tmp_path: 
     assert [name for name, _, _ in rows] == sorted(name for name, _, _ in rows)
 
 
-async def test_what_the_cleaner_and_retention_did_is_told(tmp_path: Path) -> None:
+async def test_what_the_cleaner_and_retention_did_is_counted(tmp_path: Path) -> None:
     directory = {"log_directory": f"{tmp_path}/data"}
     async with service_bench(tmp_path, metrics_listen=LISTEN, config=SELDOM) as bench:
         await bench.client.admin.create_topic("t", 1, COMPACTED)

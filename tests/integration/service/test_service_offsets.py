@@ -173,7 +173,7 @@ async def test_many_queries_at_once_are_answered_in_order(bench: ServiceBench) -
     assert all(offsets == {TopicPartition("t", number): number for number in range(8)} for offsets in latest)
 
 
-async def test_starts_and_ends_are_told_while_no_read_of_the_store_gets_through(
+async def test_starts_and_ends_are_answered_while_no_read_of_the_store_gets_through(
     bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(_self: WorkerPools, _function: object) -> None:

@@ -79,7 +79,7 @@ async def test_records_without_a_key_spread_over_the_partitions(bench: ServiceBe
     assert min(counts) > 10
 
 
-async def test_a_failure_that_nobody_asked_about_is_raised_by_the_flush(bench: ServiceBench) -> None:
+async def test_a_failure_that_was_not_asked_about_is_raised_by_the_flush(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
     producer = bench.client.producer(SMALL_BATCHES)
     for size_bytes in (10, 5000, 6000, 10):
@@ -202,7 +202,7 @@ async def test_a_callback_that_fails_harms_no_record(
     assert "`on_outcome` of a producer failed for a batch of t-0" in caplog.text
 
 
-async def test_a_sender_that_fails_as_nobody_expects_leaves_nobody_waiting(
+async def test_a_sender_that_fails_by_a_defect_leaves_no_send_waiting(
     bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.client.admin.create_topic("t")

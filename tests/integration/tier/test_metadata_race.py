@@ -35,7 +35,7 @@ SETTINGS = CommitSettings(fold_inline_commits=15, max_lost_races=1000)
 
 
 class Racer:
-    """One writer, with what it was told about its commits. Its thread alone uses it."""
+    """One writer, with the answers to its commits. Its thread alone uses it."""
 
     def __init__(self, number: int, server: S3Server, prefix: str, identity: StoreIdentity) -> None:
         self.epochs: dict[UUID, int] = {}
@@ -71,7 +71,7 @@ def open_log(store: ObjectStore, identity: StoreIdentity, number: int) -> Metada
 
 
 def no_directories(ref: ObjectRef) -> list[SliceEntry]:
-    raise AssertionError(f"nobody adds objects here: {ref.name}")
+    raise AssertionError(f"no writer adds objects here: {ref.name}")
 
 
 @pytest.mark.parametrize(

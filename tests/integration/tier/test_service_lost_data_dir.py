@@ -128,7 +128,7 @@ async def ends_of(bench: ServiceBench) -> dict[str, tuple[int, int] | None]:
 async def test_another_data_directory_serves_what_is_on_the_disks_that_are_left(
     tmp_path: Path, are_claims_left: bool
 ) -> None:
-    """As docs/operating.md says to do."""
+    """The operator does what docs/operating.md says."""
     other, new = tmp_path / "other", tmp_path / "new"
     async with service_bench(tmp_path, log_dirs=(str(other),)) as bench:
         kept = await fill(bench, str(other))
@@ -147,7 +147,7 @@ async def test_another_data_directory_serves_what_is_on_the_disks_that_are_left(
     async with service_bench(tmp_path, **settings) as bench:
         found = await ends_of(bench)
         assert (found[lost["tiered"]], found[lost["local"]], found[local]) == (None, None, (0, 2))
-        # Without the claims nobody knows that no other server has had the store meanwhile.
+        # Without the claims it is unknown whether no other server has had the store meanwhile.
         assert found[tiered] == ((0, 3) if are_claims_left else None)
         directories, _ = bench.server.engine.directories.describe()
         [missing] = [one.status for one in directories if one.status.state is DirectoryState.MISSING]

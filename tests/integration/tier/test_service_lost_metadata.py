@@ -107,7 +107,7 @@ async def test_a_lost_key_is_said_and_nothing_is_written(
 async def test_a_claim_in_the_data_directory_tells_of_a_head_that_nothing_in_the_store_tells_of(
     tmp_path: Path, key: str
 ) -> None:
-    """As after a wrong `rm` of all but the identity and, for the shard, a catalog without a topic."""
+    """A wrong `rm` has removed all but the identity and, for the shard, a catalog without a topic."""
     store = MemoryObjectStore(SystemClock())
     async with service_bench(tmp_path, store=store):
         pass

@@ -49,7 +49,7 @@ def open_store(request: pytest.FixtureRequest, s3_prefix: str) -> Generator[Open
 
 
 class Expected:
-    """What must be in the topics, told by nothing but what was sent."""
+    """The records that must be in the topics, known from the sent ones alone."""
 
     def __init__(self) -> None:
         self.last_value: dict[bytes, bytes | None] = {}
@@ -255,7 +255,7 @@ async def test_a_bucket_that_cannot_be_reached_is_one_clear_error(tmp_path: Path
             raise AssertionError("it must not start")
 
 
-async def test_wrong_credentials_and_a_missing_bucket_are_told_apart(
+async def test_wrong_credentials_and_a_missing_bucket_differ(
     tmp_path: Path, seaweedfs_server: S3Server, s3_prefix: str
 ) -> None:
     wrong = seaweedfs_server.settings(s3_prefix, secret_access_key="wrong")
@@ -273,7 +273,7 @@ async def test_wrong_credentials_and_a_missing_bucket_are_told_apart(
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port on which no process listens."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -38,7 +38,7 @@ RETAINING = {"log.retention.check.interval.ms": "20", "log.initial.task.delay.ms
 
 @pytest.mark.parametrize("durability", ["os", "disk"])
 @pytest.mark.timeout(60)
-async def test_rolled_segments_are_tiered_without_anybody_asking(tmp_path: Path, durability: str) -> None:
+async def test_rolled_segments_are_tiered_without_a_request(tmp_path: Path, durability: str) -> None:
     async with service_bench(tmp_path, upload_ms=20, config=RETAINING) as bench:
         await bench.client.admin.create_topic("t", 1, {**SMALL_SEGMENTS, "min.durability": durability})
         for _ in range(50):

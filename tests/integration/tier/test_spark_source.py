@@ -186,7 +186,7 @@ def test_a_topic_without_tiered_data_is_empty(spark: SparkSession, topic: Topic)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"topic": "nobody"}, "no such topic"),
+        ({"topic": "missing"}, "no such topic"),
         ({"topic": ""}, "the topic's name"),
         ({"store": "ftp://x"}, "store"),
         ({"maxPartitionBytes": "many"}, "number of bytes"),

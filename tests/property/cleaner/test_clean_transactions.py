@@ -28,7 +28,8 @@ END = 2**63 - 1
 
 
 class Transaction(NamedTuple):
-    """As a producer writes one: batches with a record each, and the marker, which may have a horizon."""
+    """A transaction as a producer writes it: batches with a record each, and the marker, which may have a
+    horizon."""
 
     offsets: list[int]
     marker_offset: int
@@ -39,7 +40,8 @@ class Transaction(NamedTuple):
 
 
 def some_transactions(random: Random) -> tuple[bytes, dict[int, list[Transaction]]]:
-    """Of some producers beside each other; the ends of transactions whose data is gone are among them."""
+    """Transactions of some producers beside each other; the ends of transactions whose data is gone are among
+    them."""
     parts: list[bytes] = []
     all_of: dict[int, list[Transaction]] = {producer_id: [] for producer_id in range(random.randrange(1, 40))}
     begun: dict[int, list[int]] = {producer_id: [] for producer_id in all_of}

@@ -1,4 +1,4 @@
-"""What of a log is cleaned, beside an oracle that goes through offsets one by one."""
+"""The choice of what to clean in a log, beside an oracle that goes through offsets one by one."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_the_filthiest_log_that_is_due_is_next(
             machine.manager.done(first, clean_count)
         for _ in range(dirty_count):
             machine.fill(log, 1)
-        # Until all are made, nobody cleans it.
+        # Until all are made, no worker cleans it.
         log.reconfigure(replace(config, cleanup_policy=frozenset({"delete"})))
         share = dirty_count / (clean_count + dirty_count) if clean_count + dirty_count else 0.0
         if dirty_count and (share > ratio or number == forced) and number != paused:

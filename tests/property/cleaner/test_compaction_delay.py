@@ -53,7 +53,7 @@ class TimedLog:
             self.log.roll()
 
     def delay_ms(self) -> int | None:
-        """Of the clean that is due; None where none is."""
+        """The delay of the clean that is due; None where none is."""
         found = self.machine.manager.take_filthiest()
         assert self.machine.manager.failures() == ()
         if found is None:

@@ -1,4 +1,4 @@
-"""What users of a compacted log expect beyond the published guarantees, over random histories: transactions,
+"""Users of a compacted log expect more than the published guarantees, over random histories: transactions,
 idempotence, look-ups by time and by leader epoch, deletion and retention go on as if nothing were compacted,
 through restarts, kills in the middle of a clean, and clocks that jump."""
 
@@ -195,7 +195,7 @@ class Expectations:
                 self._verify_epoch(epoch, end)
 
     def _verify_epoch(self, epoch: int, end: int) -> None:
-        """Of an epoch without records nothing is known but where the one before it ends."""
+        """An epoch without records ends where the one before it ends."""
         found = self.history.log.end_offset_for(epoch)
         if found is not None and found.epoch == epoch:
             assert found.end_offset == end

@@ -1,4 +1,4 @@
-"""What Kafka's documentation guarantees of a compacted log.
+"""The guarantees of Kafka's documentation for a compacted log.
 
 The documentation's list ("What guarantees does log compaction provide?") has four points, the first with
 three promises and the third with two sides. Each docstring names its point.

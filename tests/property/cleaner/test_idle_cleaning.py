@@ -1,4 +1,4 @@
-"""A log that nobody writes to: in the end no tombstone is left that a clean has met, no value is lost, and it
+"""A log without writers: in the end no tombstone is left that a clean has met, no value is lost, and it
 is not cleaned for ever."""
 
 from __future__ import annotations

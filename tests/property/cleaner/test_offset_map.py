@@ -423,7 +423,7 @@ def test_a_call_keeps_no_more_batches_than_the_writer_can_take() -> None:
 def test_a_horizon_that_has_passed_is_not_to_come(
     way: Any, now_ms: int, left: list[int], expected: tuple[int, int]
 ) -> None:
-    """Of a batch that the map has not reached the end of, tombstones stay that were stamped all the same."""
+    """Tombstones stay in a batch whose end the map has not reached, though they were stamped."""
     data = encode_batch([Record(0, 0, b"a", None), Record(0, 0, b"b", None)], delete_horizon_ms=5)
     offset_map = way.new_map(9)
     offset_map.skip_to(0)

@@ -112,7 +112,7 @@ class Shard:
         )
 
     def commit(self, job: CompactionJob) -> None:
-        """What the commit of the job would leave."""
+        """Change the shard as the commit of the job would."""
         for is_compacted in (True, False):
             runs = [run for run in job.runs if run.topic.is_compacted is is_compacted]
             if not runs:
@@ -279,7 +279,7 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
 
 
 def eligible_slices(policy: TopicPolicy, partition: TieredPartition) -> list[LiveSlice]:
-    """What may be compacted: everything up to the first slice that is too young or holds a transaction."""
+    """Slices that may be compacted: all up to the first slice that is too young or holds a transaction."""
     latest = NOW_MS - policy.min_compaction_lag_ms if policy.min_compaction_lag_ms else NOW_MS
     eligible: list[LiveSlice] = []
     for live in partition.slices:

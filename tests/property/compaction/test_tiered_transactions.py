@@ -24,7 +24,7 @@ SMALL = RemoteReaderSettings(read_ahead_bytes=128, data_cache_bytes=512, index_c
 
 
 def consumed(data: FetchData, offset: int) -> list[int]:
-    """What Kafka's consumer hands out of a fetch at `read_committed`."""
+    """Offsets that Kafka's consumer hands out of a fetch at `read_committed`."""
     waiting = sorted(data.aborted_transactions, key=lambda one: one.first_offset)
     aborted: set[int] = set()
     found: list[int] = []

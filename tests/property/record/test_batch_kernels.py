@@ -183,7 +183,7 @@ def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
 
 
 def entry_of(data: bytes, **fields: Any) -> SliceEntry:
-    """Of a slice with all batches of the data, whatever their offsets are."""
+    """The entry of a slice with all batches of the data, whatever their offsets are."""
     return sample_entry(
         0,
         END,
@@ -195,7 +195,7 @@ def entry_of(data: bytes, **fields: Any) -> SliceEntry:
 
 
 def whole(data: bytes) -> bytes:
-    """As much of it as consists of whole batches, in ascending order as a slice has them."""
+    """The part that consists of whole batches, in ascending order as a slice has them."""
     end = 0
     for position, header in sound_headers(data):
         end = position + header.size_in_bytes
@@ -218,7 +218,7 @@ def long_way() -> Generator[None]:
 
 
 def both_outcomes(work: Callable[[], object]) -> tuple[object, object]:
-    """What the work returns, or the class of its error: with the row kernels, and the long way."""
+    """The result of the work, or the class of its error: with the row kernels, and the long way."""
     found: list[object] = []
     for way in (nullcontext, long_way):
         with way():
@@ -329,7 +329,7 @@ def test_a_slice_is_rewritten_alike_in_rows_and_in_single_batches(seed: int) -> 
 
 
 def some_producer(random: Random, batch: bytes) -> bytes:
-    """The batch as a producer, a coordinator or nobody would have sent it, in another leader epoch."""
+    """The batch as a producer, a coordinator or neither would have sent it, in another leader epoch."""
     header = parse_header(batch)
     attributes = header.attributes | random.choice((0, 0, CONTROL_BIT, TRANSACTIONAL_BIT))
     changed = header._replace(

@@ -1,4 +1,4 @@
-"""What index kernels enter and find: the compiled ones and their twins give the same, and what lists give."""
+"""Entries and look-ups of index kernels: the compiled ones, their twins and lists give the same."""
 
 from __future__ import annotations
 

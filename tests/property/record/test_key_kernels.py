@@ -99,7 +99,7 @@ def test_ordinals_end_where_32_bits_end(kernels: Any) -> None:
     for first_ordinal in (2**32 - 1, 2**40, -1):
         with pytest.raises(CorruptRecordError):
             kernels.hash_keys(payload, 2, bytes(16), first_ordinal, entries)
-    with pytest.raises(AssertionError, match="16 bytes"):
+    with pytest.raises(AssertionError):
         kernels.hash_keys(payload, 2, bytes(15), 0, entries)
 
 
@@ -139,7 +139,7 @@ def test_sorting_many(kernels: Any, count: int, key_count: int, shared_bits: int
 def test_columns_of_different_lengths_are_refused(kernels: Any) -> None:
     entries = entries_of([((1, 2), 3, True)])
     entries.tombstone.append(0)
-    with pytest.raises(AssertionError, match="lengths"):
+    with pytest.raises(AssertionError):
         kernels.sort_key_entries(entries)
 
 
@@ -265,7 +265,7 @@ def test_merging_many(kernels: Any, layout: str, window_entries: int) -> None:
 def test_unsorted_streams_are_refused_alike(
     kernels: Any, streams: list[list[tuple[HashPair, int]]], limit: HashPair | None
 ) -> None:
-    """What the twin accepts, the kernel accepts with the same result; what it refuses, the kernel refuses."""
+    """The kernel accepts the streams that the twin accepts, with the same result, and no others."""
     windows = [
         window_of(Stream([pair for pair, _ in rows], [ordinal for _, ordinal in rows], 16), 0, len(rows))
         for rows in streams
@@ -298,7 +298,7 @@ def test_windows_that_end_early_are_refused(kernels: Any) -> None:
     ):
         with pytest.raises(CorruptRecordError):
             kernels.merge_windows([window], None, [bytearray(1)])
-    with pytest.raises(AssertionError, match="survivor"):
+    with pytest.raises(AssertionError):
         kernels.merge_windows([sound], None, [])
     with pytest.raises(CorruptRecordError):
         kernels.merge_windows([sound], None, [bytearray()])

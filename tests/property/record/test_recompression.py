@@ -151,7 +151,7 @@ def test_the_level_is_the_topics(codec: Codec, level: int) -> None:
 
 
 def test_the_limit_is_for_the_batch_as_it_comes_and_as_it_is_stored() -> None:
-    """As in Kafka: neither may be larger, so a codec that makes a batch fit does not make it welcome."""
+    """Neither may be larger, as in Kafka, so a codec that makes a batch fit does not make it welcome."""
     dull = encode_batch([Record(0, 0, b"k", bytes(100_000))])
     packed = encode_batch([Record(0, 0, b"k", bytes(100_000))], codec=Codec.ZSTD)
     assert len(packed) < 1000

@@ -76,7 +76,7 @@ def payloads(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def outcome(function: Callable[..., object], *arguments: object, **options: object) -> Outcome:
-    """What a kernel returned or how it refused. No other exception is allowed out."""
+    """The result of a kernel, or its refusal. No other exception is allowed out."""
     try:
         return "result", function(*arguments, **options)
     except LogStoreError as error:

@@ -122,7 +122,7 @@ def test_a_damaged_key_stream_is_refused(data: st.DataObject) -> None:
     changed = data.draw(damaged(whole))
     with nullcontext() if changed == whole else pytest.raises(DAMAGE):
         list(key_blocks(changed, stream_ref(encoded), len(hashes)))
-    # Forward only: what lies behind the stream is somebody else's.
+    # Forward only: the bytes behind the stream belong to others.
     is_whole = changed.startswith(whole)
     with nullcontext() if is_whole else pytest.raises(DAMAGE):
         list(read_key_stream(reader_of(changed), stream_ref(encoded), len(hashes)))
@@ -137,7 +137,7 @@ def test_a_stream_that_is_not_sorted_is_refused(hashes: list[tuple[int, int]]) -
 
 
 def test_a_damaged_block_is_not_handed_out() -> None:
-    """Its own checksum tells: the stream's would come too late for whoever acts on each block."""
+    """Its own checksum shows it: the stream's would come too late for a reader that acts on each block."""
     encoded = encode_key_stream(key_entries([(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT + 1)]))
     changed = bytearray(b"".join(encoded.parts))
     changed[-8] ^= 1  # the tombstone of the last block's only entry

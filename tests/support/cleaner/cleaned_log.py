@@ -66,7 +66,7 @@ class Cleaned:
         log.check()
 
     def left(self) -> list[tuple[int, bytes | None, bytes | None]]:
-        """What is read now, markers included."""
+        """The records that are read now, markers included."""
         return [(one.offset, one.key, one.value) for one in read_local(self.log)]
 
     def headers(self) -> list[BatchHeader]:

@@ -25,7 +25,7 @@ COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), remote_storage_enab
 
 
 class WaitingClock(ManualClock):
-    """A clock that says when somebody has begun to wait. Thread-safe."""
+    """A clock that shows when a thread has begun to wait. Thread-safe."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class WaitingClock(ManualClock):
         self._thread_count = 0
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        # Said under the condition: whoever hears it cannot notify before the wait.
+        # Said under the condition: a thread that hears it cannot notify before the wait.
         self._count_threads(1)
         self._waits.release()
         try:
@@ -50,7 +50,7 @@ class WaitingClock(ManualClock):
     def until_waiting(self) -> None:
         """Return when one more wait than before has begun, or is about to, with its condition still taken.
         A thread that is woken for nothing begins another one."""
-        assert self._waits.acquire(timeout=30), "nobody waits"
+        assert self._waits.acquire(timeout=30), "no thread waits"
 
     def until_threads_wait(self, count: int) -> None:
         """Return when so many threads wait at once."""

@@ -61,7 +61,7 @@ def _unthrottled(size_bytes: int) -> None:
 
 
 class CleaningHistory:
-    """Used by one thread. What is not given is up to `chance`."""
+    """A log that is written and cleaned at random. Used by one thread. `chance` chooses what is not given."""
 
     def __init__(self, chance: random.Random, disk: FileSystem | None = None) -> None:
         self.chance = chance
@@ -235,7 +235,7 @@ class CleaningHistory:
         return stop_offset if is_forced or is_dirty else None
 
     def _expected_active_base_offset(self, config: LogConfig) -> int:
-        """Where the active segment begins once nobody has appended for too long."""
+        """The base offset of the active segment after a long time without an append."""
         active, now_ms = self.log.local_log.segments.active, self.machine.clock.now_ms()
         times_ms = [located.header.max_timestamp for located in active.batches()]
         limit_ms = min(config.segment_ms, config.max_compaction_lag_ms)
@@ -338,7 +338,8 @@ class CleaningHistory:
             self._epochs[entry.producer_id] = entry.epoch
 
     def _producers_since(self, offset: int) -> list[tuple[int, int, int, int | None]]:
-        """What a log knows of its producers after a restart, too, and after their older batches have gone."""
+        """Facts about producers that a log keeps through a restart, and when their older batches have
+        gone."""
         return [
             (entry.producer_id, entry.epoch, entry.last_sequence, entry.current_txn_first_offset)
             for entry in self.log.producers()
@@ -346,7 +347,7 @@ class CleaningHistory:
         ]
 
     def _last_offset_of(self, entry: ProducerStateEntry) -> int:
-        """Of the batch that tells its epoch."""
+        """The last offset of the batch that has its epoch."""
         if entry.batches:
             return entry.batches[-1].last_offset
         return self._fences.get((entry.producer_id, entry.epoch), -1)

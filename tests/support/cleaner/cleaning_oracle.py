@@ -1,4 +1,4 @@
-"""What cleaning a log promises, checked against everything that was ever written. Knows records, not how a
+"""The promises of a clean, checked against all that was ever written. The oracle knows records, not how a
 clean works.
 
 * What is read after a clean is a part of what was read before, in the same order, no record changed.
@@ -157,7 +157,8 @@ class CleaningOracle:
             assert not written.must_be_gone, "a tombstone outlives its time"
 
     def final_values(self, start_offset: int, end_offset: int) -> dict[bytes | None, bytes]:
-        """What a consumer of committed records knows that has read all of [start_offset, end_offset)."""
+        """The values that a consumer of committed records has after it has read [start_offset,
+        end_offset)."""
         return table_of(
             written.record
             for offset, written in self.history.items()

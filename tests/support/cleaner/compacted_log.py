@@ -185,8 +185,7 @@ class CompactedLog:
         self.last_sent = {one: sent for one, sent in self.last_sent.items() if sent[1] < end_offset}
 
     def disk_now(self, survival: Survival = KILLED) -> MemoryFileSystem:
-        """What a process would find that begins after this one was killed at this very moment, or after a
-        power loss."""
+        """The disk that the next process would find if this one were killed at this moment, or lost power."""
         disk = self.machine.disk
         assert isinstance(disk, MemoryFileSystem)
         return disk.after_crash(survival)
@@ -211,7 +210,7 @@ class CompactedLog:
         return transaction is None or self.outcomes.get(transaction, False)
 
     def committed(self, start_offset: int = 0, end_offset: int | None = None) -> list[Record]:
-        """What was published for readers of committed records in [start_offset, end_offset)."""
+        """Records that were published for readers of committed records in [start_offset, end_offset)."""
         return [
             written.record
             for offset, written in self.published.items()
@@ -221,19 +220,19 @@ class CompactedLog:
         ]
 
     def final_records(self, end_offset: int | None = None) -> list[Record]:
-        """Of each key the last committed record below there, in the order of their offsets."""
+        """The last committed record of each key below there, in the order of offsets."""
         last = {one.key: one for one in self.committed(self.log.offsets.log_start_offset, end_offset)}
         return sorted(last.values(), key=lambda one: one.offset)
 
     def table(self, end_offset: int | None = None) -> dict[bytes | None, bytes]:
-        """What a table holds that applied all committed records from the log's start on up to there."""
+        """A table with all committed records from the log's start up to there applied."""
         return table_of(self.committed(self.log.offsets.log_start_offset, end_offset))
 
     def read(self, isolation: Isolation = Isolation.TXN_COMMITTED, max_bytes: int = 1 << 20) -> list[Record]:
         return Consumer(self.log, isolation=isolation).catch_up(max_bytes=max_bytes)
 
     def headers(self) -> list[BatchHeader]:
-        """Of all batches that are there."""
+        """The headers of all batches that are there."""
         found: list[BatchHeader] = []
         offset = self.log.offsets.local_log_start_offset
         while offset < self.log.offsets.log_end_offset:
@@ -243,7 +242,7 @@ class CompactedLog:
         return found
 
     def read_table(self) -> dict[bytes | None, bytes]:
-        """What a table holds that read all of it."""
+        """A table with all records applied that are read."""
         return table_of(self.read())
 
     def random_batch(self, key_count: int = 6) -> None:

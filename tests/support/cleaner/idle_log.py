@@ -1,4 +1,4 @@
-"""A log that nobody writes to any more, while time goes on and the cleaner comes again and again.
+"""A log without writers, while time goes on and the cleaner comes again and again.
 
 Knows the batches of the log, and not how a clean finds out when it is due.
 """
@@ -69,7 +69,7 @@ class IdleLog:
         raise AssertionError("the log is due again and again")
 
     def clean(self) -> None:
-        """What the workers do until they find nothing any more."""
+        """Clean as the workers do, until they find nothing more to do."""
         while True:
             found = self.manager.take_filthiest()
             if found is None:

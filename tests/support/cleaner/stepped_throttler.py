@@ -10,14 +10,14 @@ from stratalog.cleaner.throttler import Throttler
 
 
 class SteppedThrottler(Throttler):
-    """As thread-safe as what it calls."""
+    """A throttler that calls the test at each step. As thread-safe as the test's function."""
 
     def __init__(self, clock: Clock, work: Callable[[int], None]) -> None:
-        """`work` is told the how manyth step it was, from 1 on."""
+        """`work` gets the number of the step, from 1 on."""
         super().__init__(clock)
         self.step_count = 0
         self.is_interrupted = threading.Event()
-        """Somebody wants an end."""
+        """A caller wants an end."""
         self._work = work
 
     def take(self, size_bytes: int, check_done: Callable[[], None]) -> None:

@@ -65,7 +65,7 @@ class ImportWorld:
             "log_dirs": ("/kafka",),
             "data_dir": "/data",
             "config": {},
-            "owner": "somebody",
+            "owner": "owner",
             **settings,
         }
         return TopicImporter(

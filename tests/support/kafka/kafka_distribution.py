@@ -1,7 +1,7 @@
 """Apache Kafka's own programs, fetched by Maven and run as child processes.
 
 Maven resolves Kafka and what it needs by their coordinates, from where the machine's own settings say, into a
-directory that is kept: the second run asks nobody. `KafkaMissingError` tells why a machine has none.
+directory that is kept: the second run asks no server. `KafkaMissingError` tells why a machine has none.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class KafkaDistribution:
         return ended.stdout
 
     def dump(self, files: Sequence[Path], *options: str) -> str:
-        """What `DumpLogSegments` prints of these files."""
+        """The output of `DumpLogSegments` for these files."""
         return self.run("kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, files)))
 
 
@@ -114,7 +114,7 @@ def _fetch(jars: Path) -> None:
 
 
 def _first_error(output: str) -> str:
-    """Where Maven looked is nobody's business."""
+    """The first error, without the place where Maven looked."""
     lines = [line for line in output.splitlines() if line.startswith("[ERROR]")]
     first = lines[0].removeprefix("[ERROR] ") if lines else "it does not say why"
     return first.partition("http")[0][:200].strip()

@@ -36,7 +36,7 @@ _OTHER_DISKS = 2
 
 
 class Workload(Protocol):
-    """What a sweep runs: an object with a disk that can die."""
+    """An object with a disk that can die, which a sweep runs."""
 
     @property
     def disk(self) -> FaultyFileSystem: ...

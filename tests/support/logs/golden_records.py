@@ -1,4 +1,4 @@
-"""What Kafka's own consumer read of the topics of the golden data."""
+"""Records that Kafka's own consumer read from the topics of the golden data."""
 
 from __future__ import annotations
 

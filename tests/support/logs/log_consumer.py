@@ -50,7 +50,7 @@ class Consumer:
 
     @property
     def table(self) -> dict[bytes | None, bytes]:
-        """What is left when all that it got is applied in order."""
+        """The table that is left when all of its records are applied in order."""
         return table_of(self.records)
 
 
@@ -81,8 +81,8 @@ def read_up_to(end_offset: int, log: UnifiedLog, isolation: Isolation, max_bytes
 
 
 def read_on(log: UnifiedLog, offset: int, isolation: Isolation, max_bytes: int) -> tuple[list[Record], int]:
-    """What a consumer gets by one read from there, and where the next one begins. With `LOG_END` it gets
-    the markers, too."""
+    """Records that a consumer gets by one read from there, and the offset of its next read. With `LOG_END`
+    it gets the markers, too."""
     data = log.reader.read(offset, max_bytes, isolation)
     assert data.next_offset > offset, "a reader would stand still"
     if isolation is not Isolation.LOG_END:
@@ -96,7 +96,7 @@ def decode_with_markers(data: bytes) -> list[Record]:
 
 
 def committed_records(data: FetchData, offset: int) -> list[Record]:
-    """What a consumer takes of a read from `offset`: a producer's records are left out from where a
+    """Records that a consumer takes from a read at `offset`: a producer's records are left out from where a
     transaction begins of which the read says that it was aborted, to the producer's next marker."""
     records: list[Record] = []
     begins = sorted(data.aborted_transactions, key=lambda aborted: aborted.first_offset)

@@ -1,4 +1,4 @@
-"""What a log acknowledged, written down beside it, and the proof that a log found later keeps it.
+"""The acknowledged records of a log, noted beside it, and the proof that a log found later keeps them.
 
 A test appends through the ledger. Every record has a value that no other record ever has, so whatever is read
 later is recognised: where it was to be, and whether it was acknowledged, refused, or cut off by a crash.
@@ -76,7 +76,7 @@ class LogLedger:
 
     @property
     def view(self) -> ProducerView:
-        """What the log must know of its producers."""
+        """The facts that the log must know about its producers."""
         everything = self._dropped | self.acknowledged
         return self.producers.view(record for _, record in sorted(everything.items()))
 
@@ -141,7 +141,7 @@ class LogLedger:
         for request, outcome in zip(requests, outcomes, strict=True):
             records = decode_all(request)
             if isinstance(outcome, LogStoreError):
-                # Where a sync failed that the append was to wait for, nobody knows what is stored of it.
+                # Where a sync failed that the append was to wait for, it is unknown what is stored of it.
                 if was_offline or not log.availability.is_offline:
                     self._forget(records)
                 continue
@@ -211,7 +211,7 @@ class LogLedger:
             "offsets are not dense"
         )
         for record in records:
-            assert record in self.attempted[record.offset], "somebody else's bytes"
+            assert record in self.attempted[record.offset], "bytes of another log"
             if record.offset < self.durable_end_offset or not after_crash:
                 assert record == self.acknowledged[record.offset], "not what was acknowledged"
         self._verify_times(log, records)

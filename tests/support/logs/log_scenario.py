@@ -160,7 +160,7 @@ class LogScenario:
             cleanings.check_done(log)
 
         def throttle(_: int) -> None:
-            """As fast as it goes."""
+            """Go as fast as possible."""
 
         limits = CleanLimits(map_bytes, 1.0, 4096, check_done, throttle)
         result = LogCleaner(machine.clock, SequentialIds()).clean(chosen, limits)
@@ -179,7 +179,7 @@ class LogScenario:
         yield from ()
 
     def _kill(self, _: list[str]) -> Iterator[str]:
-        """What was not synced stays: the process dies, not the machine."""
+        """Kill the process, not the machine: unsynced bytes stay."""
         self._machine.kill()
         self._opened = None
         yield from ()

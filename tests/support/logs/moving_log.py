@@ -65,7 +65,7 @@ class MovingLog:
         return self.manager.begin_move(PARTITION, target)
 
     def files(self, directory: str) -> dict[str, bytes | None]:
-        """What is below it, by name."""
+        """The contents of the files below it, by name."""
         return {
             path.removeprefix(directory + "/"): data
             for path, data in self.disk.inner.contents().items()
@@ -74,7 +74,7 @@ class MovingLog:
 
     @property
     def wish_count(self) -> int:
-        """Moves that nobody has begun again."""
+        """The number of moves that wait to be begun again."""
         return len(self.manager.moves.wanted)
 
     def restart(self) -> None:

@@ -1,4 +1,4 @@
-"""What the producers of one log did, written down by the values of their records, which no two records share.
+"""Deeds of the producers of one log, noted by the values of their records, which no two records share.
 
 Whatever is read from the log later is recognised by these, so what the log must know of its producers follows
 from a plain list of records: which sequence number came last, which transactions are open, and which were
@@ -30,7 +30,7 @@ class BatchNote(NamedTuple):
 
 
 class ProducerView(NamedTuple):
-    """What follows from a list of records."""
+    """The facts that follow from a list of records."""
 
     newest: dict[int, tuple[BatchNote, int]]
     """Of each producer the last batch and its last offset."""
@@ -53,14 +53,14 @@ class ProducerView(NamedTuple):
 
 
 class ProducerLedger:
-    """Used by one thread. Notes are never taken back: they say what was sent, not what is stored."""
+    """Notes of what was sent, not of what is stored: they are never taken back. Used by one thread."""
 
     def __init__(self) -> None:
         self.notes: dict[bytes | None, BatchNote] = {}
         """By the value of each of their records."""
 
     def view(self, records: Iterable[Record]) -> ProducerView:
-        """What follows from these records, in the order of their offsets."""
+        """The facts that follow from these records, in the order of their offsets."""
         view = ProducerView({}, {}, [])
         for record in records:
             note = self.notes.get(record.value)
@@ -77,7 +77,7 @@ class ProducerLedger:
         return view
 
     def committed(self, records: Iterable[Record], end_offset: int) -> list[Record]:
-        """What readers of committed records get of these."""
+        """Those of the records that readers of committed records get."""
         listed = list(records)
         view = self.view(listed)
         found: list[Record] = []

@@ -1,4 +1,4 @@
-"""What producer state must say, found by looking at the whole log each time.
+"""The producer state that a log must have, found by looking at the whole log each time.
 
 Nothing is remembered but the batches themselves and when a producer was forgotten; every answer is a scan. It
 shares no code with the engine but the batches' form.
@@ -36,7 +36,7 @@ class Transaction(NamedTuple):
 
 
 class ProducerOracle:
-    """Guarded by its user. The log's batches, all of them with a producer id."""
+    """The log's batches, all of them with a producer id. Guarded by its user."""
 
     def __init__(self) -> None:
         self.log: list[ProducerBatch] = []
@@ -115,7 +115,8 @@ class ProducerOracle:
         )
 
     def aborted(self) -> list[tuple[int, int, int, int]]:
-        """What the transaction indexes hold: producer, first offset, marker, last stable offset then."""
+        """The contents of the transaction indexes: producer, first offset, marker, last stable offset
+        then."""
         transactions = self.transactions()
         found: list[tuple[int, int, int, int]] = []
         for transaction in transactions:
@@ -133,8 +134,8 @@ class ProducerOracle:
         return sorted(found, key=lambda row: row[2])
 
     def answer(self, batch: ProducerBatch) -> str | tuple[int, int]:
-        """What a leader says to a client's data batch or a coordinator's marker: the code of an error, the
-        offsets of the batch that it repeats, or the offsets that it gets."""
+        """The answer of a leader to a client's data batch or a coordinator's marker: the code of an error,
+        the offsets of the batch that it repeats, or the offsets that it gets."""
         header = batch.header
         mine = self.batches_of(header.producer_id)
         row = self._row(header.producer_id)

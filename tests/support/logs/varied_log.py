@@ -35,7 +35,7 @@ class PlacedBatch(NamedTuple):
 
 
 class VariedLog:
-    """Immutable once it is made. Used by one thread."""
+    """The log, closed, and its files. Immutable once it is made."""
 
     def __init__(self) -> None:
         disk = MemoryFileSystem()

@@ -21,7 +21,7 @@ from stratalog.cli.demo.demo_server import DemoServer
 class ServerProcess(DemoServer):
     """The demonstration's server, with what only tests do to one. Not thread-safe."""
 
-    # Whoever ends a test run by its process group ends its servers with it.
+    # A signal to the process group of a test run ends its servers, too.
     _process_group = None
 
     def __init__(
@@ -42,7 +42,7 @@ class ServerProcess(DemoServer):
         self._options += options
 
     def kill(self) -> None:
-        """As `kill -9`: nothing is flushed, nothing is said. Nothing where none runs."""
+        """Kill the server as `kill -9` does, if it runs: nothing is flushed, nothing is said."""
         if self._process is not None:
             self._kill()
 

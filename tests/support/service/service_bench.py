@@ -50,7 +50,7 @@ QUIET_CONFIG: Mapping[str, str] = {"log.initial.task.delay.ms": str(HOUR_MS)}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceBench:
-    """What a test holds in its hands. Belongs to the event loop."""
+    """A server and a client of it. Belongs to the event loop."""
 
     server: Server
     client: Client

@@ -2,7 +2,7 @@
 step by step.
 
 An actor does some jobs and ends. A store that fails makes it try again, as a service would; a shard that was
-claimed by somebody else makes an owner stop. `Manners` has the rules that live in actors rather than in the
+claimed by another actor makes an owner stop. `Manners` has the rules that live in actors rather than in the
 log, so that a test can take one away and see that the audit notices.
 """
 
@@ -244,7 +244,7 @@ def insist(act: Callable[[], T]) -> T:
 
 
 def insist_with_catalog(seat: Seat, act: Callable[..., object]) -> None:
-    """Do something destructive with the catalog of now; leave it where somebody used a newer one
+    """Do something destructive with the catalog of now; leave it where another actor used a newer one
     meanwhile.
     """
     try:

@@ -1,7 +1,7 @@
 """Watches a store from outside, keeps what it must remember, and proves the protocol's invariants at every
 step.
 
-The audit sees every write that lands, whoever was told what about it. It follows the head commit by commit,
+The audit sees every write that lands, whatever answer its actor got. It follows the head commit by commit,
 so it notices at once when one is overwritten; it keeps every record that a commit has made readable, so it
 notices when one is there twice or lost; and it remembers every object ever written, so it can say what a
 commit meant even after the object is gone. It trusts neither the writers' judgement nor their views: only the
@@ -34,7 +34,7 @@ class InvariantViolatedError(AssertionError):
 
 
 class MetadataAudit:
-    """Not thread-safe: one actor runs at a time."""
+    """The audit. Not thread-safe: one actor runs at a time."""
 
     def __init__(self, store: ObjectStore, layout: StoreLayout) -> None:
         """`store` is the one beneath all faults."""
@@ -70,7 +70,7 @@ class MetadataAudit:
         self.acknowledged.update(record.number for record in records)
 
     def check(self) -> None:
-        """Raises InvariantViolatedError."""
+        """Check all rules. Raises InvariantViolatedError."""
         if self._is_checked or self.head is None:
             return
         keys = {found.key for found in self._store.list(self._layout.prefix)}
@@ -93,7 +93,7 @@ class MetadataAudit:
         return [part.entry() for part in self._objects[ref.name]]
 
     def readable(self, partition: TieredPartition) -> Iterator[MockRecord]:
-        """What a reader of a partition gets, in the order of its slices."""
+        """Records that a reader of the partition gets, in the order of its slices."""
         for live in partition.slices:
             for part in self._objects[live.object_name]:
                 if part.partition == live.entry.topic_id_partition:
@@ -161,7 +161,7 @@ class MetadataAudit:
                 records[record.offset] = record
 
     def _check_checkpoint(self, head: Head) -> None:
-        """What was folded is what was there: a fresh reader sees the same state."""
+        """A fold changes nothing: a fresh reader sees the same state."""
         assert head.checkpoint is not None, "the caller has one"
         state = shard_from_parts(read_checkpoint(self._store, self._layout, head.checkpoint))
         for commit in head.commits:

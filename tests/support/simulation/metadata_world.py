@@ -42,7 +42,7 @@ SETTINGS = CommitSettings(max_lost_races=1_000, max_store_failures=4, page_rows=
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What an actor is given: a store with its own faults, its own chance and its own ids."""
+    """The equipment of an actor: a store with its own faults, its own chance and its own ids."""
 
     world: MetadataWorld
     name: str
@@ -68,7 +68,7 @@ class Seat:
 
 
 class MetadataWorld:
-    """Not thread-safe: one test drives it. Use as a context manager, so that no thread is left behind."""
+    """A store and its actors. Not thread-safe: one test drives it. Its context leaves no thread behind."""
 
     def __init__(self, seed: int, *, fault_probability: float, stops: bool = True) -> None:
         self.random = Random(seed)
@@ -80,7 +80,7 @@ class MetadataWorld:
         self.trace = StoreTrace()
         self.schedule: list[str] = []
         self.record_number = 0
-        """Number of the next record that anybody appends."""
+        """Number of the next record that any actor appends."""
         self.catalog_seq = 0
         """Number of the catalog's newest commit, if it had one."""
         self._seed = seed
@@ -155,7 +155,7 @@ class MetadataWorld:
         return True
 
     def settle_down(self) -> None:
-        """Nobody acts any more, and what is under way lands."""
+        """No actor acts any more, and what is under way lands."""
         self._scheduler.close()
         for store in self._stores:
             store.release_all()

@@ -37,7 +37,7 @@ class MockSlice(NamedTuple):
     records: tuple[MockRecord, ...]
 
     def entry(self) -> SliceEntry:
-        """What a directory says about the slice."""
+        """The slice's entry in a directory."""
         last = self.records[-1] if self.records else None
         return sample_entry(
             self.base_offset,

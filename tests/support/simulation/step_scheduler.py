@@ -1,11 +1,11 @@
 """Runs actors one request at a time, in an order that the caller chooses.
 
 Each actor is ordinary, synchronous code in a thread of its own, but only one of them ever runs: an actor that
-is resumed runs until it pauses (ahead of its next request) or ends, and everybody else waits. So a run
-depends on nothing but the choices of whoever calls `resume`, and the same choices give the same run.
+is resumed runs until it pauses (ahead of its next request) or ends, and all others wait. So a run
+depends on nothing but the choices of the caller of `resume`, and the same choices give the same run.
 
 An actor that is never resumed again has stopped for ever, in the middle of whatever it was doing. `close`
-lets such threads go: they are told so by `ActorStopped`, which no error handling catches.
+lets such threads go: they get `ActorStopped`, which no error handling catches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog.testing.faulty_object_store import ActorStopped
 
 
 class _Actor:
-    """One actor's thread and the baton that it waits for. Guarded by whoever holds the baton."""
+    """One actor's thread and the baton that it waits for. Guarded by the holder of the baton."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class _Actor:
 
 
 class StepScheduler:
-    """Not thread-safe: one test drives it."""
+    """Runs actors in turns. Not thread-safe: one test drives it."""
 
     def __init__(self) -> None:
         self._actors: dict[str, _Actor] = {}
@@ -58,7 +58,7 @@ class StepScheduler:
             raise actor.failure
 
     def pause(self, name: str) -> None:
-        """Called by an actor: everybody else may act now."""
+        """Let the others act; called by an actor."""
         actor = self._actors[name]
         self._main_baton.release()
         actor.baton.acquire()

@@ -15,7 +15,7 @@ from stratalog.objectstore.protocol import (
 
 
 class WatchedObjectStore:
-    """As thread-safe as the store inside; the observers are called by whoever wrote."""
+    """A store with observers, which the writing thread calls. As thread-safe as the store inside."""
 
     def __init__(
         self, inner: ObjectStore, landed: Callable[[str, bytes], None], deleted: Callable[[], None]

@@ -50,7 +50,7 @@ def sources_below(folders: tuple[str, ...], *suffixes: str) -> list[Source]:
 
 
 def complaints_about(rule: Rule, folders: tuple[str, ...], *suffixes: str) -> list[str]:
-    """What a rule finds in the tree, each with its file."""
+    """Complaints of a rule about the tree, each with its file."""
     return [
         f"{source.name}:{complaint}"
         for source in sources_below(folders, *suffixes)

@@ -30,7 +30,7 @@ _CODECS = (Codec.NONE, *Codec)
 
 
 class CompactionHistory:
-    """Not thread-safe: one test uses it."""
+    """Random histories of a tiered log and its compactions. Not thread-safe: one test uses it."""
 
     def __init__(self, seed: int, *, max_keys: int = 12) -> None:
         self.random = Random(seed)
@@ -123,7 +123,7 @@ class CompactionHistory:
         raise AssertionError("compaction does not come to an end")
 
     def require(self, before: dict[TopicIdPartition, list[Record]]) -> None:
-        """Raises AssertionError where anything is not as it should be."""
+        """Check the log against the oracle. Raises AssertionError."""
         self.tiered.metadata.refresh()
         self.tiered.metadata.check()
         for live in self.tiered.metadata.state().objects.values():

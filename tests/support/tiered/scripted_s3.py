@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What the server was sent."""
+    """A request that the server got."""
 
     method: str
     path: str

@@ -44,7 +44,7 @@ from tests.support.decoded_records import decode_all
 
 
 class TieredLogs:
-    """Not thread-safe: one test uses it."""
+    """Tiered logs of one server. Not thread-safe: one test uses it."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from tests.support.tiered.tiered_logs import TieredLogs
 
 
 class TieredSite:
-    """Not thread-safe: one test uses it. Servers work on `store`; a test may put another one there."""
+    """A store and its servers. Servers work on `store`; a test may put another one there. Not thread-safe."""
 
     def __init__(self, *, skew_ms: int = 0, **options: Any) -> None:
         """`skew_ms`: how far the servers' clock is ahead of the store's. `options`: those of `TieredLogs`."""

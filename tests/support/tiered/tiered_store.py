@@ -40,7 +40,8 @@ from tests.support.decoded_records import decode_all
 
 
 class TieredStore:
-    """Not thread-safe: one test uses it. Its compactors work on stores of their own, which may fail."""
+    """A store with tiered records. Not thread-safe: one test uses it. Its compactors work on stores of their
+    own, which may fail."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class TieredStore:
         return name
 
     def advance_log_start(self, tip: TopicIdPartition, offset: int) -> None:
-        """As `DeleteRecords` does."""
+        """Advance the log start as `DeleteRecords` does."""
         self.metadata.advance_log_start({tip: offset}, epoch=self._epoch, catalog_seq=None)
 
     def topic(self, tip: TopicIdPartition) -> TopicEntry:

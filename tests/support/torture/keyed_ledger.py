@@ -1,4 +1,4 @@
-"""What the last value of each key is to be, and what a reader makes of the records that it meets."""
+"""The last value that each key must have, and a reader's view of the records that it meets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratalog.base.types import TopicPartition
 
 
 class LastValue(NamedTuple):
-    """Of a key."""
+    """The last value of a key."""
 
     offset: int
     value: bytes | None
@@ -18,7 +18,8 @@ class LastValue(NamedTuple):
 
 
 class KeyedLedger:
-    """Thread-safe. A key has one producer, so its values come in the order in which they are noted."""
+    """The last values of all keys. Thread-safe. A key has one producer, so its values come in the order in
+    which they are noted."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -30,13 +31,13 @@ class KeyedLedger:
             self._values.setdefault(partition, {}).update(values)
 
     def last_values(self, partition: TopicPartition) -> dict[bytes, LastValue]:
-        """Of all keys."""
+        """The last values of the partition's keys."""
         with self._guard:
             return dict(self._values.get(partition, {}))
 
 
 class KeyedView:
-    """What one reader knows. Used by one thread."""
+    """The values that one reader knows. Used by one thread."""
 
     def __init__(self, partition: TopicPartition, start_offset: int) -> None:
         """`start_offset`: where it begins to read."""

@@ -1,7 +1,7 @@
 """Logs on real disks, and everything that may happen to them at once, on threads of their own.
 
 Producers write, in transactions and without; readers begin at the start again and again; the cleaner's
-workers clean with key maps that are far too small; retention deletes segments and somebody deletes records,
+workers clean with key maps that are far too small; retention deletes segments and a thread deletes records,
 of compacted logs, too; the producers leave one log alone now and then, and then all, so that logs are cleaned
 for the sake of what they keep for a while; logs move between three directories, and some moves are cancelled.
 When time is up every log is read from its start, is closed, opened again, recovered and read once more. Each
@@ -65,7 +65,7 @@ _TOPICS = {
     "events": _SMALL | {"cleanup.policy": "delete", "retention.bytes": "500000"},
 }
 _SLOW_READERS_OF = ("state", "packed")
-# Of these nobody deletes records, so that there is one that is known from its first record on.
+# No thread deletes records of these, so that there is one that is known from its first record on.
 _WHOLE = ("state",)
 _IDLE_NOW_AND_THEN = "brief"
 _PHASE_S = 1.0
@@ -98,7 +98,7 @@ class TortureReport(NamedTuple):
 
 @dataclass(slots=True)
 class _Counts:
-    """Not thread-safe: each is counted by one thread, or under the torture's guard."""
+    """Counters. Not thread-safe: one thread, or the torture's guard, is behind each."""
 
     records_read: int = 0
     idle_cleans: int = 0
@@ -109,7 +109,7 @@ class _Counts:
 
 
 class LogTorture:
-    """Used by one thread, once: `run`."""
+    """The torture of one log directory. One use: `run`, by one thread."""
 
     def __init__(self, threads: Executor, path: str, seed: int) -> None:
         """`threads`: as many as THREAD_COUNT. `path`: an empty directory."""
@@ -238,7 +238,8 @@ class LogTorture:
         return manager
 
     def _reopen(self) -> None:
-        """As the next process does, which finds all clean; and as one that finds no marker, and recovers."""
+        """Open all logs twice: as a process that finds them clean, and as one that finds no marker and
+        recovers."""
         for _ in range(2):
             scheduler = ThreadScheduler(2)
             manager = self._open(scheduler)

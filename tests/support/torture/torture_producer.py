@@ -22,7 +22,8 @@ _CODECS = (Codec.NONE, Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.LZ4, Codec.SNAP
 
 
 class TortureProducer:
-    """Used by one thread. It writes as idempotent producer `2 * number`, and in transactions as the next."""
+    """Writes into one log. Used by one thread. It writes as idempotent producer `2 * number`, and in
+    transactions as the next."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ _FETCH_BYTES = 64 * 1024
 
 
 class TortureReader:
-    """Used by one thread."""
+    """Reads one log again and again. Used by one thread."""
 
     def __init__(self, log: UnifiedLog) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""Who has a log, and when: pauses, deletions, directories that fail."""
+"""Owners of logs over time: pauses, deletions, directories that fail."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def started(count: int = 1) -> CleanerMachine:
     return machine
 
 
-def test_a_log_is_looked_at_again_once_nobody_else_can_change_it() -> None:
-    """What was seen of it before, others may have altered meanwhile."""
+def test_a_log_is_looked_at_again_once_no_other_thread_can_change_it() -> None:
+    """Others may have altered it since the first look."""
     machine = started()
     manager = machine.manager
 
@@ -68,14 +68,14 @@ def test_a_log_is_looked_at_again_once_nobody_else_can_change_it() -> None:
         return True
 
     assert manager.take_filthiest(clean) is None
-    # Nobody has it then.
+    # No worker has it then.
     machine.fill(found.log, 9)
     assert taken(manager).first_dirty_offset == 5
     manager.check()
 
 
 def test_a_clean_that_ends_as_it_is_paused_counts() -> None:
-    """The result is written down before whoever pauses goes on, so a truncation lowers what it left."""
+    """The result is written down before the pausing task goes on, so a truncation lowers it."""
     machine = started()
     manager, partition = machine.manager, machine.partition(0)
     found = taken(manager)
@@ -94,10 +94,10 @@ def test_a_clean_that_ends_as_it_is_paused_counts() -> None:
     assert checkpoint_on_disk(machine) == {partition: 1}
 
 
-def test_a_pause_of_what_is_not_cleaned_waits_for_nobody() -> None:
+def test_a_pause_of_what_is_not_cleaned_does_not_wait() -> None:
     machine = started()
-    nobody = TopicPartition("nobody", 3)
-    with machine.manager.paused(nobody, machine.partition(0), nobody):
+    unknown = TopicPartition("unknown", 3)
+    with machine.manager.paused(unknown, machine.partition(0), unknown):
         assert machine.manager.take_filthiest() is None
     machine.manager.check()
     assert taken(machine.manager).partition == machine.partition(0)
@@ -259,7 +259,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_a_pause() -> None:
     (failure,) = machine.manager.failures()
     assert (failure.kind, failure.dirty_bytes) == (FailureKind.FULL_DISK, 0)
     machine.manager.check()
-    # What is not known to the disk is known here: the work is not done twice, and the disk is told later.
+    # The manager knows what the disk does not: no work is done twice, and the disk gets it later.
     assert machine.manager.take_filthiest() is None
     assert len(machine.manager.failures()) == 1
     machine.clock.advance(FIRST_DELAY_MS)

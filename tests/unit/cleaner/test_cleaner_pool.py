@@ -136,7 +136,7 @@ def test_what_it_did_can_be_seen() -> None:
     assert (stats.uncleanable, stats.failures, stats.max_compaction_delay_ms) == ({}, (), 0)
 
 
-def test_each_clean_that_came_to_its_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_clean_that_came_to_its_end_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="stratalog.cleaner.cleaner_pool")
     machine = CleanedMachine()
     first, second = machine.filled(2)
@@ -154,7 +154,7 @@ def test_each_clean_that_came_to_its_end_is_told(caplog: pytest.LogCaptureFixtur
 
 
 def test_the_longest_of_the_last_cleans_is_known() -> None:
-    """Of as many workers as there are: one that is there no more has had its last clean."""
+    """It is the longest of the workers that are there: one that has gone does not count."""
     machine = CleanedMachine(CleanerSettings(thread_count=2))
     logs = machine.filled(2)
     with ThreadPoolExecutor(2) as pool:
@@ -233,7 +233,7 @@ def test_the_retention_of_compacted_logs_goes_on_whatever_fails() -> None:
     assert machine.fake.seen == []
 
 
-def test_nothing_goes_while_nobody_may_begin_and_no_log_shrinks_that_may_not() -> None:
+def test_nothing_goes_while_no_clean_may_begin_and_no_log_shrinks_that_may_not() -> None:
     machine = CleanedMachine()
     may_begin, may_shrink = [False], [False]
     cleaner = CleanerPool(
@@ -258,7 +258,7 @@ def test_nothing_goes_while_nobody_may_begin_and_no_log_shrinks_that_may_not() -
     assert (cleaner.delete_old_segments(), cleaner.clean_filthiest()) == (1, True)
 
 
-def test_retention_leaves_out_what_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_leaves_out_logs_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = CleanedMachine()
     logs = machine.filled(3)
     for log in logs:

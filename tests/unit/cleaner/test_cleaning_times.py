@@ -23,7 +23,7 @@ from tests.support.cleaner.cleaning_history import limits
 def test_a_tombstone_that_never_goes_stays_under_a_shorter_time_until_it_is_written_again(
     codec: Codec,
 ) -> None:
-    """As docs/cleaning.md has it: what is written into a batch holds."""
+    """The horizon that is written into a batch holds, as docs/cleaning.md says."""
     cleaned = Cleaned(dataclasses.replace(CONFIG, delete_retention_ms=2**63 - 1))
     cleaned.put((b"a", b"1"), (b"a", None), codec=codec)
     cleaned.clean()

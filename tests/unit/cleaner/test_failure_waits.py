@@ -35,7 +35,7 @@ def test_a_topic_that_is_made_anew_is_cleaned_at_once() -> None:
     [failure] = cleanings.failures()
     assert failure.failure_count == 13
     assert cleanings.take_filthiest() is None
-    # Nobody looks at all logs in between.
+    # No worker looks at all logs in between.
     machine.log_manager.delete_log(log.topic_partition)
     assert cleanings.failures() == ()
     again = machine.open(0)

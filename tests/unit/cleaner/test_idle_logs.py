@@ -1,4 +1,4 @@
-"""Logs that nobody writes to: when they are due for what a clean has kept for a while, and when they are
+"""Logs without writers: when they are due for what a clean has kept for a while, and when they are
 sealed."""
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def test_a_walk_knows_the_markers_that_wait() -> None:
         assert [one.offset for one in read_local(log)] == expected
         machine.horizons.clear()
         worker = machine.worker(machine.new_manager())
-        assert worker.clean_filthiest(), "nobody knows when it is due"
+        assert worker.clean_filthiest(), "it is unknown when it is due"
         assert not worker.clean_filthiest()
         machine.clock.advance(RETENTION_MS)
         assert worker.clean_filthiest() == (number < 3)
@@ -248,7 +248,7 @@ def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
     assert worker.stats().next_horizon_ms < NO_HORIZON
 
 
-def test_a_look_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_ends_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = IdleMachine()
     log = cleaned_once(machine)
     machine.horizons.clear()
@@ -323,7 +323,7 @@ def test_a_checkpoint_that_is_corrected_takes_the_horizon_with_it() -> None:
 
 
 @pytest.mark.parametrize("is_timed", [True, False])
-def test_what_nobody_appends_to_is_sealed_in_time_and_once(*, is_timed: bool) -> None:
+def test_a_log_without_appends_is_sealed_in_time_and_once(*, is_timed: bool) -> None:
     machine = IdleMachine()
     log = machine.open(0, IN_TIME)
     timestamp_ms = machine.clock.now_ms() if is_timed else -1

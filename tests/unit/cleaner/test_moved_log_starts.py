@@ -1,4 +1,4 @@
-"""Records that are deleted while a log is cleaned, or before anybody has dropped their segments."""
+"""Records that are deleted while a log is cleaned, or before retention has dropped their segments."""
 
 from __future__ import annotations
 

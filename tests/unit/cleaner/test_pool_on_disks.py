@@ -185,7 +185,7 @@ ACTS: dict[str, Callable[[PoolMachine, UnifiedLog], None]] = {
 
 
 def verify_ended(machine: PoolMachine, log: UnifiedLog, kind: str) -> None:
-    """What was cleaned is right, and what was not is cleaned later, unless nothing may be any more."""
+    """Check that the cleaned part is right, and that the rest is cleaned later, unless no clean may begin."""
     extra = {} if kind == "truncate" else {b"truncated": b""}
     assert not machine.leftovers(log)
     assert values(log) == expected_values(END_OFFSET) | extra

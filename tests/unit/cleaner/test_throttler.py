@@ -16,7 +16,7 @@ RATE = 1_000_000
 
 
 class HastyClock(ManualClock):
-    """Whoever waits lets the time pass: for one thread that stands for all."""
+    """A clock whose time passes when a thread waits. Used by one thread, which stands for all."""
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
         assert timeout_s is not None
@@ -25,10 +25,10 @@ class HastyClock(ManualClock):
 
 
 def go_on() -> None:
-    """Nobody told it to end."""
+    """No caller stops it."""
 
 
-def test_without_a_bound_nobody_waits() -> None:
+def test_without_a_bound_no_thread_waits() -> None:
     throttler = Throttler(ManualClock())
     for _ in range(100):
         throttler.take(1 << 40, go_on)
@@ -74,7 +74,7 @@ def test_another_rate_holds_at_once() -> None:
     assert throttler.max_bytes_per_s == 30 * RATE
 
 
-def test_a_wait_of_hours_ends_when_it_is_told_to() -> None:
+def test_a_wait_of_hours_ends_when_it_is_stopped() -> None:
     clock = WaitingClock()
     throttler = Throttler(clock, 1.0)
     throttler.take(1 << 30, go_on)

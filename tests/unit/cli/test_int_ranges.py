@@ -1,4 +1,4 @@
-"""Numbers that are out of range are told by the name and in the unit that was typed."""
+"""Errors about numbers out of range have the name and the unit that was typed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratalog.server.configuration.settings import ServerSettings
 
 @pytest.mark.parametrize("by_option", [True, False])
 @pytest.mark.parametrize("seconds", [-1, 1, 5, 1 << 31])
-def test_a_silence_that_is_too_short_is_told_as_it_was_typed(seconds: int, by_option: bool) -> None:
+def test_a_silence_that_is_too_short_is_shown_as_it_was_typed(seconds: int, by_option: bool) -> None:
     arguments = ["--max-silence", str(seconds)] if by_option else []
     result = CliRunner(env={"STRATALOG_MAX_SILENCE": str(seconds)}).invoke(
         stratalog, ["server", "start", "--data-dir", "/nowhere", *arguments]

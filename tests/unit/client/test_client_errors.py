@@ -90,7 +90,7 @@ def test_fields_that_are_named_like_parameters_do_no_harm() -> None:
         (grpc.StatusCode.INTERNAL, "boom", LogStoreError),
     ],
 )
-def test_a_failure_of_the_transport_is_told_from_the_engines(
+def test_a_failure_of_the_transport_differs_from_the_engines(
     code: grpc.StatusCode, details: str, expected: type[LogStoreError]
 ) -> None:
     error = error_of_call(failed_call(code, details), "here:1")

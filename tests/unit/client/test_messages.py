@@ -74,7 +74,7 @@ def test_parts_go_on_where_the_one_before_ended(
     with mock.patch.object(record_portions, "PORTION_COUNT", portion_count):
         parts = list(fetched_parts(answer_of(batches, offset + hole), fetch_offset, end_offset))
     assert all(len(part.records) <= portion_count for part in parts)
-    # Whoever stops behind any of them, and begins again at its next offset, has every record once.
+    # A reader that stops behind any of them, and goes on at its next offset, has every record once.
     found = list[int]()
     for part in parts:
         found += [record.offset for record in part.records]

@@ -1,4 +1,4 @@
-"""What no message can hold is refused before anything is sent, with the error that a server would have."""
+"""A request that no message can hold is refused before it is sent, with the error of a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratalog.v1 import log_pb2
 
 HALF_A_PAIR = "x\udcff"
 NOWHERE = "127.0.0.1:1"
-"""Whoever asks it for anything learns that no server answers."""
+"""Every call fails because no server answers."""
 
 Call = Callable[[Client], Awaitable[Any]]
 INT32_END, INT64_END = 1 << 31, 1 << 63

@@ -47,7 +47,7 @@ class Shard:
         return encode_batch(records, base_offset=base_offset, leader_epoch=1)
 
     def compact(self, stop: StopSignal) -> tuple[CompactionReport, ...]:
-        """As a server does: only the compactor's own requests look at the signal."""
+        """Compact as a server does: only the compactor's own requests look at the signal."""
         settings = CompactionSettings(spool_directory=SCRATCH)
         return Compactor(
             self.filesystem,

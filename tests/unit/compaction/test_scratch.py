@@ -38,5 +38,5 @@ def test_what_a_crash_left_is_cleared() -> None:
     for name in ("1.scratch", "1.data", "1.keys", "notes.txt"):
         filesystem.open_append(f"/scratch/{name}").append([b"left behind"])
     clear_spool_directory(filesystem, "/scratch")
-    # Nothing else is made there, so the rest is somebody else's.
+    # Nothing else is made there, so the rest belongs to others.
     assert sorted(filesystem.list_directory("/scratch")) == ["notes.txt", "old.data"]

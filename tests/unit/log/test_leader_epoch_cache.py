@@ -203,7 +203,7 @@ def test_a_flush_that_failed_is_tried_again() -> None:
     assert on_disk(disk) == ((1, 0),)
 
 
-def test_a_damaged_file_is_told_from_a_missing_one() -> None:
+def test_a_damaged_file_differs_from_a_missing_one() -> None:
     disk = new_disk()
     assert on_disk(disk) == ()
     file = disk.open_append(PATH)

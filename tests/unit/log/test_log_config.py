@@ -253,7 +253,7 @@ def is_refused(call: Callable[..., object], *args: object) -> bool:
 
 
 @pytest.mark.parametrize(("name", "most"), [("retention.ms", 2**63 - 1), ("segment.bytes", 2**31 - 1)])
-def test_who_gives_too_much_is_told_how_much_there_may_be(name: str, most: int) -> None:
+def test_an_error_about_too_much_names_the_bound(name: str, most: int) -> None:
     LogConfig.from_overrides({name: str(most)})
     with pytest.raises(InvalidConfigError) as failure:
         LogConfig.from_overrides({name: str(most + 1)})

@@ -92,7 +92,7 @@ def test_aborted_transactions_are_those_of_all_entries(
 def look_up(
     segments: LogSegments, start_offset: int, end_offset: int
 ) -> tuple[tuple[AbortedTransaction, ...], list[LogSegment]]:
-    """What is found, and which segments were asked."""
+    """The result of a look-up, and the segments that were asked."""
     asked: list[LogSegment] = []
 
     def collect(segment: LogSegment, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:

@@ -1,4 +1,4 @@
-"""What docs/topic_configuration.md says is what the code does."""
+"""The code does what docs/topic_configuration.md says."""
 
 from __future__ import annotations
 

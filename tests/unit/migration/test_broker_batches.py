@@ -1,4 +1,4 @@
-"""What an export changes in batches, and what it does not."""
+"""An export changes some fields of batches, and no others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_damaged_batch_gets_no_checksum_that_fits() -> None:
         broker_batches(data, keeps_producer_ids=False)
 
 
-def test_an_id_that_cannot_be_raised_is_told() -> None:
+def test_an_id_that_cannot_be_raised_is_refused() -> None:
     with pytest.raises(InvalidRequestError):
         broker_batches(of_producer(0, 2**63 - 1), keeps_producer_ids=False)
     assert (

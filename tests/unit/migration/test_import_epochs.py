@@ -93,7 +93,7 @@ class Broker:
 
     def run(self) -> UnifiedLog:
         """Import, and open what came of it as a server does: with nothing learnt any more."""
-        settings = ImportSettings(log_dirs=("/kafka",), data_dir="/data", config={}, owner="somebody")
+        settings = ImportSettings(log_dirs=("/kafka",), data_dir="/data", config={}, owner="owner")
         store = MemoryObjectStore(self.clock)
         ids = SequentialIds(4)
         scheduler = ManualScheduler(self.clock)

@@ -1,4 +1,4 @@
-"""What an import makes of what a broker's disks hold: several of them, logs that lost something, messages of
+"""Imports of different contents of a broker's disks: several of them, logs that lost something, messages of
 older formats; and what it leaves where it does nothing.
 """
 
@@ -32,7 +32,7 @@ def world() -> ImportWorld:
     return ImportWorld()
 
 
-def test_what_consumers_have_read_and_the_log_has_lost_is_told(world: ImportWorld) -> None:
+def test_what_consumers_have_read_and_the_log_has_lost_is_reported(world: ImportWorld) -> None:
     """At the boundary of a batch nothing else shows it."""
     world.disk.unlink("/kafka/.kafka_cleanshutdown")
     world.write_offsets("recovery-point", {"payments-0": 0})
@@ -90,7 +90,7 @@ def test_a_refused_import_leaves_no_directory_that_it_made(world: ImportWorld) -
     with pytest.raises(DataDirectoryError):
         importer.run()
     assert (world.disk.exists("/machine"), world.disk.list_directory("/machine")) == (True, [])
-    # What somebody else needs by now stays.
+    # Files that another import needs by now stay.
     with pytest.raises(DataDirectoryError):
         importer.run(lambda _: world.disk.make_directories("/machine/new/others"))
     assert world.disk.list_directory("/machine/new") == ["others"]
@@ -151,7 +151,7 @@ def test_what_was_opened_and_not_placed_goes_again(
 def test_once_a_log_is_placed_nothing_is_discarded(
     world: ImportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has got its place and what has not yet: together they are all of it."""
+    """The logs that have got their places and those that have not: together they are all."""
     rename, placed = world.disk.rename, list[str]()
 
     def rename_one(source: str, target: str) -> None:
@@ -203,7 +203,7 @@ def test_a_start_says_what_an_import_that_was_killed_has_left(
     assert f"path=`{left}`" in told
     assert logs.found.set_aside() == {"/data": [left]}
     assert logs.directories()[0].set_aside_count == 1
-    # Its files may be the only ones left: nobody but an import, or a human, removes it.
+    # Its files may be the only ones left: only an import, or a human, removes it.
     logs.close()
     assert world.disk.exists(f"{left}/closed/orders-0")
     world.run()

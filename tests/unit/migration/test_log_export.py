@@ -79,7 +79,7 @@ def test_a_link_leads_to_where_the_directory_will_be(tmp_path: Path, slash: str,
 def test_a_directory_that_cannot_be_replaced_is_refused_before_anything_is_exported(
     number: int, error: type[LogStoreError]
 ) -> None:
-    """As where a disk is mounted at it, or the user may not write beside it."""
+    """A disk is mounted at it, or the user may not write beside it."""
 
     def begin(disk: FaultyFileSystem) -> None:
         disk.make_directories("/mnt/kafka")

@@ -1,4 +1,4 @@
-"""What the log directories of a broker say of their partitions, and when they cannot be believed."""
+"""Statements of a broker's log directories about partitions, and when they cannot be believed."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_damaged_log_starts_are_refused_whatever_is_allowed(broker: Broker) -> N
 def test_checkpoints_that_were_not_written_yet_are_no_damage(
     broker: Broker, files: Files, high_watermark: int | None
 ) -> None:
-    """As a broker leaves them that was killed before its first checkpoint."""
+    """A broker that was killed before its first checkpoint leaves them so."""
     broker.put(KILLED | files)
     [first, second] = broker.read()
     assert (first.log_start_offset, first.recovery_point, first.high_watermark) == (0, 0, high_watermark)
@@ -211,7 +211,7 @@ def test_what_one_directory_lacks_the_others_may_have(broker: Broker) -> None:
     assert len(broker.read()) == 2
 
 
-def test_what_is_missing_is_told_in_a_line_however_much_it_is(broker: Broker) -> None:
+def test_what_is_missing_is_reported_in_a_line_however_much_it_is(broker: Broker) -> None:
     """A human has made a copy with a date behind its name; no line, and nothing in memory, grows with it."""
     for number in (3, 20_261_122):
         broker.disk.make_directories(f"/disk2/trim-{number}")
@@ -228,7 +228,7 @@ def test_what_is_missing_is_told_in_a_line_however_much_it_is(broker: Broker) ->
     broker.refuse(told | {"missing_partitions": "2,4,6,8,10", "missing_count": 20_261_119 - 48})
 
 
-def test_a_number_that_no_partition_has_is_part_of_somebody_elses_name(broker: Broker) -> None:
+def test_a_number_that_no_partition_has_is_part_of_a_foreign_name(broker: Broker) -> None:
     assert parse_partition_name("trim-2147483647") == TopicPartition("trim", 2**31 - 1)
     for number in (2**31, 99_999_999_999, 10**240):
         assert parse_partition_name(f"trim-{number}") is None
@@ -283,6 +283,6 @@ def test_a_file_whose_name_is_above_all_offsets_is_no_segment() -> None:
     broker = Broker()
     [known, _] = broker.read()
     for offset in (2**63, 10**20 - 1):
-        broker.write(f"{PATHS[0]}/{FIRST}/{offset:020d}.log", "somebody else's")
+        broker.write(f"{PATHS[0]}/{FIRST}/{offset:020d}.log", "a stranger's")
     [found, _] = broker.read()
     assert found.files == known.files

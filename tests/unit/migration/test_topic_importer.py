@@ -1,4 +1,4 @@
-"""What an import refuses, what it passes over, and who may go on with what was imported."""
+"""Refusals of imports, partitions that they pass over, and owners that may go on with imported logs."""
 
 from __future__ import annotations
 
@@ -171,12 +171,12 @@ def test_names_that_no_topic_may_have_beside_others_are_refused(world: ImportWor
 
 
 def test_topics_that_share_an_id_are_refused_before_one_of_them_is_lost(world: ImportWorld) -> None:
-    """As of a directory that was copied with `cp -r`, with its line in the checkpoint."""
+    """One directory was copied with `cp -r`, and so was its line in the checkpoint."""
     world.disk.make_directories("/kafka/zz-0")
     write_partition_metadata(world.disk, "/kafka/zz-0", PAYMENTS)
     both = {"path": "/kafka/zz-0", "other_topic": "payments", "other_path": "/kafka/payments-0"}
     world.refuse(DataDirectoryError, fields=both, allows_missing_checkpoints=True)
-    # Whoever names one of them has said which one it is.
+    # A command that names one of them has said which one it is.
     [payments] = world.run("payments", allows_missing_checkpoints=True).topics
     assert payments.partitions[0].log.log_end_offset == 30
     world.refuse(DataDirectoryError, "payments", "zz", fields=both, allows_missing_checkpoints=True)
@@ -317,7 +317,7 @@ def test_a_topic_from_before_ids_gets_one(world: ImportWorld) -> None:
     assert [found.log.offsets.log_end_offset for found in opened.values()] == [30, 30]
 
 
-def test_the_brokers_uncertain_end_is_told(world: ImportWorld) -> None:
+def test_the_brokers_uncertain_end_is_reported(world: ImportWorld) -> None:
     world.write_offsets("replication", {"orders-0": 28, "orders-1": 30})
     [orders] = world.run("orders").topics
     assert [partition.uncertain_count for partition in orders.partitions] == [2, 0]

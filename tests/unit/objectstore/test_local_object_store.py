@@ -109,15 +109,15 @@ def test_what_a_dead_process_left_aside_goes_after_a_day(
     filesystem.make_directories("/store/.aside")
     old, new = str(UUID(int=2**64 + 1)), str(UUID(int=2**64 + 2))
     filesystem.open_append(f"/store/.aside/{old}").close()
-    filesystem.open_append("/store/.aside/somebody-elses").close()
+    filesystem.open_append("/store/.aside/a-strangers").close()
     clock.advance(DAY_MS)
     filesystem.open_append(f"/store/.aside/{new}").close()
     clock.advance(1)
     store.put("key", b"")
-    assert sorted(filesystem.list_directory("/store/.aside")) == [new, "somebody-elses"]
+    assert sorted(filesystem.list_directory("/store/.aside")) == [new, "a-strangers"]
 
 
-def test_whoever_holds_the_lock_too_long_is_reported(
+def test_a_process_that_holds_the_lock_too_long_is_reported(
     store: LocalObjectStore, filesystem: MemoryFileSystem, clock: ManualClock
 ) -> None:
     etag = store.put("key", b"1")

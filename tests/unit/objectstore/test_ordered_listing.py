@@ -104,7 +104,7 @@ def test_a_flat_level_is_read_as_it_is_needed(by_name: bool) -> None:
     assert server.request_count <= 7
 
 
-def test_an_order_that_nobody_knows_is_an_error_and_no_loss() -> None:
+def test_an_unknown_order_is_an_error_and_no_loss() -> None:
     pages = {None: (["b"], "1"), "1": (["a"], None)}
 
     def fetch_page(_prefix: str, _start_after: str, token: str | None) -> ListingPage:

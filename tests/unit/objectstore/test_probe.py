@@ -1,4 +1,4 @@
-"""The probe lets nobody write to a store that overwrites in spite of a precondition."""
+"""The probe refuses a store that overwrites in spite of a precondition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the S3 store sends, how often it sends it, and what it makes of answers that go wrong."""
+"""Requests of the S3 store, how often it sends them, and its reaction to answers that go wrong."""
 
 from __future__ import annotations
 
@@ -375,14 +375,14 @@ class TestConfiguration:
 
     @pytest.mark.parametrize("is_in_url", [True, False])
     def test_no_such_profile(self, is_in_url: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """Keys in the environment do not help: whoever names a profile means it."""
+        """Keys in the environment do not help: a profile that is named is used."""
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         if not is_in_url:
-            monkeypatch.setenv("AWS_PROFILE", "nobody")
+            monkeypatch.setenv("AWS_PROFILE", "missing")
         with pytest.raises(StoreAccessDeniedError) as refused:
-            open_store("s3://bucket?profile=nobody" if is_in_url else "s3://bucket")
-        assert refused.value.fields["profile"] == "nobody"
+            open_store("s3://bucket?profile=missing" if is_in_url else "s3://bucket")
+        assert refused.value.fields["profile"] == "missing"
         assert refused.value.fields["looked_in"] == f"{tmp_path}/credentials, {tmp_path}/config"
 
     def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:

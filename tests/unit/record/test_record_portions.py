@@ -48,7 +48,7 @@ def row(*shapes: tuple[int, int, Codec]) -> bytes:
 
 
 def peak_bytes(portions: Iterator[object]) -> int:
-    """What reading to the end takes at most, where nothing is kept."""
+    """The most memory that reading to the end takes, where nothing is kept."""
     tracemalloc.start()
     try:
         for _ in portions:

@@ -14,7 +14,7 @@ from stratalog.record.records_summary import RecordsSummary
 
 
 def searched(records: list[Record], *, guess: bool) -> tuple[Record | None, int]:
-    """What the search finds first without a key, and how many summaries it asked about."""
+    """The first record that the search finds without a key, and the number of summaries that it asked."""
     batch = encode_batch(records)
     header = parse_header(batch)
     asked: list[RecordsSummary] = []

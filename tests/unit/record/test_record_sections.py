@@ -91,7 +91,7 @@ def test_records_that_do_not_make_up_the_batch_are_refused(codec: Codec) -> None
             walk(rebuilt(wrong, count, codec))
 
 
-def test_damage_is_told_by_the_walk() -> None:
+def test_the_walk_finds_damage() -> None:
     batch = bytearray(batch_of([b"v" * 100] * 50, Codec.GZIP))
     batch[-30] ^= 255
     sections = RecordSections(batch, parse_header(batch))

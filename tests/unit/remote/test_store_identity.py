@@ -65,7 +65,7 @@ def test_a_lost_identity_is_not_replaced(key: str) -> None:
 @pytest.mark.parametrize(
     "fault", [Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED, Fault.FAILS, Fault.LANDS_LATE]
 )
-def test_whoever_lands_first_is_the_identity(fault: Fault) -> None:
+def test_the_identity_that_lands_first_counts(fault: Fault) -> None:
     memory = memory_store()
     store = FaultyObjectStore(memory, Random(1), FaultOn(fault, "PUT"))
     created = StoreIdentity.open_or_create(store, SequentialIds(1))
@@ -84,7 +84,7 @@ def _fails_writes(operation: Operation) -> Fault:
 
 
 def test_racing_creators_agree() -> None:
-    """Somebody else creates the store between our look and our put."""
+    """Another process creates the store between our look and our put."""
     memory = memory_store()
     others: list[StoreIdentity] = []
 

@@ -117,7 +117,7 @@ def test_a_hole_is_one_behind_a_batch_that_says_so_for_certain(
         data[len(written[0]) + LAST_OFFSET_DELTA_POSITION + 3] ^= change
         data[len(written[0]) + RECORDS_COUNT_POSITION + 3] = 1
         file = file_of(data)
-        assert seek(file, 0, file.size(), 7) == found, "nobody asks who it is"
+        assert seek(file, 0, file.size(), 7) == found, "its producer does not matter"
         assert seek(file, 0, file.size(), 6 - change - 1, proves_hole=True) == len(written[0])
         with pytest.raises(CorruptRecordError):
             seek(file, 0, file.size(), 7, proves_hole=True)
@@ -196,10 +196,10 @@ def test_offsets_that_do_not_ascend_end_the_valid_part() -> None:
 
 
 def test_headers_come_with_the_batches_that_say_more() -> None:
-    nobody, producer = placed(0), encode_batch([RECORD], base_offset=2, producer=BatchProducer(5, 0, 0))
+    plain, producer = placed(0), encode_batch([RECORD], base_offset=2, producer=BatchProducer(5, 0, 0))
     later = [encode_batch([RECORD], base_offset=offset, leader_epoch=3) for offset in (3, 4)]
     older = encode_batch([RECORD], base_offset=5, leader_epoch=2)
-    file = file_of(nobody, producer, *later, older)
+    file = file_of(plain, producer, *later, older)
     ((rows, noted),) = valid_rows(file, file.size(), 0, -1)
     assert [row.is_noted for row in rows] == [False, True, True, False]
     assert [located.position for located in noted] == [rows[1].position, rows[2].position]

@@ -464,7 +464,7 @@ def test_aborted_transactions_are_found_in_active_sealed_and_loaded_segments() -
         assert each.collect_aborted(0, 10) == ((aborted,), True)
 
 
-def test_whoever_sees_the_new_end_finds_the_bytes_below_it() -> None:
+def test_a_reader_that_sees_the_new_end_finds_the_bytes_below_it() -> None:
     """A reader between any two steps of an append reads what it sees of the log."""
     seen: list[tuple[int, int]] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from stratalog.segment.open_files import OpenFiles, max_open_below
@@ -54,7 +56,7 @@ def test_a_forgotten_file_serves_its_last_user() -> None:
         assert file.read_at(0, 1) == b"0"
         with pytest.raises(FileNotFoundError):
             files.use(path)
-    with pytest.raises(OSError, match="Bad file descriptor"):
+    with pytest.RaisesExc(OSError, check=lambda error: error.errno == errno.EBADF):
         file.read_at(0, 1)
 
 
@@ -84,7 +86,7 @@ def test_a_directory_is_forgotten_as_a_whole() -> None:
     assert files.open_count == 0
 
 
-def test_an_error_of_close_is_nobodys_business() -> None:
+def test_an_error_of_close_is_ignored() -> None:
     disk = FaultyFileSystem()
     files = OpenFiles(disk)
     with files.use("/a", for_writing=True):

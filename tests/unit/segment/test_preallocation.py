@@ -221,7 +221,7 @@ def test_the_operating_systems_files_reserve_and_give_back(directory: str) -> No
     file.truncate(100_003)
     assert 100_003 <= allocated_bytes(path) < 200_000
     assert file.read_at(0, 4) == b"abcx"
-    with pytest.raises(OSError, match=r"No space|File too large"):
+    with pytest.RaisesExc(OSError, check=lambda error: error.errno in (errno.ENOSPC, errno.EFBIG)):
         file.reserve(1 << 60)
     assert file.size() == 100_003
     file.close()
@@ -270,8 +270,7 @@ def test_what_the_system_answers(
     if isinstance(expected, bool):
         assert file.reserve(77) is expected
     else:
-        with pytest.raises(OSError, match=r".*") as failure:
+        with pytest.RaisesExc(OSError, check=lambda error: error.errno == expected):
             file.reserve(77)
-        assert failure.value.errno == expected
     assert not answers
     file.close()

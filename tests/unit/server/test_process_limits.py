@@ -1,4 +1,4 @@
-"""What a server asks of the interpreter and the system for its process."""
+"""Settings of the interpreter and the system that a server asks for its process."""
 
 from __future__ import annotations
 

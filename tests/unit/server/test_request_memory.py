@@ -18,7 +18,7 @@ actions = st.lists(
 
 
 class Expected:
-    """What a lease must hold: told by a dictionary of plain numbers."""
+    """The bytes that a lease must hold, in a dictionary of plain numbers."""
 
     def __init__(self) -> None:
         self.leases: list[MemoryLease] = []

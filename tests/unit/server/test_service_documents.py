@@ -1,4 +1,4 @@
-"""What docs/operating.md and docs/protocol.md say is what the code does."""
+"""The code does what docs/operating.md and docs/protocol.md say."""
 
 from __future__ import annotations
 

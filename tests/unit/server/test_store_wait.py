@@ -1,4 +1,4 @@
-"""What a start tells of a store that takes its time."""
+"""Reports of a start whose store takes its time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from stratalog.testing.store_faults import Fault, Operation
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_it_is_told_every_five_seconds_until_it_ends(caplog: pytest.LogCaptureFixture, fails: bool) -> None:
+def test_it_is_reported_every_five_seconds_until_it_ends(
+    caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
     clock = ManualClock()
     scheduler = ManualScheduler(clock)
     with caplog.at_level(logging.WARNING):

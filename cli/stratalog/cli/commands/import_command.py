@@ -109,7 +109,7 @@ def kafka(
             _print_plan(importer.plan(), as_json, links=not copies_all)
             return
         with interrupted_by_signals():
-            report = importer.run(_tell_nobody if as_json else _tell)
+            report = importer.run(_ignore_opened if as_json else _tell)
         _print_report(report, as_json)
     finally:
         scheduler.close()
@@ -120,7 +120,7 @@ def _tell(partition: TopicPartition) -> None:
     click.echo(f"opened {partition}", err=True)
 
 
-def _tell_nobody(_partition: TopicPartition) -> None:
+def _ignore_opened(_partition: TopicPartition) -> None:
     pass
 
 

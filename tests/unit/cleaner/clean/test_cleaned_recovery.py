@@ -1,4 +1,4 @@
-"""Holes that a compaction left, and a log of which nobody knows any more how far it is durable."""
+"""Holes that a compaction left, and a log whose recovery point is lost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_holes_stay_known_where_the_end_of_the_clean_says_nothing_of_this_log() 
 def test_an_older_copy_in_the_place_of_a_cleaned_log_is_cleaned_from_its_start(
     caplog: pytest.LogCaptureFixture, *, is_clean: bool
 ) -> None:
-    """What was cleaned of the log that was there is not clean in the copy: a key would come back that was
+    """The cleaned part of the log that was there is not clean in the copy: a key would come back that was
     deleted in it, once the time of its tombstone has come and the copy has grown over the checkpoint."""
     history = CompactedLog()
     history.put("a=old")

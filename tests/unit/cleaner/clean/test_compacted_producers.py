@@ -68,7 +68,7 @@ def test_its_last_batch_is_recognised_and_its_next_one_accepted(how: str, codec:
 def test_a_producer_whose_last_batch_is_a_marker_of_a_later_epoch_stays_fenced(
     how: str, *, committed: bool
 ) -> None:
-    """As a coordinator writes it that fences the producer, or any that raises the epoch with each one."""
+    """A coordinator writes it that fences the producer, or one that raises the epoch with each marker."""
     history = CompactedLog(SMALL)
     history.log.appender.append_as_leader(request(history, 0, epoch=3, is_transactional=True), 1)
     history.log.appender.append_end_transaction_marker(1, 4, 1, committed=committed, leader_epoch=1)

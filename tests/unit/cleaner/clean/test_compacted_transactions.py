@@ -46,7 +46,7 @@ def test_a_transaction_without_data_and_one_of_nothing_but_tombstones() -> None:
 
 
 def test_a_truncation_opens_a_transaction_again_of_which_nothing_is_left() -> None:
-    """Its records were dropped as aborted, then its marker is cut off: until it is ended again nobody knows
+    """Its records were dropped as aborted, then its marker is cut off: until it is ended again it is unknown
     that nothing depends on it."""
     history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=220))
     history.put("z=1")
@@ -112,7 +112,7 @@ def test_entries_of_aborted_transactions_are_those_of_the_segment_that_has_their
 
 
 def test_what_is_kept_of_dropped_markers_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the part that is being looked at, and of nothing before it."""
+    """Memory is taken for the part that is being looked at, and for nothing before it."""
     sizes: list[int] = []
 
     def counted(entries: bytes, last_offsets: Collection[int]) -> bytes:

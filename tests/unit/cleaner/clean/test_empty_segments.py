@@ -1,4 +1,4 @@
-"""Sealed segments without a byte, as a broker's cleaner leaves them: nobody stumbles over one, they go."""
+"""Sealed segments without a byte, as a broker's cleaner leaves them: no reader stumbles over one, they go."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Emptied:
         config: LogConfig = CONFIG,
         disk: MemoryFileSystem | FaultyFileSystem | None = None,
     ) -> None:
-        """Of `count` segments, those. Each had three records, of keys that the next one has, too; behind them
-        is one that is active."""
+        """Empty those of `count` segments. Each had three records, of keys that the next one has, too; behind
+        them is one that is active."""
         self.disk = MemoryFileSystem() if disk is None else disk
         self.machine = LogMachine(self.disk, config)
         self.log: UnifiedLog = self.machine.start()

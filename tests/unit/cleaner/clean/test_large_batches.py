@@ -113,7 +113,7 @@ def test_what_lies_above_an_offset_is_the_same_in_sections(
 
 
 def record(delta: int, key: bytes, value: bytes | None) -> bytes:
-    """As it is in a batch, without headers and with the batch's time."""
+    """A record as it is in a batch, without headers and with the batch's time."""
     body = bytearray(b"\0\0")
     append_varint(body, delta)
     append_varint(body, len(key))
@@ -127,7 +127,7 @@ def record(delta: int, key: bytes, value: bytes | None) -> bytes:
 
 
 def large_batch(codec: Codec, value_bytes: int, count: int, now_ms: int, base_offset: int = 0) -> bytes:
-    """Of so many values, and a tombstone behind them."""
+    """A batch of so many values, and a tombstone behind them."""
     value = bytes(value_bytes)
 
     def pieces() -> Iterator[bytes]:

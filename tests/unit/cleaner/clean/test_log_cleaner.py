@@ -92,7 +92,7 @@ def test_small_logs_take_small_windows() -> None:
     assert cleaned.left() == [(198, b"k0", b"198"), (199, b"k1", b"199")]
 
 
-def test_control_records_of_other_types_are_nobodys_to_drop() -> None:
+def test_control_records_of_other_types_are_kept() -> None:
     cleaned = Cleaned()
     other = encode_batch(
         [Record(0, 1, ControlKey(0, 2).pack(), b"")],

@@ -98,7 +98,7 @@ def test_a_clean_begins_another_segment_where_the_indexes_are_full() -> None:
 
 
 def test_the_last_entry_of_a_time_index_is_the_newest_record() -> None:
-    """In the file as it is written: whoever opens it later asks the data where that is not so."""
+    """The file as it is written has it: a later opening would ask the data otherwise."""
     cleaned = Cleaned(EACH)
     log, disk = cleaned.log, cleaned.machine.disk
     writer = SegmentWriter(log.segment_exchange.resources, log.local_log.directory, 100, 4096)

@@ -1,4 +1,4 @@
-"""A clean that waits for the throttle, for minutes or for ever: whoever wants the log has it at once."""
+"""A clean that waits for the throttle, for minutes or for ever: a task that wants the log has it at once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_waits_for_the_throttle_ends_at_once(end: str, *, is_clean: bool) -
             assert cleaning.result(30)
             ending.result(30)
         finally:
-            # What nobody has woken up goes on now, or this test would never end.
+            # A clean that was not woken up goes on now, or this test would never end.
             manager.throttler.set_max_bytes_per_s(float(1 << 60))
     assert machine.clock.elapsed_ms == elapsed_ms
     stats = throttled.cleaner.stats()

@@ -64,7 +64,7 @@ def test_a_file_that_is_gone_is_a_failure_that_names_it(suffix: str) -> None:
 
 
 def test_a_transaction_index_that_is_gone_is_made_again_by_a_restart() -> None:
-    """As the reason of the failure says."""
+    """The reason of the failure asks for the restart."""
     history = with_transactions()
     vanish(history, TRANSACTION_INDEX_SUFFIX)
     worker = worker_of(history)

@@ -1,4 +1,4 @@
-"""What the demonstration says when its server does not start, and when its things do not go away."""
+"""Messages of the demonstration when its server does not start, and when its things do not go away."""
 
 from __future__ import annotations
 

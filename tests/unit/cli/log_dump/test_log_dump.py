@@ -44,7 +44,7 @@ ALL_FILES = [path for topic in TOPICS for path in files_of(topic, "")]
 
 
 def kafka_sections(topic: str) -> dict[str, list[dict[str, str]]]:
-    """What Kafka's tool printed of each file: names and values of each line."""
+    """The output of Kafka's tool for each file: names and values of each line."""
     sections: dict[str, list[dict[str, str]]] = {}
     lines: list[dict[str, str]] = []
     for line in (GOLDEN / "expected" / f"{topic}.dump.txt").read_text().splitlines():

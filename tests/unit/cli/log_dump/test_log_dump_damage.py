@@ -1,4 +1,4 @@
-"""`stratalog log dump` of files that are not as anybody wrote them: what it finds, and that it goes on."""
+"""`stratalog log dump` of damaged files: what it finds, and that it goes on."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ EVERYTHING = DumpOptions(with_records=True, compares_indexes=True)
 def dump_bytes(
     name: str, data: bytes, *, beside: Path | None = None, options: DumpOptions = EVERYTHING
 ) -> list[DumpItem]:
-    """Of a file with these contents, with the other files of `beside` in its directory."""
+    """Dump a file with these contents, with the other files of `beside` in its directory."""
     filesystem = MemoryFileSystem()
     filesystem.make_directories(DIRECTORY)
     for path in beside.iterdir() if beside is not None else ():

@@ -36,7 +36,7 @@ RESERVED_BYTES = 1_000_000
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Path:
-    """Of a broker that preallocates, and was killed; what is fsynced it had written down."""
+    """A partition of a broker that preallocates, and was killed when its recovery point was written."""
     directory = tmp_path / "orders-0"
     directory.mkdir()
     (directory / SEGMENT).write_bytes(BATCHES + bytes(RESERVED_BYTES))

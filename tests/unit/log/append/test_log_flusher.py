@@ -50,7 +50,7 @@ def test_so_many_records_and_no_more_wait_for_a_flush() -> None:
     assert log.offsets.recovery_point == 14
     log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
     assert log.offsets.recovery_point == 19
-    # Offsets count, as in Kafka: also those that nobody has.
+    # Offsets count, as in Kafka: also those without a record.
     copied = bytearray(batch(base_offset=30))
     copied[12:16] = (1).to_bytes(4, "big")
     log.appender.append_as_follower(copied)
@@ -91,7 +91,7 @@ def test_altered_keys_hold_from_the_next_append_on() -> None:
     assert log.offsets.recovery_point == 4
 
 
-def test_a_sync_that_fails_is_told_to_who_waits_for_it_and_takes_the_log_offline() -> None:
+def test_a_sync_that_fails_reaches_the_waiting_append_and_takes_the_log_offline() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk, LogConfig(flush_messages=2)).start()
     log.appender.append_as_leader(batch(), 1)
@@ -111,7 +111,7 @@ def test_a_sync_that_fails_is_told_to_who_waits_for_it_and_takes_the_log_offline
     assert log.offsets.log_end_offset == 4
 
 
-def test_nobody_else_waits_for_a_flush() -> None:
+def test_no_other_append_waits_for_a_flush() -> None:
     is_syncing, may_finish = threading.Event(), threading.Event()
 
     def wait(name: str, path: str) -> None:
@@ -158,7 +158,7 @@ def test_records_wait_no_longer_than_flush_ms_and_the_period_of_the_task() -> No
     machine.clock.advance(1)
     manager.tasks.flush_old()
     assert log.offsets.recovery_point == 2
-    # From flush to flush, whoever asked for it; and only where there is something to flush.
+    # From flush to flush, of any caller; and only where there is something to flush.
     log.appender.append_as_leader(batch(), 1)
     machine.clock.advance(3000)
     log.flusher.flush()

@@ -1,4 +1,4 @@
-"""What an append must be, and that stamping changes nothing else."""
+"""Rules for an append; and stamping changes nothing else."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, int], str, int]] = [
     ),
     ("an append time", {"attributes": TIMESTAMP_TYPE_BIT}, "attributes", TIMESTAMP_TYPE_BIT),
     ("a delete horizon", {"attributes": DELETE_HORIZON_BIT}, "attributes", DELETE_HORIZON_BIT),
-    ("a transaction of nobody", {"attributes": TRANSACTIONAL_BIT}, "producer_id", -1),
+    ("a transaction of no producer", {"attributes": TRANSACTIONAL_BIT}, "producer_id", -1),
     ("a producer id that is none", {"producer_id": -2}, "producer_id", -2),
     ("a producer without an epoch", {"producer_id": 5, "base_sequence": 0}, "producer_epoch", -1),
     ("a producer without a sequence", {"producer_id": 5, "producer_epoch": 0}, "base_sequence", -1),

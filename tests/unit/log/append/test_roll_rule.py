@@ -346,5 +346,5 @@ def test_where_old_data_trickles_in_idle_segments_are_as_old_as_the_others() -> 
     # One that an append has begun is another one.
     assert rule.must_roll_idle(segment(5, first_ms=1), IDLE, 10_503)
     assert not rule.must_roll_idle(segment(6, first_ms=1), IDLE, 10_504)
-    # The clock was put back: nobody waits for it.
+    # The clock was put back: the roll does not wait for it.
     assert rule.must_roll_idle(segment(6, first_ms=1), IDLE, 9_000)

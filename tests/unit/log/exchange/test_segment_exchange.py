@@ -234,7 +234,7 @@ def test_a_rename_that_was_done_and_is_said_to_have_failed_loses_nothing() -> No
 
 
 @pytest.mark.parametrize("part", [0, 1])
-def test_where_nobody_can_tell_whether_a_file_was_renamed_its_copy_stays(part: int) -> None:
+def test_where_it_is_unknown_whether_a_file_was_renamed_its_copy_stays(part: int) -> None:
     """Neither the rename nor a look at the old name says anything."""
     rehearsal, exchange = Exchange(), Exchange()
     assert rehearsal.run()
@@ -326,7 +326,7 @@ def test_batches_that_are_not_sound_are_not_written() -> None:
 
 
 class Beside:
-    """Threads that read a log again and again until they are told to stop."""
+    """Threads that read a log again and again until they are stopped."""
 
     def __init__(self, log: UnifiedLog) -> None:
         self.failures: list[BaseException] = []

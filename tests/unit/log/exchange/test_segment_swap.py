@@ -145,7 +145,8 @@ def test_a_damaged_swap_file_replaces_nothing_that_is_there(is_torn: bool) -> No
 
 @pytest.mark.parametrize("is_torn", [True, False])
 def test_a_damaged_swap_file_gets_its_name_where_nothing_is_there(is_torn: bool) -> None:
-    """What it replaced is gone: its sound batches are the only ones, and recovery takes it from there."""
+    """The segments that it replaced are gone: its sound batches are the only ones, and recovery takes it from
+    there."""
     disk, records, bases = closed()
     path = path_of(bases[-1])
     data = disk.read_file(path)
@@ -194,8 +195,8 @@ def test_a_directory_without_swap_files_is_only_looked_at() -> None:
 
 
 def far_batches() -> list[bytes]:
-    """Of one segment that begins at 0, as old brokers merged them: an aborted transaction, and offsets beyond
-    2^31."""
+    """Batches of one segment that begins at 0, as old brokers merged them: an aborted transaction, and
+    offsets beyond 2^31."""
 
     def batch(base_offset: int, sequence: int, *, txn: bool) -> bytes:
         producer = BatchProducer(5, 0, sequence, txn)
@@ -266,7 +267,7 @@ def test_a_segment_whose_offsets_are_too_far_apart_is_split(is_sealed: bool) -> 
 
 @pytest.mark.parametrize("damaged", [None, 1, 2, 3])
 def test_the_parts_of_a_split_segment_are_walked(damaged: int | None) -> None:
-    """Nobody had looked behind the first batch that was too far."""
+    """The batches behind the first one that was too far had not been looked at."""
     disk = far_disk(is_sealed=True)
     offsets = [7, FAR + 100, FAR + 101, FAR + 102]
     batches = [encode_batch([Record(0, 1, None, b"x")], base_offset=at, leader_epoch=1) for at in offsets]

@@ -207,8 +207,8 @@ def test_idle_producers_are_forgotten_unless_a_transaction_is_open() -> None:
 
 @pytest.mark.parametrize("rolls_by_append", [False, True])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_was_aborted_survives_a_roll_that_nobody_flushed(restarts: bool, rolls_by_append: bool) -> None:
-    """The recovery point is the end of the segment before that is sealed, so nobody walks it again."""
+def test_what_was_aborted_survives_a_roll_that_was_not_flushed(restarts: bool, rolls_by_append: bool) -> None:
+    """The recovery point is the end of the segment before that is sealed, so no recovery walks it again."""
     disk = MemoryFileSystem()
     machine = LogMachine(disk, SMALL)
     log = machine.start()

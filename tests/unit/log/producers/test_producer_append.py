@@ -148,7 +148,7 @@ def test_what_was_discarded_never_happened(state: ProducerStateManager) -> None:
     assert state.open_transactions == ((8, 0),)
 
 
-def test_transactions_that_end_in_what_is_staged_are_told_in_order(state: ProducerStateManager) -> None:
+def test_transactions_that_end_in_what_is_staged_are_handed_out_in_order(state: ProducerStateManager) -> None:
     append = ProducerAppend(state)
     append.stage([data_batch(0, 7, 0, 0, is_transactional=True)], CLIENT)
     append.stage([data_batch(1, 8, 0, 0, is_transactional=True)], CLIENT)

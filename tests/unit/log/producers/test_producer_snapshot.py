@@ -29,7 +29,7 @@ SNAPSHOT = ProducerSnapshot(50, (ENTRY,))
 
 @st.composite
 def entries(draw: st.DrawFn) -> tuple[ProducerStateEntry, ...]:
-    """Of a log that ends at 2^40."""
+    """Entries of a log that ends at 2^40."""
     offsets = st.integers(0, 2**40 - 1)
     opened = iter(draw(st.lists(offsets, min_size=6, max_size=6, unique=True)))
     found: list[ProducerStateEntry] = []

@@ -121,7 +121,9 @@ def test_deleted_records_leave_their_producers(state: ProducerStateManager) -> N
     state.check()
 
 
-def test_a_log_that_begins_anew_knows_nobody(state: ProducerStateManager, disk: FaultyFileSystem) -> None:
+def test_a_log_that_begins_anew_knows_no_producer(
+    state: ProducerStateManager, disk: FaultyFileSystem
+) -> None:
     state.append(transactional(59, 7))
     state.take_snapshot()
     state.truncate_fully_and_start_at(40)

@@ -1,4 +1,4 @@
-"""What the walk holds of a file, and what it leaves alone."""
+"""The walk over batches holds a part of the file, and leaves the rest alone."""
 
 from __future__ import annotations
 

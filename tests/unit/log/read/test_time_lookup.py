@@ -112,7 +112,7 @@ def test_the_earliest_time_of_all_finds_the_first_record() -> None:
 
 @pytest.mark.parametrize("newest", range(6))
 def test_the_newest_record_is_found_beside_damage(newest: int) -> None:
-    """Of those segments that have older ones only."""
+    """The damage is in segments that have older records only."""
     times_ms = [*range(10, 10 * newest + 10, 10), 90, *range(10 * newest, 50, 10)]
     others = [ordinal for ordinal in range(6) if ordinal != newest]
     log = damaged(times_ms, HEADER_SIZE, *others)
@@ -124,7 +124,7 @@ def test_the_newest_record_is_found_beside_damage(newest: int) -> None:
 
 @pytest.mark.parametrize("ordinal", range(5))
 @pytest.mark.parametrize("byte", range(8))
-def test_where_nobody_knows_how_new_a_segment_is_there_is_no_newest_record(ordinal: int, byte: int) -> None:
+def test_where_the_age_of_a_segment_is_unknown_there_is_no_newest_record(ordinal: int, byte: int) -> None:
     """The time in a header was damaged, downward or upward, that the index bears out."""
     log = damaged([10, 20, 30, 40, 50, 60], MAX_TIMESTAMP_POSITION + byte, ordinal)
     with pytest.raises(CorruptRecordError):
@@ -174,7 +174,7 @@ def test_a_look_up_asks_few_segments_for_their_times(monkeypatch: pytest.MonkeyP
 
 
 def test_deleted_records_need_not_be_sound_for_a_look_up() -> None:
-    """Of segments that were not dropped yet."""
+    """Their segments were not dropped yet."""
     log = damaged([10, 20, 30, 40], MAX_TIMESTAMP_POSITION + 7, 0)
     with pytest.raises(CorruptRecordError):
         log.reader.offset_for_timestamp(35)
@@ -185,7 +185,7 @@ def test_deleted_records_need_not_be_sound_for_a_look_up() -> None:
 
 
 def test_below_a_high_watermark_not_all_of_a_segment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the active segment claims lies above it."""
+    """The newest time of the active segment lies above it."""
     log = LogMachine(config=CONFIG).start()
     append(log, [[claiming([time_ms]) for time_ms in range(200)]])
     log.flusher.flush()
@@ -218,7 +218,7 @@ def test_a_batch_of_many_records_is_looked_through_in_little_memory() -> None:
         tracemalloc.stop()
 
 
-def test_a_batch_that_is_being_appended_is_nobodys_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_being_appended_is_not_found_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes are published before its offsets are: a look-up in between finds what was there before."""
     log = LogMachine(config=replace(CONFIG, min_durability=Durability.OS)).start()
     append(log, [[claiming([1, 3]), claiming([2])]])
@@ -253,7 +253,7 @@ def test_a_batch_that_is_being_appended_is_nobodys_yet(monkeypatch: pytest.Monke
 def test_an_index_that_lost_its_last_entries_hides_no_record(
     times_ms: Sequence[int], suffix: str, interval_bytes: int
 ) -> None:
-    """Of the active segment, with all of its entries whole, while nobody had the log open."""
+    """The index of the active segment lost them, with all others whole, while no process had the log open."""
     config = replace(CONFIG, index_interval_bytes=interval_bytes)
     disk = MemoryFileSystem()
     machine = LogMachine(disk, config)

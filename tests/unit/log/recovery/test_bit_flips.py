@@ -233,7 +233,7 @@ def test_there_is_a_file_of_every_other_kind() -> None:
 
 @pytest.mark.parametrize("state", [CLOSED, KILLED], ids=["closed", "killed"])
 def test_a_flipped_bit_in_another_file_costs_a_rebuild_or_is_refused(state: dict[str, bytes | None]) -> None:
-    """Nothing acknowledged is lost, nothing else is served, and no error is nobody's."""
+    """Nothing acknowledged is lost, nothing else is served, and each error names its file."""
     chosen, sampling = random.Random(SEED), Sampling()
     whole = start(state)
     assert whole is not None
@@ -261,7 +261,7 @@ def test_a_flipped_bit_in_another_file_costs_a_rebuild_or_is_refused(state: dict
 
 @pytest.mark.parametrize("state", [CLOSED, KILLED, KILLED_UNKNOWN], ids=["closed", "durable", "unknown"])
 def test_no_flip_lets_an_aborted_record_be_read_as_committed(state: dict[str, bytes | None]) -> None:
-    """Wherever a reader of committed records begins, it is told of the same transactions. What lies beside
+    """A reader of committed records gets the same transactions wherever it begins. What lies beside
     the log costs no more than a look at it."""
     chosen, truth = random.Random(SEED), aborted_of(whole_log())
     assert len({found for found in truth if found}) > 3
@@ -307,7 +307,7 @@ def test_no_flip_under_a_running_log_lets_an_aborted_record_be_read_as_committed
 
 
 def aborted_of(log: UnifiedLog) -> list[tuple[AbortedTransaction, ...]]:
-    """What comes with a fetch from each offset."""
+    """Aborted transactions that come with a fetch from each offset."""
     return [
         log.reader.read(offset, 1, Isolation.TXN_COMMITTED).aborted_transactions
         for offset in range(log.offsets.last_stable_offset)
@@ -345,7 +345,7 @@ def epochs_of(log: UnifiedLog) -> list[object]:
 
 
 def producers_of(log: UnifiedLog) -> list[object]:
-    """What decides over the next batch. A snapshot has one batch of each producer, the log all."""
+    """The state that decides over the next batch. A snapshot has one batch of each producer, the log all."""
     return [
         (
             entry.producer_id,

@@ -1,4 +1,4 @@
-"""What a recovery cuts off: gone as a torn tail, kept where sound batches are in it."""
+"""Bytes that a recovery cuts off: gone as a torn tail, kept where sound batches are in it."""
 
 from __future__ import annotations
 

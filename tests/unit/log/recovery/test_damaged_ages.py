@@ -20,7 +20,7 @@ from tests.support.logs.overwriting import flip
 HOUR_MS = 3_600_000
 
 
-def test_a_segment_whose_age_is_damaged_stays_and_that_is_told_once(
+def test_a_segment_whose_age_is_damaged_stays_and_that_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The newest batch lost its time to a flipped bit: the segment is not old for it."""

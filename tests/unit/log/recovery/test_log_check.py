@@ -18,7 +18,7 @@ EXPECTED = [AbortedTransaction(1, 2, 9, 4), AbortedTransaction(2, 4, 10, 11)]
 
 
 def of_two_aborts() -> UnifiedLog:
-    """Two transactions that overlap; records of both, before them and between, are somebody else's."""
+    """Two transactions that overlap; records of both, before them and between, belong to others."""
     log = LogMachine(config=CONFIG).start()
     records = [Record(0, DEFAULT_NOW_MS, b"k", b"v")] * 2
     log.appender.append_as_leader(encode_batch(records), 1)

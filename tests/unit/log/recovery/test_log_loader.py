@@ -70,7 +70,7 @@ def test_a_segment_that_lost_its_end_without_a_trace_ends_the_log() -> None:
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 @pytest.mark.parametrize("was_killed", [True, False])
 @pytest.mark.parametrize("written_by_broker", [True, False])
-def test_segments_that_overlap_are_told_apart_from_those_with_holes(
+def test_segments_that_overlap_differ_from_those_with_holes(
     written_by_broker: bool, was_killed: bool, has_checkpoint: bool
 ) -> None:
     """A copy of a compacted log that was made twice has segments of before and after. No index tells."""
@@ -90,7 +90,7 @@ def test_segments_that_overlap_are_told_apart_from_those_with_holes(
     is_walked = was_killed and not has_checkpoint
     before = disk.contents()
     if not written_by_broker and not is_walked:
-        # Nobody looks at what one of our own logs has below its recovery point, but who reads it.
+        # Only readers look at what one of our own logs has below its recovery point.
         machine.start()
         return
     with pytest.raises(DataDirectoryError) as refused:

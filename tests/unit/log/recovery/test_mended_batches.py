@@ -1,4 +1,4 @@
-"""What may be wrong with a producer's batch that the log puts right instead of refusing it."""
+"""Faults in a producer's batch that the log mends instead of refusing it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_highest_timestamp_is_that_of_the_records(codec: Codec, wrong: int) 
     assert stored(misdated(right, wrong) + right) == right + sound
     validated = validate_append(misdated(right, wrong), CONFIG, NOW_MS)
     assert (validated.max_timestamp_ms, validated.headers[0].max_timestamp) == (LATEST_MS, LATEST_MS)
-    # One that another log has is taken as it is: nobody mends it any more, and nobody refuses it.
+    # One that another log has is taken as it is: neither mended nor refused.
     parts, _ = validate_replica(misdated(right, wrong), 0).verbatim()
     assert b"".join(parts) == misdated(right, wrong)
 

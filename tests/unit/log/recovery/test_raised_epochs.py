@@ -76,7 +76,7 @@ class World:
             log_dirs=("/kafka",),
             data_dir="/data",
             config={},
-            owner="somebody",
+            owner="owner",
             allows_missing_checkpoints=True,
         )
         scheduler = ManualScheduler(self.clock)

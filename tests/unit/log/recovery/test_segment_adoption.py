@@ -1,4 +1,4 @@
-"""What an import takes over of a broker's transaction indexes, where the batches do not say everything."""
+"""An import takes over parts of a broker's transaction indexes, where the batches do not say everything."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def broker_disk() -> tuple[MemoryFileSystem, tuple[AbortedTransaction, ...]]:
 
 
 def imported(disk: MemoryFileSystem) -> tuple[AbortedTransaction, ...]:
-    """As the import finds them, and as the next process does."""
+    """The aborted transactions that the import finds, and that the next process finds."""
     machine = LogMachine(disk, CONFIG, written_by_broker=True)
     log = machine.start()
     assert log.recovery_report.was_clean

@@ -1,4 +1,4 @@
-"""What is removed later, is removed in the end, each for itself."""
+"""Late removals happen in the end, each for itself."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next(
     assert deleted(disk) == []
 
 
-def test_a_disk_that_fails_at_a_leftover_is_told_as_one() -> None:
+def test_a_disk_that_fails_at_a_leftover_raises() -> None:
     disk = FaultyFileSystem()
     disk.make_directories("/d")
     disk.fail_at(disk.operation_count + 1, number=errno.EIO)

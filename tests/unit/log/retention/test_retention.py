@@ -1,4 +1,5 @@
-"""What may go, and what must stay: local retention of tiered logs, total retention of the others."""
+"""Segments that may go, and those that must stay: local retention of tiered logs, total retention of the
+others."""
 
 from __future__ import annotations
 
@@ -118,7 +119,9 @@ def test_the_size_that_is_kept_is_met_exactly() -> None:
         assert log.retention.delete_old_segments() == dropped_count
 
 
-def test_a_record_of_the_future_keeps_its_segment_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_of_the_future_keeps_its_segment_and_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     config = LogConfig(
         remote_storage_enable=False, retention_ms=HOUR_MS, message_timestamp_after_max_ms=9 * HOUR_MS
     )
@@ -130,7 +133,7 @@ def test_a_record_of_the_future_keeps_its_segment_and_is_told_once(caplog: pytes
     [told] = [record.getMessage() for record in caplog.records]
     assert "whose records are in the future" in told
     assert f"base_offset=`0` newest_ms=`{DEFAULT_NOW_MS + 3 * HOUR_MS}` now_ms=`{DEFAULT_NOW_MS}`" in told
-    # What is deleted otherwise goes, and the next one is told of.
+    # The segment is deleted otherwise, and the next one is reported.
     log.increment_log_start_offset(1)
     assert log.retention.delete_old_segments() == 1
     assert log.retention.delete_old_segments() == 0
@@ -151,7 +154,7 @@ def test_a_segment_of_the_future_counts_as_long_as_it_is_there_and_judged_by_its
     assert log.retention.future_segment_count == 1
     log.reconfigure(replace(config, retention_ms=-1))
     log.retention.delete_old_segments()
-    assert log.retention.future_segment_count == 0, "nobody asks for its age"
+    assert log.retention.future_segment_count == 0, "no rule asks for its age"
     log.reconfigure(config)
     log.retention.delete_old_segments()
     assert log.retention.future_segment_count == 1
@@ -163,7 +166,7 @@ def test_a_segment_of_the_future_counts_as_long_as_it_is_there_and_judged_by_its
 
 @pytest.mark.parametrize("seed", range(30))
 def test_start_size_and_age_are_judged_one_after_the_other(seed: int) -> None:
-    """Beside the three rules as they are told: each over what the one before has left."""
+    """The oracle has the three rules as they are documented: each over what the one before has left."""
     draw = random.Random(seed)
     log_start = draw.randint(0, 6)
     config = LogConfig(
@@ -305,7 +308,7 @@ def test_a_reader_whose_segment_is_being_dropped_gets_the_new_start() -> None:
 
 
 def test_segments_are_proven_beside_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads them from some batch on, which may be all of them: nobody shall wait for that."""
+    """It reads them from some batch on, which may be all of them: no append shall wait for that."""
     _, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
     fill(log, 3)
     prove, proven = LogSegment.prove_max_timestamp, list[int]()

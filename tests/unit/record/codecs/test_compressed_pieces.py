@@ -32,7 +32,7 @@ def split(data: bytes, chance: random.Random) -> Iterator[bytes]:
 
 
 def outcome(codec: Codec, data: bytes) -> bytes | None:
-    """What comes out, None where it is refused: the same in pieces."""
+    """The decompressed bytes, None where they are refused: the same in pieces."""
     try:
         whole: bytes | None = bytes(decompress(codec, data))
     except CorruptRecordError:
@@ -89,7 +89,7 @@ def test_what_is_refused_is_refused_in_pieces(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_little_comes_out_at_once(codec: Codec) -> None:
-    """Of what a few kilobytes stand for, and more than any reader takes as a whole."""
+    """A few kilobytes stand for more than any reader takes as a whole."""
     compressed = compress_pieces(codec, (bytes(MIB) for _ in range(200)), 200 * MIB)
     sizes = [len(piece) for piece in decompressed_pieces(codec, compressed)]
     assert sum(sizes) == 200 * MIB

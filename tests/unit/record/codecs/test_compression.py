@@ -153,7 +153,7 @@ def test_nothing_is_not_a_frame(codec: Codec) -> None:
 
 @given(st.lists(st.binary(max_size=2_000), min_size=2, max_size=6), st.integers(1, 60))
 def test_what_was_compressed_before_changes_nothing(batches: list[bytes], times: int) -> None:
-    """What zstd works with is kept from one batch to the next, and by each thread for itself."""
+    """Each thread keeps zstd's buffers for itself from one batch to the next."""
     for batch in batches:
         data = batch * times
         squeezed = compress(Codec.ZSTD, data)

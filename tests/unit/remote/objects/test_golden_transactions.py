@@ -36,7 +36,7 @@ class Uploaded(NamedTuple):
     tip: TopicIdPartition
 
     def indexes(self) -> Iterator[tuple[int, SliceIndex]]:
-        """Of each slice, with the offset at which it ends."""
+        """The index of each slice, with the offset at which it ends."""
         for live in self.logs.metadata.state().partition(self.tip).slices:
             found = read_slice_index(self.logs.store, self.logs.metadata.layout, live.object_name, live.entry)
             yield live.end_offset, found

@@ -1,4 +1,4 @@
-"""What is dropped goes once its grace is over, and nothing else ever."""
+"""Dropped objects go once their grace is over, and no others ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache: bounded, least recently used first, one load at a time for a key, whoever asks."""
+"""The cache: bounded, least recently used first, one load at a time for a key."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NOW_MS = ManualClock().now_ms()
 
 
 class Bucket(TieredSite):
-    """What is left when a machine is lost: the store, and the time."""
+    """The store, which is left when a machine is lost, and the time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def test_where_a_leader_epoch_began_is_known_on_the_other_machine() -> None:
 
 @pytest.mark.parametrize("names", [Kept.NONE, Kept.HALF, Kept.ALL])
 @pytest.mark.parametrize("contents", [Kept.NONE, Kept.ZEROS])
-def test_what_it_was_told_survives_a_crash_or_is_told_again(contents: Kept, names: Kept) -> None:
+def test_restored_state_survives_a_crash_or_is_restored_again(contents: Kept, names: Kept) -> None:
     bucket = Bucket()
     bucket.with_records(sent(0))
     disk = MemoryFileSystem()
@@ -107,7 +107,7 @@ def test_a_restart_asks_for_nothing_that_is_known() -> None:
     assert append(logs, sent(0)) == (0, 1)
 
 
-def test_a_log_that_knows_itself_is_told_nothing() -> None:
+def test_a_log_that_knows_itself_is_left_alone() -> None:
     bucket = Bucket()
     logs = bucket.with_records(sent(0))
     logs.logs[T0].retention.delete_local_segments(ignore_retention=True)

@@ -114,7 +114,7 @@ class World(TieredSite):
             self.logs.upload()
 
     def upload_one_object(self) -> None:
-        """As if the bucket went away after the first one."""
+        """Upload one object, as if the bucket went away after it."""
         self.objects_left = 1
         with contextlib.suppress(StoreUnavailableError):
             self.logs.upload()
@@ -127,7 +127,7 @@ class World(TieredSite):
         return Fault.NONE if self.objects_left >= 0 else Fault.FAILS
 
     def delete_records(self, before_offset: int) -> None:
-        """As the call of that name does: committed first, then told to the log."""
+        """Delete records as the call of that name does: first commit, then alter the log."""
         starts = {self.tip: before_offset}
         self.logs.metadata.advance_log_start(starts, epoch=self.logs.claimed.epoch, catalog_seq=None)
         partition = self.logs.metadata.state().partition(self.tip)
@@ -222,7 +222,7 @@ def test_nothing_expires_for(reason: str) -> None:
             world.retain(catalog_seq=1)
         world.check_starts_at(1)
     elif reason == "owner":
-        world.logs.metadata.claim("somebody else", SequentialIds(9).uuid())
+        world.logs.metadata.claim("another", SequentialIds(9).uuid())
         with pytest.raises(FencedError):
             world.retain()
         assert world.log.offsets.log_start_offset == 0

@@ -156,7 +156,7 @@ def test_another_owner_is_noticed_before_anything_counts() -> None:
     logs.create_topic("t", 1)
     fill(logs, [1])
     logs.seal()
-    logs.metadata.claim("somebody else", site.ids.uuid())
+    logs.metadata.claim("another", site.ids.uuid())
     with pytest.raises(FencedError):
         logs.upload()
     (log,) = logs.logs.values()

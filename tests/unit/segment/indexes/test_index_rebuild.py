@@ -1,4 +1,4 @@
-"""Indexes that are made again from the data: whoever asks right after it finds what was there before."""
+"""Indexes that are made again from the data: the next look-up finds what was there before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIME_INDEX_PATH = "/d/00000000000000000100.timeindex"
 
 
 def sealed(disk: MemoryFileSystem, times_ms: list[int], interval_bytes: int) -> LogSegment:
-    """Of one batch with two records for each time."""
+    """A segment with a batch of two records for each time."""
     disk.make_directories("/d")
     resources = SegmentResources.over(disk)
     segment = LogSegment.create(resources, "/d", 100, created_ms=0, index_interval_bytes=interval_bytes)

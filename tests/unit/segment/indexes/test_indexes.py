@@ -135,7 +135,7 @@ def test_many_batches_at_once_make_the_entries_of_one_at_a_time(
     for number, (size_bytes, timestamp_ms) in enumerate(sizes):
         rows.append(BatchRow(position, size_bytes, 2 * number + 1, timestamp_ms, is_noted=False))
         position += size_bytes
-    # The rule as it is told, over all batches.
+    # The rule as it is documented, over all batches.
     offsets: list[tuple[int, int]] = []
     times: list[TimestampOffset] = []
     entered_position = 0

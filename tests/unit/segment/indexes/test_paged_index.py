@@ -66,7 +66,7 @@ def nth(ordinal: int) -> tuple[int, int]:
 
 
 def reads(disk: FaultyFileSystem, action: Callable[[], object]) -> list[str]:
-    """What the action reads of files."""
+    """The operations by which the action reads files."""
     before = disk.operation_count
     action()
     return [name for name in disk.trace[before:] if name.startswith("read")]
@@ -258,8 +258,8 @@ AnyKind: TypeAlias = type[OffsetIndex] | type[TimeIndex] | type[TransactionIndex
 @pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex, TransactionIndex])
 @pytest.mark.parametrize("is_sealed", [True, False])
 def test_a_page_that_is_not_what_was_written_is_served_to_no_reader(kind: AnyKind, is_sealed: bool) -> None:
-    """Of each page that is in the file, in an index that grows and in one that was sealed, however often it
-    was read before."""
+    """Each page that is in the file is damaged once, in an index that grows and in one that was sealed,
+    however often it was read before."""
     disk = new_disk()
     cache = cache_on(disk, max_bytes=1)
     index = of_three_pages(kind, cache)

@@ -112,7 +112,7 @@ class Bench:
         return future
 
     def submit(self, data: Buffer, durability: Durability = Durability.OS) -> None:
-        """An append that nobody asks about again."""
+        """Submit an append whose result is not used."""
         self.append(data, durability).add_done_callback(lambda future: future.exception())
 
     async def run_all(self) -> None:
@@ -263,7 +263,7 @@ async def test_a_replaced_owner_writes_nothing() -> None:
     assert bench.log.stored == []
 
 
-async def test_readers_are_told_after_the_append_and_after_the_flush() -> None:
+async def test_readers_are_woken_after_the_append_and_after_the_flush() -> None:
     bench = Bench()
     bench.submit(b"x", Durability.DISK)
     await bench.run_all()
@@ -279,7 +279,7 @@ async def test_a_caller_that_left_does_not_disturb_the_others() -> None:
     assert bench.log.stored == [b"x", b"y"]
 
 
-async def test_nobody_waits_for_ever_after_a_defect() -> None:
+async def test_no_append_waits_for_ever_after_a_defect() -> None:
     def broken() -> int:
         raise ZeroDivisionError
 

@@ -1,4 +1,4 @@
-"""A failure that lasts is told once; one that comes back is told again."""
+"""A failure that lasts is reported once; one that comes back is reported again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from stratalog.server.background.repeated_failures import RepeatedFailures
 
 
-def test_a_failure_is_told_once_as_long_as_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_reported_once_as_long_as_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     failures = RepeatedFailures(logging.getLogger("tests"))
     passes: tuple[list[str], ...] = (["a"], ["a", "b", "b"], ["b"], [], ["a"], ["a"])
     told: list[list[str]] = []

@@ -72,7 +72,7 @@ class Machine:
         return runtime
 
     def stored(self) -> dict[str, str]:
-        """What the catalog has."""
+        """The keys and values in the catalog."""
         return dict(self.harness.catalog(read_only=True).state().server_config)
 
     def alter_elsewhere(self, **keys: str) -> None:

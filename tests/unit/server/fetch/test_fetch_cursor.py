@@ -182,7 +182,7 @@ def test_a_reader_of_committed_records_stops_at_the_last_stable_offset_of_the_mo
     assert cursor_over(partition, 60).locate() is LOCAL
 
 
-def test_aborted_transactions_of_both_tiers_are_told_once_an_answer_and_only_to_who_asked() -> None:
+def test_aborted_transactions_of_both_tiers_are_sent_once_an_answer_and_only_if_asked() -> None:
     first, second, third = (
         AbortedTransaction(1, 5, 20, 20),
         AbortedTransaction(2, 30, 60, 60),

@@ -54,7 +54,7 @@ async def test_changes_before_the_wake_up_cost_one_hop() -> None:
         await changed.wait()
 
 
-async def test_nobody_waits_nothing_happens() -> None:
+async def test_without_waiters_nothing_happens() -> None:
     signal = PartitionSignal(asyncio.get_running_loop())
     signal.notify()
     with waiting_for([signal]) as changed:

@@ -1,4 +1,4 @@
-"""A shard that looks at its head: who claimed it, and for how long nobody could tell."""
+"""A shard that looks at its head: who claimed it, and for how long that was unknown."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_another_claim_is_noticed_once_and_for_good() -> None:
     shards = ShardSet([bench.shard])
     shards.confirm_owned()
     bench.harness.log("other").claim("owner-2", bench.harness.ids.uuid())
-    assert bench.shard.leader_epoch() == bench.shard.claimed.epoch, "nobody has looked"
+    assert bench.shard.leader_epoch() == bench.shard.claimed.epoch, "no look at the head yet"
     for _ in range(2):
         with pytest.raises(FencedError):
             shards.confirm_owned()
@@ -113,7 +113,7 @@ def test_the_first_of_other_claims_is_the_takeover() -> None:
     for number in (2, 3):
         bench.harness.log("other").claim(f"owner-{number}", bench.harness.ids.uuid())
     before = bench.shard.takeover
-    assert before is None, "nobody has looked"
+    assert before is None, "no look at the head yet"
     bench.shard.refresh()
     [_, expected, _] = bench.shard.metadata.state().claims
     assert bench.shard.takeover == expected

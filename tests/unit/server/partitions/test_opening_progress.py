@@ -1,4 +1,4 @@
-"""What a long opening of logs tells, and that a short one tells nothing."""
+"""A long opening of logs reports its progress, and a short one nothing."""
 
 from __future__ import annotations
 

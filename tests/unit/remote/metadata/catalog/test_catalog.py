@@ -22,7 +22,7 @@ from tests.support.tiered.metadata_harness import MetadataHarness
 
 HEAD = "catalog/head"
 THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000
-NOBODY = UUID(int=1)
+MISSING = UUID(int=1)
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_unknown_and_deleted_topics_are_refused(harness: MetadataHarness) -> Non
     catalog.delete(gone.topic_id)
     assert catalog.seq == seq, "deleted already"
     with pytest.raises(UnknownTopicOrPartitionError):
-        catalog.delete(NOBODY)
-    for topic_id in (NOBODY, gone.topic_id):
+        catalog.delete(MISSING)
+    for topic_id in (MISSING, gone.topic_id):
         with pytest.raises(UnknownTopicOrPartitionError):
             catalog.alter(topic_id, partition_count=2)
 
@@ -197,7 +197,7 @@ def test_confirm_reads_again(harness: MetadataHarness) -> None:
 def test_absent_is_not_deleted(harness: MetadataHarness) -> None:
     catalog, other = harness.catalog(), harness.catalog()
     entry = catalog.create("orders", 1)
-    for topic_id in (NOBODY, entry.topic_id):
+    for topic_id in (MISSING, entry.topic_id):
         with pytest.raises(PreconditionFailedError):
             catalog.confirm_deleted(topic_id)
     other.refresh()

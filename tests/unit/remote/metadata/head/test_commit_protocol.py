@@ -225,7 +225,7 @@ def test_a_fold_that_fails_does_not_fail_the_commit(
 def test_a_writer_whose_clock_is_late_does_not_date_its_commits_before_the_store(
     harness: MetadataHarness,
 ) -> None:
-    """What a commit drops is kept for a grace from the commit's time on, by the store's clock."""
+    """Objects that a commit drops are kept for a grace from the commit's time on, by the store's clock."""
     harness.owned()
     store_now_ms = harness.clock.now_ms()
     harness.clock = ManualClock(store_now_ms - 2 * 86_400_000)

@@ -83,7 +83,7 @@ def test_one_that_cannot_be_read_is_done_without_where_another_one_knows(
     assert Claims(disk, DIRS, 0).read() == claims(1, 2)
 
 
-def test_where_nobody_can_tell_nothing_is_claimed() -> None:
+def test_where_claims_are_unknown_none_is_made() -> None:
     disk = disk_with(a=claims(1))
     break_directories(disk, "/a")
     with pytest.raises(DataDirectoryError) as failure:

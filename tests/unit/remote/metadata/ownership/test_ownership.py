@@ -1,5 +1,5 @@
-"""Who may go on with a local log: only the directory that owned the shard before, with a log that agrees
-with the store.
+"""The right to go on with a local log: only the directory has it that owned the shard before, with a log that
+agrees with the store.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def test_a_start_that_died_before_it_looked_at_the_logs_makes_none_of_them_good(
         logs.close()
 
 
-def test_a_copied_directory_is_told_from_the_one_that_went_on() -> None:
+def test_a_copied_directory_differs_from_the_one_that_went_on() -> None:
     world = World()
     topic, _, _ = first_run(world)
     copy = world.disk.after_crash(Survival(Kept.ALL, Kept.ALL))
@@ -171,7 +171,7 @@ def test_a_copied_directory_is_told_from_the_one_that_went_on() -> None:
 
 
 def test_a_log_of_this_owner_that_contradicts_the_store_is_a_matter_for_a_human() -> None:
-    """As many records, from the same owner, of another content: it was restored from somewhere else."""
+    """It has as many records, from the same owner, of another content: it was restored from elsewhere."""
     world = World()
     topic, _, _ = first_run(world)
     logs = world.claim()

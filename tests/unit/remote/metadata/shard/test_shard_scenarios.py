@@ -1,4 +1,4 @@
-"""What actions do to a shard, as texts: commands, and behind `->` what they answer or what is there then.
+"""Effects of actions on a shard, as texts: commands, and behind `->` their answers or what is there then.
 
     claim [N] -> EPOCH          become the owner, with an epoch of at least N
     add X a0:0-5 ... -> ...     commit object X with these slices; behind the arrow the refused partitions
