@@ -1,7 +1,8 @@
 """Compiles the native kernels while a wheel is built, for an ordinary and for an editable install.
 
-Convention: every ``*.pyx`` below an import root is an extension module named after its place, linked with all
-``*.c`` files of its own folder, which are written by hand. The C that Cython generates never enters the tree.
+Convention: every ``*.pyx`` below an import root is an extension module named after its place, linked with the
+``*.c`` files of the folder ``c`` beside it, which are written by hand. The folder ``cython`` has the parts that
+the module includes. The C that Cython generates never enters the tree.
 
 What is compiled is always optional, because each kernel has a pure-Python twin: where a probe shows that
 there is no working C compiler, or no Python headers, the build warns and goes on without. A compiler that
@@ -105,7 +106,7 @@ def reason_for_pure_python(scratch: Path) -> str | None:
 
 
 def compile_extension(source: Path, root: Path, scratch: Path) -> Path:
-    """The shared library made of `source` and the C files of its folder."""
+    """The shared library made of `source` and the C files in the folder `c` beside it."""
     from setuptools import Extension
 
     name = ".".join(source.relative_to(root).with_suffix("").parts)
@@ -115,8 +116,8 @@ def compile_extension(source: Path, root: Path, scratch: Path) -> Path:
     )
     extension = Extension(
         name,
-        [str(generated), *map(str, sorted(source.parent.glob("*.c")))],
-        include_dirs=[str(source.parent)],
+        [str(generated), *map(str, sorted(source.parent.glob("c/*.c")))],
+        include_dirs=[str(source.parent / "c")],
         extra_compile_args=COMPILE_ARGUMENTS,
     )
     return _build(extension, scratch / "kernels")

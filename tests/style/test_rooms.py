@@ -9,6 +9,7 @@ from tests.support.places import REPOSITORY
 from tests.support.style.sources import EVERYTHING, PRODUCTION, files_below, sources_below
 
 MAX_FOLDER_MODULES = 20
+MODULES = (".py", ".pyx", ".pxi", ".c")
 
 
 def crowded_folders(names: list[str]) -> list[str]:
@@ -18,7 +19,7 @@ def crowded_folders(names: list[str]) -> list[str]:
 
 
 def test_folders_are_rooms_and_not_halls() -> None:
-    assert crowded_folders([source.name for source in sources_below(EVERYTHING, ".py")]) == []
+    assert crowded_folders([source.name for source in sources_below(EVERYTHING, *MODULES)]) == []
 
 
 def test_crowded_folder_is_found() -> None:

@@ -1,15 +1,17 @@
 """The rules of compaction: which records and markers stay, and for how long.
 
 The log cleaner, the compaction of objects and the kernels in plain Python call these functions. The compiled
-kernels contain the same rules a second time, in C; a test compares both over a table of all cases.
+kernels have their twins in ``native/c/keep_rules.h``; a test compares both over a table of all cases.
 
 * Only the newest record of a key stays. A record without a key is dropped from a local log, as in Kafka, and
   stays in an object, where no other record can replace it.
 * A tombstone that is the newest record of its key stays until its *delete horizon*, so that each consumer has
   `delete.retention.ms` to read it. The horizon belongs to the batch: KIP-534 sets attribute bit 6 and puts
   the horizon in place of the base timestamp.
-* A batch gets its horizon when a compaction has seen all older records of its keys, and keeps it from then
-  on. An earlier horizon would be wrong: the tombstone could go before the records that it deletes.
+* A batch gets its horizon when a compaction has seen all older records of its keys, and keeps it while it has
+  tombstones. An earlier horizon would be wrong: the tombstone could go before the records that it deletes.
+  After the last tombstone the horizon means nothing. A local log keeps it, as Kafka does; an object loses
+  it, because the earliest horizon of a slice says when its next compaction is due.
 * A marker stays as long as data of its transaction is in the log, or while no other batch holds the epoch of
   its producer. After that it gets a horizon, and is dropped when the horizon has passed.
 """

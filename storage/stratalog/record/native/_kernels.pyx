@@ -51,7 +51,7 @@ cdef extern from *:
     void PyObject_GC_UnTrack(object)
 
 
-include "kernels.pxi"
+include "cython/kernels.pxi"
 
 
 cdef dict MESSAGES = {
@@ -186,8 +186,8 @@ def copy_records(
     )
 
 
-include "object_kernels.pxi"
-include "key_kernels.pxi"
-include "batch_kernels.pxi"
-include "column_kernels.pxi"
-include "clean_kernels.pxi"
+include "cython/object_kernels.pxi"
+include "cython/key_kernels.pxi"
+include "cython/batch_kernels.pxi"
+include "cython/column_kernels.pxi"
+include "cython/clean_kernels.pxi"

@@ -53,11 +53,14 @@ cdef extern from "batch_kernels.h" nogil:
         bint may_drop
         bint may_stamp
 
-    ctypedef struct filter_result:
-        size_t end_position
+    ctypedef struct batch_output:
         size_t size
         size_t unchanged_begin
         size_t unchanged_end
+
+    ctypedef struct filter_result:
+        batch_output output
+        size_t end_position
         uint64_t next_ordinal
         int64_t records_count
         int64_t first_offset
@@ -257,10 +260,10 @@ def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rul
     with nogil:
         kernel_filter_batches(source.data + position, size, bitmap, bits_count, first_ordinal,
                               &filtering, memory.data, &result)
-    if result.size == 0:
-        kept = memoryview(data)[position + result.unchanged_begin:position + result.unchanged_end]
+    if result.output.size == 0:
+        kept = memoryview(data)[position + result.output.unchanged_begin:position + result.output.unchanged_end]
     else:
-        kept = PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> result.size)
+        kept = PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> result.output.size)
     # By position: names would take as long as the whole look at a small batch.
     return FilteredBatches(
         kept,

@@ -15,6 +15,7 @@
 
 #include "batch_frame.h"
 #include "batch_kernels.h"
+#include "keep_rules.h"
 #include "record_frame.h"
 #include "transactions.h"
 
@@ -102,14 +103,6 @@ typedef struct {
     size_t kept_epochs_count;
 } clean_rule;
 
-/* The fate of a record, as in keep_rules.py. */
-typedef enum {
-    RECORD_STAYS = 0,
-    RECORD_OUTDATED,
-    RECORD_WITHOUT_KEY,
-    RECORD_TOMBSTONE_DUE,
-} record_fate;
-
 typedef struct {
     int64_t timestamp_delta;
     uint32_t position; /* in the records section */
@@ -126,11 +119,10 @@ typedef struct {
 } clean_room;
 
 typedef struct {
+    batch_output output;
     size_t end_position;
     int64_t next_offset;
-    size_t size;               /* bytes in the target */
-    size_t unchanged_begin, unchanged_end; /* the unchanged batches, if the target is empty */
-    size_t kept_count;         /* batches that stay */
+    size_t kept_count; /* batches that stay */
     int64_t records_in;
     int64_t records_kept;
     int64_t null_key_count;

@@ -12,16 +12,16 @@ void kernel_judge_waiting(judging *judge)
     }
     for (size_t index = 0; index < judge->count; index++) {
         const map_place place = kernel_map_seek(map, home[index], high[index], low[index]);
-        if (place.is_found && map->slots[place.index].next_offset > (uint64_t)judge->offset[index] + 1)
-            judge->record[index]->fate = RECORD_OUTDATED;
-        else if (judge->is_due[index])
-            judge->record[index]->fate = RECORD_TOMBSTONE_DUE;
+        const bool is_newest =
+            !place.is_found || map->slots[place.index].next_offset <= (uint64_t)judge->offset[index] + 1;
+        judged_record *record = judge->record[index];
+        record->fate = (uint8_t)fate_of_record(true, is_newest, record->is_tombstone, judge->is_due[index]);
     }
     judge->count = 0;
 }
 
 kernel_status kernel_judge_payload(judging *judge, const uint8_t *payload, size_t size, int64_t records_count,
-                                   int64_t base_offset, int64_t last_offset_delta, bool drop_tombstones,
+                                   int64_t base_offset, int64_t last_offset_delta, bool is_due,
                                    judged_record *judged)
 {
     const int64_t latest_offset = judge->map->latest_offset;
@@ -41,14 +41,14 @@ kernel_status kernel_judge_payload(judging *judge, const uint8_t *payload, size_
         if (base_offset + frame.offset_delta > latest_offset)
             continue;
         if (UNLIKELY(frame.key_size < 0)) {
-            judged->fate = RECORD_WITHOUT_KEY;
+            judged->fate = (uint8_t)fate_of_record(false, false, judged->is_tombstone, is_due);
             continue;
         }
         judge->key[judge->count] = frame.key;
         judge->key_size[judge->count] = (size_t)frame.key_size;
         judge->offset[judge->count] = base_offset + frame.offset_delta;
         judge->record[judge->count] = judged;
-        judge->is_due[judge->count] = drop_tombstones && judged->is_tombstone;
+        judge->is_due[judge->count] = is_due;
         if (++judge->count == JUDGED_TOGETHER)
             kernel_judge_waiting(judge);
     }

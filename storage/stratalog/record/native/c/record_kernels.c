@@ -1,4 +1,5 @@
 /* Scan and copy: kernels that walk the records of one batch. */
+#include "keep_rules.h"
 #include "kernels.h"
 #include "record_frame.h"
 #include "utf8.h"
@@ -97,15 +98,15 @@ kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_c
         return KERNEL_BAD_FRAME;
     for (; walk.left_count > 0; ordinal++) {
         int64_t timestamp_delta;
+        record_fate fate;
         if (UNLIKELY(!walk_next(&walk, &frame)))
             return KERNEL_BAD_FRAME;
-        if (!is_survivor(survivors, ordinal) || frame.offset_delta < rule->first_offset_delta ||
-            frame.offset_delta >= rule->end_offset_delta)
+        if (frame.offset_delta < rule->first_offset_delta || frame.offset_delta >= rule->end_offset_delta)
             continue;
-        if (frame.value_size < 0 && rule->drop_tombstones) {
-            result->dropped_tombstone_count++;
+        fate = fate_of_record(true, is_survivor(survivors, ordinal), frame.value_size < 0, rule->drop_tombstones);
+        result->dropped_tombstone_count += fate == RECORD_TOMBSTONE_DUE;
+        if (fate != RECORD_STAYS)
             continue;
-        }
         if (!count_kept(&frame, rule, result, &timestamp_delta))
             return KERNEL_BAD_TIMESTAMP;
         if (rule->timestamp_shift != 0) {

@@ -1,5 +1,6 @@
 /* Measure, prove, filter and hash: kernels that walk a row of batches. */
 #include "batch_kernels.h"
+#include "keep_rules.h"
 
 #include "batch_frame.h"
 
@@ -152,10 +153,8 @@ static bool offset_deltas(const batch_frame *batch, int64_t *first_delta, int64_
 
 /* One call of kernel_filter_batches. */
 typedef struct {
-    const uint8_t *data;
     const uint8_t *survivors;
     const filter_rule *rule;
-    uint8_t *target;
     filter_result *result;
 } filtering;
 
@@ -169,54 +168,24 @@ static void count_batch(filter_result *result, const batch_frame *batch, int64_t
     result->fingerprint = add_mark(result->fingerprint, batch->base_offset, crc, records_count);
 }
 
-/* Adjacent unchanged batches are copied at once, or not at all. */
-static void copy_unchanged(filtering *filter)
-{
-    filter_result *result = filter->result;
-    size_t size = result->unchanged_end - result->unchanged_begin;
-    memcpy(filter->target + result->size, filter->data + result->unchanged_begin, size);
-    result->size += size;
-    result->unchanged_begin = result->unchanged_end = 0;
-}
-
 static bool keep_batch(filtering *filter, const batch_frame *batch)
 {
-    filter_result *result = filter->result;
     int64_t first_delta, last_delta;
-    size_t position = (size_t)(batch->start - filter->data);
     if (!offset_deltas(batch, &first_delta, &last_delta))
         return false;
-    if (result->unchanged_end != position || result->unchanged_begin == result->unchanged_end) {
-        copy_unchanged(filter);
-        result->unchanged_begin = position;
-    }
-    result->unchanged_end = position + batch->size;
-    count_batch(result, batch, first_delta, last_delta, batch->records_count, batch->crc);
+    keep_unchanged(&filter->result->output, batch);
+    count_batch(filter->result, batch, first_delta, last_delta, batch->records_count, batch->crc);
     return true;
 }
 
-/* Writes the header before the records, which are in the target already. */
 static bool finish_batch(filtering *filter, const batch_frame *batch, const copy_result *copied, uint16_t attributes,
                          int64_t base_timestamp)
 {
-    uint8_t *start = filter->target + filter->result->size;
-    size_t size = HEADER_BYTES + copied->size;
-    int64_t max_timestamp = batch->max_timestamp;
+    rebuilt_fields fields = {copied->size, copied->count, attributes, base_timestamp};
     uint32_t crc;
-    if (size - LOG_OVERHEAD_BYTES > INT32_MAX)
+    if (!rebuilt_max_timestamp(batch, base_timestamp, copied->max_timestamp_delta, &fields.max_timestamp) ||
+        !finish_rebuilt(&filter->result->output, batch, &fields, &crc))
         return false;
-    if (!(attributes & TIMESTAMP_TYPE_BIT) &&
-        __builtin_add_overflow(base_timestamp, copied->max_timestamp_delta, &max_timestamp))
-        return false;
-    memcpy(start, batch->start, HEADER_BYTES);
-    write_be32(start + BATCH_LENGTH_POSITION, (uint32_t)(size - LOG_OVERHEAD_BYTES));
-    write_be16(start + ATTRIBUTES_POSITION, attributes);
-    write_be64(start + BASE_TIMESTAMP_POSITION, (uint64_t)base_timestamp);
-    write_be64(start + MAX_TIMESTAMP_POSITION, (uint64_t)max_timestamp);
-    write_be32(start + RECORDS_COUNT_POSITION, (uint32_t)copied->count);
-    crc = kernel_crc32c(0, start + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION);
-    write_be32(start + CRC_POSITION, crc);
-    filter->result->size += size;
     count_batch(filter->result, batch, copied->first_delta, copied->last_delta, (int32_t)copied->count, crc);
     return true;
 }
@@ -225,9 +194,9 @@ static bool finish_batch(filtering *filter, const batch_frame *batch, const copy
 static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t first_ordinal)
 {
     const filter_rule *rule = filter->rule;
-    const bool has_horizon = batch->attributes & DELETE_HORIZON_BIT;
-    const bool drops = rule->may_drop && has_horizon && batch->base_timestamp <= rule->drop_until_ms;
-    const bool stamps = rule->may_stamp && !has_horizon;
+    batch_output *output = &filter->result->output;
+    const bool drops = rule->may_drop && is_due(batch, rule->drop_until_ms);
+    const bool may_stamp = gets_horizon(batch, rule->has_tombstones, rule->may_stamp);
     const bool is_clipped = rule->first_offset > batch->base_offset;
     const uint64_t records_count = (uint64_t)batch->records_count;
     const uint64_t planned_count = count_bits(filter->survivors, first_ordinal, first_ordinal + records_count);
@@ -240,20 +209,19 @@ static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t f
     uint64_t seen_count;
     if (planned_count == 0)
         return true;
-    if (planned_count == records_count && !is_clipped && !(rule->has_tombstones && (drops || stamps)))
+    if (planned_count == records_count && !is_clipped && !(rule->has_tombstones && drops) && !may_stamp)
         return keep_batch(filter, batch);
-    copy_unchanged(filter);
+    copy_unchanged(output);
     if (kernel_copy(records_of(batch), records_bytes(batch), batch->records_count, filter->survivors, first_ordinal,
-                    &copying, filter->target + filter->result->size + HEADER_BYTES, &copied) != KERNEL_OK)
+                    &copying, rebuilt_records(output), &copied) != KERNEL_OK)
         return false;
     seen_count = (uint64_t)(copied.count + copied.dropped_tombstone_count);
     if (is_clipped ? seen_count > planned_count : seen_count != planned_count)
         return false;
-    if (copied.tombstone_count > 0 && stamps) {
+    if (gets_horizon(batch, copied.tombstone_count > 0, may_stamp)) {
         if (__builtin_sub_overflow(batch->base_timestamp, rule->stamp_ms, &copying.timestamp_shift) ||
             kernel_copy(records_of(batch), records_bytes(batch), batch->records_count, filter->survivors,
-                        first_ordinal, &copying, filter->target + filter->result->size + HEADER_BYTES,
-                        &copied) != KERNEL_OK ||
+                        first_ordinal, &copying, rebuilt_records(output), &copied) != KERNEL_OK ||
             !finish_batch(filter, batch, &copied, batch->attributes | DELETE_HORIZON_BIT, rule->stamp_ms))
             return false;
     } else if (copied.count > 0) {
@@ -270,11 +238,16 @@ static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t f
 void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
                            uint64_t first_ordinal, const filter_rule *rule, uint8_t *target, filter_result *result)
 {
-    filtering filter = {data, survivors, rule, target, result};
+    filtering filter = {survivors, rule, result};
     batch_frame batch;
     size_t position = 0;
     uint64_t ordinal = first_ordinal;
-    *result = (filter_result){.first_offset = -1, .last_offset = -1, .fingerprint = result->fingerprint};
+    *result = (filter_result){
+        .output = {.data = data, .target = target},
+        .first_offset = -1,
+        .last_offset = -1,
+        .fingerprint = result->fingerprint,
+    };
     while (batch_at(data + position, size - position, &batch) && is_plain(&batch)) {
         uint64_t records_count = (uint64_t)batch.records_count;
         if (batch.next_offset > rule->end_offset || (survivors != NULL && records_count > bits_count - ordinal))
@@ -285,8 +258,7 @@ void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *surv
         position += batch.size;
         ordinal += records_count;
     }
-    if (result->size > 0)
-        copy_unchanged(&filter);
+    finish_output(&result->output);
     result->end_position = position;
     result->next_ordinal = ordinal;
 }

@@ -72,11 +72,9 @@ cdef extern from "offset_map.h" nogil:
         open_transactions *open
 
     ctypedef struct clean_result:
+        batch_output output
         size_t end_position
         int64_t next_offset
-        size_t size
-        size_t unchanged_begin
-        size_t unchanged_end
         int64_t records_in
         int64_t records_kept
         int64_t null_key_count
@@ -312,10 +310,10 @@ def clean_batches(data, size_t position, OffsetMap offset_map, rule, OpenTransac
     with nogil:
         kernel_clean_batches(
             source.data + position, source.size - position, place, &cleaning, &room, &memory, &result)
-    if result.size == 0:
-        kept = memoryview(data)[position + result.unchanged_begin:position + result.unchanged_end]
+    if result.output.size == 0:
+        kept = memoryview(data)[position + result.output.unchanged_begin:position + result.output.unchanged_end]
     else:
-        PyByteArray_Resize(made, <Py_ssize_t> result.size)
+        PyByteArray_Resize(made, <Py_ssize_t> result.output.size)
         kept = made
     return CleanedBatches(
         data=kept,

@@ -5,6 +5,7 @@
 #ifndef STRATALOG_BATCH_KERNELS_H
 #define STRATALOG_BATCH_KERNELS_H
 
+#include "batch_output.h"
 #include "kernels.h"
 
 /* The size of the whole batches at the beginning of `data`, and their number of records. */
@@ -75,9 +76,8 @@ typedef struct {
 } filter_rule;
 
 typedef struct {
+    batch_output output;
     size_t end_position;
-    size_t size; /* bytes in the target */
-    size_t unchanged_begin, unchanged_end; /* the unchanged batches, if the target is empty */
     uint64_t next_ordinal;
     int64_t records_count;
     int64_t first_offset;

@@ -32,7 +32,6 @@ void kernel_measure_clean(const uint8_t *data, size_t size, const offset_map *ma
 
 /* One call of kernel_clean_batches. */
 typedef struct {
-    const uint8_t *data;
     const offset_map *map;
     const clean_rule *rule;
     const clean_room *room;
@@ -71,82 +70,60 @@ static bool is_kept_epoch(const clean_rule *rule, const batch_frame *batch)
            rule->kept_epochs[low].epoch == epoch;
 }
 
-/* Adjacent unchanged batches are copied at once, or not at all. */
-static void copy_unchanged(cleaning *clean)
-{
-    clean_result *result = clean->result;
-    const size_t size = result->unchanged_end - result->unchanged_begin;
-    memcpy(clean->memory->target + result->size, clean->data + result->unchanged_begin, size);
-    result->size += size;
-    result->unchanged_begin = result->unchanged_end = 0;
-}
-
 static void keep_batch(cleaning *clean, const batch_frame *batch)
 {
-    clean_result *result = clean->result;
-    const size_t position = (size_t)(batch->start - clean->data);
-    if (result->unchanged_end != position || result->unchanged_begin == result->unchanged_end) {
-        copy_unchanged(clean);
-        result->unchanged_begin = position;
-    }
-    result->unchanged_end = position + batch->size;
-    result->kept_count++;
+    keep_unchanged(&clean->result->output, batch);
+    clean->result->kept_count++;
 }
 
-/* Writes the header before the records, which are in the target already; false if they are too large. */
-static bool finish_batch(cleaning *clean, const batch_frame *batch, size_t records_size, int64_t records_count,
-                         uint16_t attributes, int64_t base_timestamp, int64_t max_timestamp)
+static bool finish_batch(cleaning *clean, const batch_frame *batch, const rebuilt_fields *fields)
 {
-    clean_result *result = clean->result;
-    uint8_t *start = clean->memory->target + result->size;
-    const size_t size = HEADER_BYTES + records_size;
-    if (size - LOG_OVERHEAD_BYTES > INT32_MAX)
+    uint32_t crc;
+    if (!finish_rebuilt(&clean->result->output, batch, fields, &crc))
         return false;
-    memcpy(start, batch->start, HEADER_BYTES);
-    write_be32(start + BATCH_LENGTH_POSITION, (uint32_t)(size - LOG_OVERHEAD_BYTES));
-    write_be16(start + ATTRIBUTES_POSITION, attributes);
-    write_be64(start + BASE_TIMESTAMP_POSITION, (uint64_t)base_timestamp);
-    write_be64(start + MAX_TIMESTAMP_POSITION, (uint64_t)max_timestamp);
-    write_be32(start + RECORDS_COUNT_POSITION, (uint32_t)records_count);
-    write_be32(start + CRC_POSITION, kernel_crc32c(0, start + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION));
-    result->size += size;
-    result->kept_count++;
+    clean->result->kept_count++;
     return true;
 }
 
 /* Writes the header alone, like Kafka's: with neither a codec nor a horizon. */
 static bool empty_batch(cleaning *clean, const batch_frame *batch)
 {
-    const uint16_t attributes = batch->attributes & (uint16_t) ~(CODEC_MASK | DELETE_HORIZON_BIT);
-    return finish_batch(clean, batch, 0, 0, attributes, NO_TIMESTAMP, batch->max_timestamp);
+    const rebuilt_fields fields = {
+        .attributes = batch->attributes & (uint16_t) ~(CODEC_MASK | DELETE_HORIZON_BIT),
+        .base_timestamp = NO_TIMESTAMP,
+        .max_timestamp = batch->max_timestamp,
+    };
+    return finish_batch(clean, batch, &fields);
 }
 
 /* The target was measured for these batches, and has room unless they change meanwhile. */
 static bool has_room(const cleaning *clean, size_t size)
 {
-    const clean_result *result = clean->result;
-    return result->size + (result->unchanged_end - result->unchanged_begin) + size <= clean->room->target_bytes;
+    const batch_output *output = &clean->result->output;
+    return output->size + (output->unchanged_end - output->unchanged_begin) + size <= clean->room->target_bytes;
 }
 
 /* Rebuilds a batch around the records that stay, with a new horizon if it `stamps`; false if that is impossible. */
 static bool rebuild_batch(cleaning *clean, const batch_frame *batch, const judged_record *judged,
                           const kept_records *kept, bool stamps)
 {
-    const int64_t base_timestamp = stamps ? clean->rule->horizon_ms : batch->base_timestamp;
-    const uint16_t attributes = stamps ? batch->attributes | DELETE_HORIZON_BIT : batch->attributes;
-    uint8_t *target = clean->memory->target + clean->result->size + HEADER_BYTES;
-    int64_t max_timestamp = batch->max_timestamp, shift;
-    size_t size;
-    if (!(attributes & TIMESTAMP_TYPE_BIT) &&
-        __builtin_add_overflow(batch->base_timestamp, kept->max_timestamp_delta, &max_timestamp))
+    uint8_t *target = rebuilt_records(&clean->result->output);
+    rebuilt_fields fields = {
+        .records_count = kept->count,
+        .attributes = stamps ? batch->attributes | DELETE_HORIZON_BIT : batch->attributes,
+        .base_timestamp = stamps ? clean->rule->horizon_ms : batch->base_timestamp,
+    };
+    int64_t shift;
+    if (!rebuilt_max_timestamp(batch, batch->base_timestamp, kept->max_timestamp_delta, &fields.max_timestamp))
         return false;
     if (!stamps)
-        size = kernel_copy_kept(records_of(batch), records_bytes(batch), batch->records_count, judged, target);
-    else if (__builtin_sub_overflow(batch->base_timestamp, base_timestamp, &shift) ||
+        fields.records_size =
+            kernel_copy_kept(records_of(batch), records_bytes(batch), batch->records_count, judged, target);
+    else if (__builtin_sub_overflow(batch->base_timestamp, fields.base_timestamp, &shift) ||
              kernel_copy_shifted(records_of(batch), records_bytes(batch), batch->records_count, judged, shift, target,
-                                 &size) != KERNEL_OK)
+                                 &fields.records_size) != KERNEL_OK)
         return false;
-    return finish_batch(clean, batch, size, kept->count, attributes, base_timestamp, max_timestamp);
+    return finish_batch(clean, batch, &fields);
 }
 
 /* Notes a batch that has something to drop at that time. */
@@ -163,8 +140,8 @@ static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_
 {
     const kept_records kept = kernel_count_fates(judged, batch->records_count);
     const bool is_kept = is_kept_empty(clean->rule, batch->next_offset - 1);
-    const bool stamps = kept.tombstone_count > 0 && !(batch->attributes & DELETE_HORIZON_BIT) &&
-                        batch->next_offset - 1 <= clean->map->latest_offset;
+    const bool stamps =
+        gets_horizon(batch, kept.tombstone_count > 0, batch->next_offset - 1 <= clean->map->latest_offset);
     clean_result *result = clean->result;
     if (!has_room(clean, batch->size + (stamps ? COPY_GROWTH_BYTES * (size_t)batch->records_count : 0)))
         return false;
@@ -172,14 +149,13 @@ static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_
         if (kept.count > 0 || is_kept)
             keep_batch(clean, batch);
     } else if (kept.count > 0 || is_kept) {
-        copy_unchanged(clean);
+        copy_unchanged(&clean->result->output);
         if (kept.count > 0 ? !rebuild_batch(clean, batch, judged, &kept, stamps) : !empty_batch(clean, batch))
             return false;
     }
     if (stamps)
         note_horizon(result, clean->rule->horizon_ms);
-    else if (kept.tombstone_count > 0 && (batch->attributes & DELETE_HORIZON_BIT) &&
-             batch->base_timestamp > clean->rule->now_ms)
+    else if (kept.tombstone_count > 0 && has_horizon(batch) && !is_due(batch, clean->rule->now_ms))
         note_horizon(result, batch->base_timestamp);
     result->records_in += batch->records_count;
     result->records_kept += kept.count;
@@ -195,7 +171,7 @@ static bool drop_batch(cleaning *clean, const batch_frame *batch)
         return true;
     if (!has_room(clean, batch->size))
         return false;
-    copy_unchanged(clean);
+    copy_unchanged(&clean->result->output);
     return empty_batch(clean, batch);
 }
 
@@ -237,18 +213,23 @@ static bool read_marker(const batch_frame *batch, end_marker *marker)
 static bool stamp_marker(cleaning *clean, const batch_frame *batch, const end_marker *marker)
 {
     const judged_record judged = {.timestamp_delta = marker->timestamp_delta, .fate = RECORD_STAYS};
-    const int64_t horizon = clean->rule->horizon_ms;
+    rebuilt_fields fields = {
+        .records_count = 1,
+        .attributes = batch->attributes | DELETE_HORIZON_BIT,
+        .base_timestamp = clean->rule->horizon_ms,
+        .max_timestamp = batch->max_timestamp,
+    };
+    batch_output *output = &clean->result->output;
     int64_t shift;
-    size_t size;
     if (!has_room(clean, batch->size + COPY_GROWTH_BYTES))
         return false;
-    copy_unchanged(clean);
-    if (__builtin_sub_overflow(batch->base_timestamp, horizon, &shift) ||
-        kernel_copy_shifted(records_of(batch), records_bytes(batch), 1, &judged, shift,
-                            clean->memory->target + clean->result->size + HEADER_BYTES, &size) != KERNEL_OK ||
-        !finish_batch(clean, batch, size, 1, batch->attributes | DELETE_HORIZON_BIT, horizon, batch->max_timestamp))
+    copy_unchanged(output);
+    if (__builtin_sub_overflow(batch->base_timestamp, fields.base_timestamp, &shift) ||
+        kernel_copy_shifted(records_of(batch), records_bytes(batch), 1, &judged, shift, rebuilt_records(output),
+                            &fields.records_size) != KERNEL_OK ||
+        !finish_batch(clean, batch, &fields))
         return false;
-    note_horizon(clean->result, horizon);
+    note_horizon(clean->result, fields.base_timestamp);
     return true;
 }
 
@@ -263,30 +244,26 @@ static bool drop_marker(cleaning *clean, const batch_frame *batch, const end_mar
     return true;
 }
 
-/* A marker stays while the log has data of its transaction, or while it alone holds its producer's epoch; after that
- * until its horizon. */
+static bool keep_marker(cleaning *clean, const batch_frame *batch)
+{
+    if (!has_room(clean, batch->size))
+        return false;
+    keep_batch(clean, batch);
+    return true;
+}
+
 static bool clean_marker(cleaning *clean, const batch_frame *batch, const end_marker *marker)
 {
     const open_transaction *open = open_of(clean->memory->open, batch->producer_id);
-    const bool has_horizon = batch->attributes & DELETE_HORIZON_BIT;
-    const bool is_due = has_horizon && batch->base_timestamp <= clean->rule->now_ms;
-    const bool tells_epoch = is_kept_epoch(clean->rule, batch);
-    const bool is_alone = open == NULL && !tells_epoch;
-    if (is_alone && !has_horizon) {
-        if (!stamp_marker(clean, batch, marker))
-            return false;
-    } else if (is_alone && is_due) {
-        if (!drop_marker(clean, batch, marker))
-            return false;
-    } else {
-        if (!has_room(clean, batch->size))
-            return false;
-        keep_batch(clean, batch);
-        if (is_alone)
-            note_horizon(clean->result, batch->base_timestamp);
-        else if (!tells_epoch)
-            clean->result->has_waiting_marker |= !open->is_kept;
-    }
+    const marker_fate fate = fate_of_marker(batch, open != NULL, open != NULL && open->is_kept,
+                                            is_kept_epoch(clean->rule, batch), clean->rule->now_ms);
+    if (fate == MARKER_GETS_HORIZON ? !stamp_marker(clean, batch, marker)
+        : fate == MARKER_GOES       ? !drop_marker(clean, batch, marker)
+                                    : !keep_marker(clean, batch))
+        return false;
+    if (fate == MARKER_STAYS_UNTIL_HORIZON)
+        note_horizon(clean->result, batch->base_timestamp);
+    clean->result->has_waiting_marker |= fate == MARKER_STAYS_ONCE_MORE;
     end_transaction(clean->memory->open, batch->producer_id);
     return true;
 }
@@ -304,12 +281,12 @@ static bool judge_batch(const cleaning *clean, judging *judge, const batch_frame
 {
     const size_t records_count = (size_t)batch->records_count;
     judged_record *place = clean->memory->judged + group->judged_count;
-    const bool is_due = (batch->attributes & DELETE_HORIZON_BIT) && batch->base_timestamp <= clean->rule->now_ms;
     if (records_count > records_bytes(batch) / MIN_RECORD_BYTES ||
         records_count > clean->room->judged_count - group->judged_count)
         return false;
     if (kernel_judge_payload(judge, records_of(batch), records_bytes(batch), batch->records_count,
-                                  batch->base_offset, batch->last_offset_delta, is_due, place) != KERNEL_OK)
+                                  batch->base_offset, batch->last_offset_delta, is_due(batch, clean->rule->now_ms),
+                             place) != KERNEL_OK)
         return false;
     group->judged_count += records_count;
     return true;
@@ -326,7 +303,7 @@ static bool judge_group(const cleaning *clean, size_t size, clean_group *group)
     while (group->batches_count < GROUP_BATCHES && group->judged_count < GROUP_RECORDS) {
         batch_frame *batch = &group->batches[group->batches_count];
         batch_kind kind;
-        goes_on = batch_at(clean->data + position, size - position, batch);
+        goes_on = batch_at(clean->result->output.data + position, size - position, batch);
         if (!goes_on)
             break;
         kind = kind_of(batch, clean->map->latest_offset, &rule->aborted);
@@ -374,14 +351,18 @@ static bool clean_judged(cleaning *clean, const clean_group *group)
 void kernel_clean_batches(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
                           const clean_room *room, const clean_memory *memory, clean_result *result)
 {
-    cleaning clean = {data, map, rule, room, memory, result};
+    cleaning clean = {map, rule, room, memory, result};
     clean_group group;
     bool goes_on = true;
-    *result = (clean_result){.next_offset = -1, .earliest_horizon = INT64_MAX, .latest_horizon = -1};
+    *result = (clean_result){
+        .output = {.data = data, .target = memory->target},
+        .next_offset = -1,
+        .earliest_horizon = INT64_MAX,
+        .latest_horizon = -1,
+    };
     while (goes_on) {
         goes_on = judge_group(&clean, size, &group);
         goes_on = clean_judged(&clean, &group) && goes_on;
     }
-    if (result->size > 0)
-        copy_unchanged(&clean);
+    finish_output(&result->output);
 }
