@@ -63,13 +63,18 @@ PLANTED = {
         "client/stratalog/client/planted.py",
         "import stratalog.log.planted",
     ),
+    "only the command line and the pipeline use the client": (
+        "service/stratalog/server/planted.py",
+        "import stratalog.client.planted",
+    ),
     "the pipeline reads objects, not local logs, and needs no server": (
         "pipeline/stratalog/pipeline/planted.py",
         "import stratalog.server.planted",
     ),
-    "the wire imports nothing of ours": ("proto/stratalog/v1/planted.py", "import stratalog.base.planted"),
-    "nothing imports the test doubles": ("service/stratalog/server/planted.py", "import stratalog.testing"),
-    "only tests import the command line": ("service/stratalog/server/planted_too.py", "import stratalog.cli"),
+    "the test doubles are those of the engine": (
+        "testing/stratalog/testing/planted_too.py",
+        "import stratalog.server.planted",
+    ),
     "only objectstore.s3 imports boto3": (
         "testing/stratalog/testing/planted.py",
         "import boto3",
