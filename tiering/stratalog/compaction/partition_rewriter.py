@@ -22,7 +22,6 @@ from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.kept_records import KeptRecords, KeptTally
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
-from stratalog.compaction.scratch import ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import bits_between
 from stratalog.compaction.survivor_plan import SurvivorPlan
@@ -38,6 +37,7 @@ from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import SliceEntry, joined_epochs
+from stratalog.remote.objects.spool import SpoolReader
 
 _GATHERED_BYTES = 64 << 10
 """The writer gets pieces of at least this size, except for the last of a run."""
@@ -105,9 +105,7 @@ class PartitionRewriter:
         for index, live in enumerate(run.slices):
             copy = None if self._plan is None else self._plan.copies.get(index)
             if copy is not None:
-                reader = SliceReader(
-                    live.entry, ScratchReader(copy, 0, copy.size_bytes).read_some, chunk_bytes
-                )
+                reader = SliceReader(live.entry, SpoolReader(copy, 0, copy.size_bytes).read_some, chunk_bytes)
             elif self._plan is not None and is_all_dropped(self._plan.survivors[index], live.entry):
                 inputs[live.object_name].pass_by(live.entry)
                 continue

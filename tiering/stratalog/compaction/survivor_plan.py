@@ -19,11 +19,11 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.key_cursor import KeyCursor
 from stratalog.compaction.plan.compaction_job import PartitionRun
-from stratalog.compaction.scratch import Scratch
 from stratalog.compaction.slice_hasher import SliceHasher
 from stratalog.compaction.survivor_bits import new_bitmap
 from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import merge_windows
+from stratalog.remote.objects.spool import Spool
 
 
 class SurvivorPlan:
@@ -34,7 +34,7 @@ class SurvivorPlan:
     def __init__(self) -> None:
         self.survivors: list[bytearray] = []
         """A bitmap for each slice of the run."""
-        self.copies: dict[int, Scratch] = {}
+        self.copies: dict[int, Spool] = {}
         """By index of the slice: the bytes of those that had to be read in this phase already."""
         self._closing = contextlib.ExitStack()
 
@@ -48,7 +48,7 @@ class SurvivorPlan:
     def of(
         run: PartitionRun,
         inputs: Mapping[str, InputStreams],
-        make_scratch: Callable[[], Scratch],
+        make_scratch: Callable[[], Spool],
         settings: CompactionSettings,
     ) -> SurvivorPlan:
         """Read the keys of a run and decide. Raises StoreCorruptError, CorruptRecordError and what the store
@@ -82,7 +82,7 @@ class SurvivorPlan:
         index: int,
         run: PartitionRun,
         streams: InputStreams,
-        make_scratch: Callable[[], Scratch],
+        make_scratch: Callable[[], Spool],
         max_part_entries: int,
     ) -> list[KeyCursor]:
         entry = run.slices[index].entry
