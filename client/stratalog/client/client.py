@@ -174,7 +174,6 @@ class Client:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """The named offset of each partition."""
         queries = [(partition, spec, None) for partition in partitions]
         answers = await self.list_offsets(queries, isolation=isolation)
         return {partition: answer.offset for partition, answer in zip(partitions, answers, strict=True)}

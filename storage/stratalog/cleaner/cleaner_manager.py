@@ -181,7 +181,6 @@ class CleanerManager:
     # Called for operators.
 
     def failures(self) -> tuple[CleaningFailure, ...]:
-        """The partitions whose cleaning failed, and the reasons."""
         return self._failures.all()
 
     def reset(self, partition: TopicPartition) -> bool:
@@ -190,7 +189,6 @@ class CleanerManager:
 
     @property
     def last_survey(self) -> CleanerSurvey:
-        """The result of the last look at all logs."""
         return self._last_survey
 
     # Called by workers.

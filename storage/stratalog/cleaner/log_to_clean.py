@@ -76,7 +76,6 @@ class LogToClean(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        """A worker may clean the log now."""
         return self.is_filthy or self.is_horizon_past
 
     def gets_further(self, horizon_ms: int | None) -> bool:

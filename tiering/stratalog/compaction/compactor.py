@@ -118,7 +118,6 @@ class Compactor:
             return tuple(reports)
 
     def excluded(self) -> Mapping[TopicIdPartition, str]:
-        """Partitions that are left alone for now, and why."""
         now_ms = self._clock.now_ms()
         return {tip: one.reason for tip, one in list(self._excluded.items()) if one.until_ms > now_ms}
 
@@ -272,7 +271,6 @@ def _report(
 
 
 def _refusal_report(refusals: Collection[Refusal]) -> CompactionReport:
-    """Partitions that no job takes."""
     partitions = tuple((refusal.topic_id_partition, refusal.reason) for refusal in refusals)
     reasons = "; ".join(sorted({reason for _, reason in partitions}))
     left = (

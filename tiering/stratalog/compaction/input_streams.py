@@ -80,7 +80,6 @@ class InputStreams:
         return read_key_stream(reader.read, stream, entry.record_count)
 
     def _place_among_keys(self, stream: KeyStreamRef, keys: Spool) -> int:
-        """The position of `stream` in the bytes of GET 1."""
         position = stream.position - self._ref.directory_position
         if position < self._ref.directory_bytes or position + stream.size_bytes > keys.size_bytes:
             raise self._corrupt("refers to a key stream outside its own part")
@@ -130,7 +129,6 @@ class InputStreams:
         self._key_part = self._data_part = None
 
     def _open_keys(self) -> Spool:
-        """GET 1."""
         if self._key_part is not None:
             return self._key_part
         ref = self._ref
@@ -149,7 +147,6 @@ class InputStreams:
         return keys
 
     def _open_data(self) -> None:
-        """GET 2."""
         if self._data is not None:
             return
         with_data = [entry for entry in self._entries if entry.data_bytes > 0]
@@ -189,7 +186,6 @@ class InputStreams:
         return data
 
     def _skip_to(self, position: int) -> None:
-        """Read past unneeded bytes."""
         # The stream only moves forward: partitions come in the order of their slices.
         assert self._data_position <= position
         while self._data_position < position:

@@ -65,7 +65,6 @@ class JobOutput:
         self._writers = {}
 
     def writer(self, *, is_compacted: bool) -> ObjectWriter:
-        """The writer for the next partition of this kind."""
         writer = self._writers.get(is_compacted)
         if writer is not None and writer.data_bytes >= self._max_object_bytes:
             self._store_object(is_compacted)

@@ -168,7 +168,6 @@ class PartitionRewriter:
             self._filter(batch, survivors, ordinal, rule)
 
     def _filter(self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter) -> None:
-        """Keep the surviving records of a batch."""
         header = batch.header
         first_delta = max(0, rule.first_offset - header.base_offset)
         position = _Position(ordinal, first_delta, header.last_offset_delta + 1, first_delta > 0)
@@ -216,7 +215,6 @@ class PartitionRewriter:
         self._writer.append(batch, payload=copied.payload)
 
     def _keep(self, batch: PlacedBatch) -> None:
-        """Copy a batch as it is."""
         self._tally.add(batch.buffer, batch.position, batch.header, batch.header.records_count)
         part = memoryview(batch.buffer)[batch.position : batch.end_position]
         self._append(part, len(batch.buffer))

@@ -129,7 +129,6 @@ class JsonFields:
 
     @property
     def what(self) -> str:
-        """The object that these fields belong to, for messages."""
         return self._what
 
     def integer(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:

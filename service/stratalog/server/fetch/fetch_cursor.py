@@ -30,7 +30,6 @@ class Watermarks(NamedTuple):
     last_stable_offset: int
 
     def end_offset(self, isolation: Isolation) -> int:
-        """The end of a fetch with that isolation."""
         return self.last_stable_offset if isolation is Isolation.TXN_COMMITTED else self.high_watermark
 
 

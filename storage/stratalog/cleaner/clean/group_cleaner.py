@@ -197,7 +197,6 @@ class GroupCleaner:
         window.move_to(window.at + size_bytes, self._writers[-1].next_offset)
 
     def _clean_one(self, window: BatchWindow, header: BatchHeader) -> None:
-        """Clean the next batch alone."""
         try:
             self._take(self._batches.clean(window.batch(header), header, self._rule))
         except CorruptRecordError as failure:
@@ -205,7 +204,6 @@ class GroupCleaner:
         window.pass_by(header)
 
     def _take(self, cleaned: CleanedBatches) -> None:
-        """Count and write the cleaned batches."""
         stats = self._stats
         stats.cleaned_record_count += cleaned.records_in
         stats.kept_record_count += cleaned.records_kept

@@ -124,7 +124,6 @@ class LogCleaner:
         on_io: OnRead,
         window_bytes: int,
     ) -> OffsetMap:
-        """Make a map that covers the log up to the end of the clean."""
         first_offset, stop_offset = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
         offset_map = self._new_map(limits, stop_offset - first_offset)
         if first_offset < stop_offset:

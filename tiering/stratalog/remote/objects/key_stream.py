@@ -109,7 +109,6 @@ class KeyBlock(NamedTuple):
 
     @property
     def last_hash(self) -> tuple[int, int]:
-        """The greatest hash of the block."""
         return _hash_at(self, self.entry_count - 1)
 
 

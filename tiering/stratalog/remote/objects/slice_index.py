@@ -119,7 +119,6 @@ class SliceIndex:
         return None
 
     def check(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
         fault = self.fault()
         assert fault is None, fault
 

@@ -49,7 +49,6 @@ class CheckpointRoot:
 
     @property
     def files(self) -> tuple[TrackedFile, ...]:
-        """The root itself and its pages."""
         root = TrackedFile(FileKind.CHECKPOINT, self.ref.name, self.ref.size_bytes)
         return (root, *(page.file for page in self.pages))
 

@@ -44,7 +44,6 @@ class Commit:
     def build(
         seq: int, uuid: UUID, time_ms: int, writer: Writer, epoch: int | None, actions: Sequence[Action]
     ) -> Commit:
-        """A new commit."""
         assert actions, "a commit has actions"
         assert seq >= 1, "commits are numbered from one"
         document = {

@@ -27,7 +27,6 @@ class FileKind(enum.Enum):
     HISTORY = "history"
 
     def key(self, layout: StoreLayout, name: str) -> str:
-        """The key of a file of this kind."""
         match self:
             case FileKind.DATA:
                 return layout.data_key(name)
@@ -84,7 +83,6 @@ class DocumentRef(NamedTuple):
 
     @property
     def seq(self) -> int:
-        """The newest commit that the object includes."""
         return int(self.name.split("-")[_SEQ_PART])
 
     def to_json(self) -> JsonObject:

@@ -170,7 +170,6 @@ class HeadLog(Generic[S]):
 
     @property
     def view(self) -> View[S]:
-        """The newest view at hand."""
         return self._view
 
     @property
@@ -249,7 +248,6 @@ class HeadLog(Generic[S]):
         return self._find_commit(self._view.head, seq)
 
     def check(self) -> None:
-        """Raise AssertionError where the view contradicts itself."""
         view = self._view
         assert view.state.seq == view.head.seq, "the state is the head's"
         assert view.state.checkpoint == view.head.checkpoint, "head and state agree on the checkpoint"

@@ -170,7 +170,6 @@ class MetadataLog:
 
     @property
     def clock_skew_ms(self) -> int:
-        """Own clock minus the store's clock, as of `store_date_ms`."""
         return self._log.clock_skew_ms
 
     @property
@@ -187,7 +186,6 @@ class MetadataLog:
         return self._log.refresh(dated=dated).state
 
     def next_object_name(self) -> str:
-        """A fresh name for one object that is about to be written."""
         return format_object_name(self.state().seq, self._log.ids.uuid())
 
     def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0) -> int:
@@ -266,12 +264,10 @@ class MetadataLog:
             return self._folder.fold()
 
     def fold_if_needed(self) -> int | None:
-        """`fold` if the head has outgrown its limits."""
         with self._fold_lock:
             return self._folder.fold() if self._folder.is_due() else None
 
     def check(self) -> None:
-        """Raise AssertionError where the state contradicts itself."""
         self._log.check()
         self.state().check()
 

@@ -79,7 +79,6 @@ class _Builder:
         self._catalog_seq = state.catalog_seq
 
     def after(self, action: Action) -> ShardState:
-        """The state after the action."""
         match action:
             case Add():
                 self._add(action)
