@@ -1,11 +1,5 @@
 """Phase 2: copies the surviving records of a partition into the output object, batch by batch.
-
-* A batch that keeps all its records is copied as it is.
-* A batch that loses some is rebuilt around the others: same base offset, last offset delta, leader epoch,
-  producer fields and codec, so that offsets, order, timestamps and headers of records never change.
-* A batch that loses all goes; the logical range of the slice says what it covered.
-* Tombstones follow `TombstoneRule`. A new delete horizon takes the place of the base timestamp, so the
-  timestamp deltas of that batch are shifted by the difference. The horizon goes with the last tombstone.
+docs/compaction.md says which batches are copied, rebuilt or dropped; tombstones follow `TombstoneRule`.
 
 Records outside the slice's logical range or below log start are not readable and do not stay. Producers are
 those of the last slice, which has all of them; leader epochs are those of all slices.

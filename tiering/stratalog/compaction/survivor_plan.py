@@ -1,12 +1,8 @@
 """Phase 1: finds the records of a partition that are the newest of their keys, as one bit a record.
+docs/compaction.md explains how.
 
-The key streams of the run's slices are sorted by hash, so they can be merged by ranges of the hash, whatever
-the number of keys. Each stream shows a window. All entries up to the smallest bound of the windows are in
-view, so they can be decided, newest slice first; then the used-up windows move on. Memory is one or two
-blocks a stream and one bit a record.
-
-A slice without a usable key stream (none, or made with another hash key or strategy) is hashed from its data,
-and its bytes are kept for phase 2 (`SurvivorPlan.copies`).
+A slice without a usable key stream (none, or made with another hash key) is hashed from its data, and its
+bytes are kept for phase 2 (`SurvivorPlan.copies`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """A checkpoint: the full state up to some commit, as a root and the pages that it names.
-
-    {"format":"stratalog-checkpoint","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
-     "seq":N,"uuid":UUID,"time_ms":N,"base":NAME or null,"epoch":N,"catalog_seq":N,"pages":[PAGE...],
-     and the fields of the kind of state}
+docs/formats/metadata.md has the fields.
 
 Rows of one kind are divided into pages by ranges of their keys. A checkpoint that replaces another keeps its
 boundaries and shares every page whose rows did not change, so only changed pages are written. The root is
-written last, and only the commit of a fold makes it the current one. The files of a fold that never committed
-are orphans, under names that are never used again.
+written last, and only the commit of a fold makes it the current one. The files of a fold that never
+committed are orphans, under names that are never used again.
 """
 
 from __future__ import annotations

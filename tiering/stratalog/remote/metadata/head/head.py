@@ -1,14 +1,9 @@
 """The head: the only object of a shard or of the catalog that is ever replaced, always by If-Match on its
-ETag.
-
-    {"format":"stratalog-head","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
-     "seq":N,"uuid":UUID,"epoch":N,"catalog_seq":N,"checkpoint":DOC or null,"history":DOC or null,
-     "commits":[COMMIT...]}
+ETag. docs/formats/metadata.md has its fields.
 
 The state is the checkpoint's state with `commits` applied in order. They are numbered from the checkpoint's
-SEQ + 1 to `seq` without a gap. `uuid` is the uuid of the newest commit (a new head has a fresh one), so no
-two heads have the same bytes, and an ETag is unique however the store computes it. `epoch` and `catalog_seq`
-repeat values of the state, for people and for a check.
+SEQ + 1 to `seq` without a gap. `epoch` and `catalog_seq` repeat values of the state, for people and for a
+check.
 """
 
 from __future__ import annotations
