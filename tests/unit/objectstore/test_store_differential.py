@@ -69,9 +69,7 @@ class Subject:
             "get": lambda: self.store.get(call.key),
             "get_if_changed": lambda: self.store.get_if_changed(call.key, self.etag(call)),
             "range": lambda: self.store.get_range(call.key, call.position, call.size),
-            "list": lambda: list(
-                self.store.list(call.key[: call.position], start_after=call.key[: call.size])
-            ),
+            "list": lambda: sorted(self.store.list(call.key[: call.position])),
             "delete": lambda: self.store.delete_many([call.key, "missing"]),
         }
         try:
