@@ -4,11 +4,9 @@ admin.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
-
-import grpc
 
 from stratalog.base.errors import DataDirectoryError, LogStoreError, OverloadedError
 from stratalog.base.filesystem import Buffer
@@ -16,7 +14,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.consumer import Consumer
-from stratalog.client.errors import error_of_call, error_of_info, refusing_misfits
+from stratalog.client.errors import error_of_info, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_acks, wire_isolation
 from stratalog.client.producer import BatchOutcome, Producer
@@ -107,27 +105,6 @@ class Client:
             self._retry, lambda: self._channel.call(self.log.Fetch(request, timeout=timeout_s))
         )
         return list(response.partitions)
-
-    async def fetch_stream(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        max_bytes: int = 0,
-        partition_max_bytes: int = 0,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> AsyncIterator[log_pb2.FetchResponse]:
-        """One reading session: responses as data arrives, until the caller leaves or the connection breaks.
-        A `Consumer` reconnects.
-        """
-        request = fetch_request(positions, 0, 1, max_bytes, partition_max_bytes, isolation)
-        call = self.log.FetchStream(request)
-        try:
-            async for response in call:
-                yield response
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error, self.address) from None
-        finally:
-            call.cancel()
 
     async def list_offsets(
         self,
