@@ -30,8 +30,7 @@ class Reconfigurable(Protocol):
     """A component that goes by the server's configuration. Thread-safe."""
 
     def require_applicable(self, config: BrokerConfig) -> None:
-        """Check whether the component can apply this configuration. Raises InvalidConfigError if the
-        component cannot go by this configuration."""
+        """Raise InvalidConfigError if the component cannot go by this configuration."""
         ...
 
     def apply(self, config: BrokerConfig) -> None:

@@ -54,8 +54,7 @@ class ReadablePartition(Protocol):
     def signal(self) -> PartitionSignal: ...
 
     def ensure_served(self) -> None:
-        """Check that this server still serves the partition. Raises LogStoreError once this server no longer
-        serves the partition."""
+        """Raise LogStoreError once this server no longer serves the partition."""
         ...
 
     def watermarks(self) -> Watermarks: ...

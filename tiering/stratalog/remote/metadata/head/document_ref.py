@@ -100,8 +100,7 @@ class DocumentRef(NamedTuple):
         return DocumentRef(name, fields.integer("size_bytes"), fields.integer("crc", maximum=(1 << 32) - 1))
 
     def verify(self, data: bytes, what: str) -> None:
-        """Check the data of the document. Raises StoreCorruptError where `data` does not have this size and
-        checksum."""
+        """Raise StoreCorruptError if `data` does not have this size and checksum."""
         if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
             raise StoreCorruptError(
                 "an object is not the one that was written; keep it, and restore the right one from a backup",

@@ -118,8 +118,7 @@ class Head:
         return head
 
     def require_of(self, store_id: UUID, shard: int | None) -> None:
-        """Check that the head belongs to this store and shard. Raises StoreCorruptError where the head
-        belongs to another store or shard."""
+        """Raise StoreCorruptError if the head belongs to another store or shard."""
         if (self.store_id, self.shard) != (store_id, shard):
             raise StoreCorruptError(
                 "a head belongs to another store or shard; restore the whole bucket, not parts of it",

@@ -401,8 +401,7 @@ class HeadLog(Generic[S]):
         return view
 
     def require_writable(self, view: View[S]) -> None:
-        """Check that this version may write. Raises StoreNotUsableError where only newer software may write
-        or fold."""
+        """Raise StoreNotUsableError if only newer software may write or fold."""
         assert view.etag, "opened for writing"
         require_writable(view.head.write_version, self.layout.head_key)
 

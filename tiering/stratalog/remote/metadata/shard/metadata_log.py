@@ -24,7 +24,6 @@ from uuid import UUID
 
 from stratalog.base.errors import StoreError
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.checkpoint import CheckpointParts
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.fold import Folder
 from stratalog.remote.metadata.head.head_actions import ActionTable
@@ -101,11 +100,8 @@ class ShardMachine:
     def apply(self, state: ShardState, commit: Commit) -> ShardState:
         return apply_commit(state, commit, self._directory)
 
-    def to_checkpoint(self, state: ShardState) -> CheckpointParts:
-        return shard_to_parts(state)
-
-    def from_checkpoint(self, parts: CheckpointParts) -> ShardState:
-        return shard_from_parts(parts)
+    to_checkpoint = staticmethod(shard_to_parts)
+    from_checkpoint = staticmethod(shard_from_parts)
 
     def keep_directory(self, ref: ObjectRef, entries: Sequence[SliceEntry]) -> None:
         """Keep a directory while its object is committed, so that its writer need not read it."""
