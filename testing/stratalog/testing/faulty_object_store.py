@@ -193,12 +193,12 @@ class FaultyObjectStore:
 
         return self._read("GET", key, "", lambda: self._inner.open_range(key, position, size), cut_off)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         return self._read(
             "LIST",
             prefix,
             "",
-            lambda: self._inner.list(prefix),
+            lambda: self._inner.list(prefix, start_after=start_after),
             self._cut_off_listing,
         )
 

@@ -280,17 +280,20 @@ class ListContract:
         assert list(store.list("")) == []
         assert list(store.list("a/b")) == []
 
-    def test_everything_is_listed(self, filled: ObjectStore) -> None:
-        assert sorted((info.key, info.size) for info in filled.list("")) == [
+    def test_everything_is_listed_in_byte_order(self, filled: ObjectStore) -> None:
+        assert [(info.key, info.size) for info in filled.list("")] == [
             (key, len(key)) for key in KEYS_IN_ORDER
         ]
 
     @pytest.mark.parametrize(
         "prefix", ["", "a", "a/", "a/c", "a/c/", "a.", "a.b/", "b/000", "b/0001-x", "c", "a/c-d"]
     )
-    def test_prefixes_select(self, filled: ObjectStore, prefix: str) -> None:
+    def test_prefixes_and_starts_select(self, filled: ObjectStore, prefix: str) -> None:
         selected = [key for key in KEYS_IN_ORDER if key.startswith(prefix)]
-        assert sorted(info.key for info in filled.list(prefix)) == selected
+        assert [info.key for info in filled.list(prefix)] == selected
+        for start_after in (*KEYS_IN_ORDER, prefix, "a", "a/", "a/c", "a.b", "b/0001", "zzz"):
+            found = [info.key for info in filled.list(prefix, start_after=start_after)]
+            assert found == [key for key in selected if key > start_after], f"start_after={start_after}"
 
     @pytest.mark.parametrize("prefix", ["/", "../", "a//", ".", "a/.", "a b"])
     def test_prefixes_that_no_key_has_are_refused(self, store: ObjectStore, prefix: str) -> None:
@@ -300,7 +303,7 @@ class ListContract:
     def test_deleted_objects_are_gone(self, filled: ObjectStore) -> None:
         gone = KEYS_IN_ORDER[::2]
         filled.delete_many([*gone, "missing", "dir/missing"])
-        assert sorted(info.key for info in filled.list("")) == list(KEYS_IN_ORDER[1::2])
+        assert tuple(info.key for info in filled.list("")) == KEYS_IN_ORDER[1::2]
         with pytest.raises(ObjectNotFoundError):
             filled.get(gone[0])
         filled.delete_many(gone)

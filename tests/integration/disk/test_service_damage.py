@@ -163,8 +163,9 @@ async def test_a_topic_with_an_offline_partition_can_be_altered_deleted_and_made
     async with service_bench(tmp_path) as bench:
         engine = bench.server.engine
         topic = engine.registry.topic("t")
-        engine.catalog.alter_config(topic.topic_id, lambda _: {"retention.ms": "-1"})
+        engine.catalog.alter(topic.topic_id, config={"retention.ms": "-1"}, partition_count=3)
         engine.tiers.refresh_pass()
+        assert await bench.append("t", [b"x"], 2) == 0
         assert engine.registry.partition("t", 0).log.local_log.config.retention_ms == -1
         await bench.client.admin.delete_topic("t")
         assert contents(tmp_path / "data" / "t-1") == before

@@ -47,10 +47,15 @@ def other_catalog(bench: ServiceBench) -> Catalog:
     return Catalog.open(StoreActor(store, SystemClock(), Random(0), ids, identity, writer))
 
 
-def alter(bench: ServiceBench, topic: str, config: Mapping[str, str]) -> None:
+def alter(
+    bench: ServiceBench,
+    topic: str,
+    config: Mapping[str, str] | None = None,
+    partition_count: int | None = None,
+) -> None:
     """Alter a topic as another process does."""
     catalog = other_catalog(bench)
-    catalog.alter_config(catalog.topics()[topic].topic_id, lambda _: config)
+    catalog.alter(catalog.topics()[topic].topic_id, config=config, partition_count=partition_count)
 
 
 def partition_of(bench: ServiceBench, topic: str = "t", number: int = 0) -> HostedPartition:
@@ -183,6 +188,31 @@ async def test_without_the_catalog_records_that_only_this_disk_has_are_kept(tmp_
         assert partition_of(bench).log_start_offset == 1
 
 
+async def test_partitions_that_were_added_are_served(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path, store=store) as bench:
+        await bench.client.admin.create_topic("t")
+        await bench.append("t", [b"first"])
+        former = partition_of(bench)
+        # The last one fails on the first try, which leaves the log of the one before it open.
+        obstacle = tmp_path / "data" / "t-2"
+        obstacle.write_bytes(b"")
+        alter(bench, "t", partition_count=3)
+        await look(bench)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await bench.append("t", [b"x"], 1)
+        obstacle.unlink()
+        await look(bench)
+        assert partition_of(bench) is former
+        for number in (1, 2):
+            assert await bench.append("t", [b"added"], number) == 0
+        await bench.client.admin.upload()
+        values = [[record.value for record in part] for part in await bench.read_all("t")]
+        assert values == [[b"first"], [b"added"], [b"added"]]
+    async with service_bench(tmp_path, store=store) as bench:
+        assert len(await bench.read_all("t")) == 3
+
+
 async def test_an_alteration_that_failed_half_way_and_was_taken_back_leaves_no_log_behind(
     bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,14 +308,14 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
     async def churn() -> None:
         for _ in range(4):
             await bench.client.admin.create_topic("short-lived")
-            await asyncio.to_thread(alter, bench, "short-lived", {"retention.ms": "-1"})
+            await asyncio.to_thread(alter, bench, "short-lived", None, 2)
             await bench.client.admin.delete_topic("short-lived")
 
     async def append() -> None:
         for number in range(12):
             level = ("os", "disk")[number % 2]
             config = {"min.durability": level, "segment.bytes": str(1024 + number), "retention.ms": "-1"}
-            await asyncio.to_thread(alter, bench, "t", config)
+            await asyncio.to_thread(alter, bench, "t", config, 1 + number // 4)
             await bench.append("t", [b"x" * 300])
 
     following = asyncio.create_task(follow())
@@ -294,7 +324,7 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
     await following
     await look(bench)
     records = await bench.read_all("t")
-    assert [len(part) for part in records] == [12]
+    assert [len(part) for part in records] == [12, 0, 0]
     assert [topic.name for topic in await bench.client.admin.list_topics()] == ["t"]
     assert partition_of(bench).log.local_log.config.min_durability is Durability.DISK
     await asyncio.to_thread(bench.server.engine.logs.check)

@@ -149,7 +149,7 @@ async def test_a_topic_that_was_refused_is_brought_back_by_taking_its_key_away(t
         await bench.client.admin.create_topic("t")
         await bench.append("t", [b"x"])
         catalog = bench.server.engine.catalog
-        catalog.alter_config(catalog.topics()["t"].topic_id, lambda _: {"key.of.the.future": "1"})
+        catalog.alter(catalog.topics()["t"].topic_id, config={"key.of.the.future": "1"})
     async with service_bench(tmp_path) as bench:
         with pytest.raises(InvalidConfigError) as refusal:
             await bench.client.admin.describe_configs("t")

@@ -55,14 +55,14 @@ async def test_a_start_leaves_it_offline_and_serves_the_others(
         await bench.append("t", [b"local"])
         catalog = bench.server.engine.catalog
         topic_id = catalog.topics()["t"].topic_id
-        catalog.alter_config(topic_id, lambda _: config)
+        catalog.alter(topic_id, config=config)
     before = files_of(tmp_path / "data" / "t-0")
     async with service_bench(tmp_path) as bench:
         assert await bench.append("other", [b"goes on"]) == 1
         await require_offline(bench, "t", config)
         assert files_of(tmp_path / "data" / "t-0") == before
         # A configuration that this version takes brings it back, with what it had.
-        bench.server.engine.catalog.alter_config(topic_id, lambda _: {})
+        bench.server.engine.catalog.alter(topic_id, config={})
         await asyncio.to_thread(bench.server.engine.tiers.refresh_pass)
         [records, _] = await bench.read_all("t")
         assert [record.value for record in records] == [b"tiered", b"local"]
@@ -89,6 +89,6 @@ async def test_the_newest_refused_configuration_is_shown(bench: ServiceBench) ->
     engine = bench.server.engine
     topic_id = engine.catalog.create("t", 2, {"first": "1"}).topic_id
     await asyncio.to_thread(engine.tiers.refresh_pass)
-    engine.catalog.alter_config(topic_id, lambda _: {"second": "1"})
+    engine.catalog.alter(topic_id, config={"second": "1"})
     await asyncio.to_thread(engine.tiers.refresh_pass)
     await require_offline(bench, "t", {"second": "1"})

@@ -41,7 +41,7 @@ class TestRaces(ConditionalWriteRaces):
         return s3_store
 
 
-def test_listings_of_many_pages_are_whole(s3_store: S3ObjectStore) -> None:
+def test_listings_of_many_pages_are_whole_and_in_order(s3_store: S3ObjectStore) -> None:
     """A page holds 1,000 names; a few more in a directory of their own must not come between."""
     keys = [f"data/{number:04}-{number * 7919 % 1000:03}" for number in range(1010)] + ["data/1009/x"]
 
@@ -50,8 +50,9 @@ def test_listings_of_many_pages_are_whole(s3_store: S3ObjectStore) -> None:
             s3_store.put(key, b"")
 
     run_at_once(put, 8)
-    assert sorted(info.key for info in s3_store.list("data/")) == keys
-    assert sorted(info.key for info in s3_store.list("data/09")) == keys[900:1000]
+    assert [info.key for info in s3_store.list("data/")] == keys
+    assert [info.key for info in s3_store.list("data/", start_after=keys[900])] == keys[901:]
+    assert [info.key for info in s3_store.list("data/09")] == keys[900:1000]
     s3_store.delete_many(keys)
     assert list(s3_store.list("")) == []
 

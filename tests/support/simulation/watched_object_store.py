@@ -51,8 +51,8 @@ class WatchedObjectStore:
     def open_range(self, key: str, position: int, size: int) -> ReadStream:
         return self._inner.open_range(key, position, size)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._inner.list(prefix)
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        return self._inner.list(prefix, start_after=start_after)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         self._inner.delete_many(keys)

@@ -122,9 +122,9 @@ class CountingObjectStore:
         stream = self._inner.open_range(key, position, size)
         return _CountingStream(stream, lambda size_bytes: self._count(kind, size_bytes=size_bytes))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         self._count_requests("LIST", prefix)
-        return self._inner.list(prefix)
+        return self._inner.list(prefix, start_after=start_after)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         self._count_requests("DELETE", "", requests=-(-len(keys) // _KEYS_PER_DELETE))

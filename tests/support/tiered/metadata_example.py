@@ -27,7 +27,7 @@ def example_store() -> MetadataHarness:
     catalog = harness.catalog()
     flights = catalog.create("flights", 2, {"cleanup.policy": "compact"})
     scratch = catalog.create("scratch", 1)
-    catalog.alter_config(flights.topic_id, lambda config: {**config, "retention.ms": "-1"})
+    catalog.alter(flights.topic_id, partition_count=3)
     catalog.delete(scratch.topic_id)
     log = harness.log()
     epoch = log.claim("stratalog-0", harness.ids.uuid())

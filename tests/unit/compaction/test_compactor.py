@@ -202,9 +202,7 @@ def test_a_topic_that_changed_meanwhile_is_planned_again(how: str) -> None:
     def change(operation: Operation) -> None:
         if operation.verb == "PUT" and "/data/" in operation.key:
             if how == "altered":
-                world.tiered.catalog.alter_config(
-                    world.topic.topic_id, lambda _: {"cleanup.policy": "delete"}
-                )
+                world.tiered.catalog.alter(world.topic.topic_id, config={"cleanup.policy": "delete"})
             elif how == "default altered":
                 world.tiered.catalog.alter_server_config(lambda _: {"lag": "1000"})
             else:

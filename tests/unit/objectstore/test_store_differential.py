@@ -69,7 +69,9 @@ class Subject:
             "get": lambda: self.store.get(call.key),
             "get_if_changed": lambda: self.store.get_if_changed(call.key, self.etag(call)),
             "range": lambda: self.store.get_range(call.key, call.position, call.size),
-            "list": lambda: sorted(self.store.list(call.key[: call.position])),
+            "list": lambda: list(
+                self.store.list(call.key[: call.position], start_after=call.key[: call.size])
+            ),
             "delete": lambda: self.store.delete_many([call.key, "missing"]),
         }
         try:

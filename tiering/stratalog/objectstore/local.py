@@ -38,7 +38,7 @@ from stratalog.base.errors import (
 from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.content_etag import content_etag
-from stratalog.objectstore.object_key import check_key, check_prefix, is_prefix
+from stratalog.objectstore.object_key import check_key, check_prefix, directory_of, is_prefix
 from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
 
 LOCK_TIMEOUT_S = 30.0
@@ -138,9 +138,9 @@ class LocalObjectStore:
             )
         return _FileStream(file, key, position, position + size)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        return self._walk(prefix[: prefix.rfind("/") + 1], prefix)
+        return self._walk(directory_of(prefix), prefix, start_after)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         paths = [self._path(key) for key in keys]
@@ -260,12 +260,14 @@ class LocalObjectStore:
             finally:
                 lock.release()
 
-    def _walk(self, directory: str, prefix: str) -> Iterator[ObjectInfo]:
+    def _walk(self, directory: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """Depth first in byte order: a directory sorts by its name with the slash, so behind `.` and `-`."""
         for entry in self._entries(directory, prefix):
             key = directory + entry
             if key.endswith("/"):
-                yield from self._walk(key, prefix)
-            elif key.startswith(prefix):
+                if key > start_after or start_after.startswith(key):
+                    yield from self._walk(key, prefix, start_after)
+            elif key > start_after and key.startswith(prefix):
                 path = f"{self._root}/{key}"
                 # An object that is deleted meanwhile is not listed.
                 with suppress(ObjectNotFoundError):
@@ -275,7 +277,7 @@ class LocalObjectStore:
                     yield ObjectInfo(key, size, modified_ms)
 
     def _entries(self, directory: str, prefix: str) -> Sequence[str]:
-        """Entries of a directory that may match the prefix, sorted; directories have a slash."""
+        """Entries of a directory that may match the prefix, in byte order; directories have a slash."""
         base = f"{self._root}/{directory}"
         with _os_errors(directory):
             try:

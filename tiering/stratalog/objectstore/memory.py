@@ -7,6 +7,7 @@ operation, so conditional writes are atomic for any number of threads.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -92,14 +93,17 @@ class MemoryObjectStore:
     def open_range(self, key: str, position: int, size: int) -> ReadStream:
         return _BufferStream(self.get_range(key, position, size))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         with self._lock:
-            found = [
-                ObjectInfo(key, len(content.data), content.modified_ms)
-                for key, content in sorted(self._contents.items())
-                if key.startswith(prefix)
-            ]
+            keys = sorted(self._contents)
+            start = max(bisect_left(keys, prefix), bisect_right(keys, start_after))
+            found: list[ObjectInfo] = []
+            for key in keys[start:]:
+                if not key.startswith(prefix):
+                    break
+                content = self._contents[key]
+                found.append(ObjectInfo(key, len(content.data), content.modified_ms))
         return iter(found)
 
     def delete_many(self, keys: Sequence[str]) -> None:

@@ -45,3 +45,8 @@ def check_prefix(prefix: str) -> str:
             "no object key begins like this; use A-Z a-z 0-9 _ = . - and single slashes", prefix=prefix[:100]
         )
     return prefix
+
+
+def directory_of(key_or_prefix: str) -> str:
+    """The part before the last segment, with its slash; empty at the top."""
+    return key_or_prefix[: key_or_prefix.rfind("/") + 1]

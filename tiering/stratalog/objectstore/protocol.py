@@ -7,8 +7,8 @@ Eight methods, chosen so that S3, a local directory and memory can keep the same
 * A conditional write is atomic: of two writers with the same precondition at most one succeeds.
 * **No method retries a conditional write.** After a refusal (`PreconditionFailedError`) and after a failure
   (`StoreUnavailableError`) an earlier attempt may or may not have landed; the metadata protocol settles that.
-* Keys are `/`-separated, relative to the store's root, in the alphabet of ``object_key``. Listings are in any
-  order (SeaweedFS, for one, lists directory by directory).
+* Keys are `/`-separated, relative to the store's root, in the alphabet of ``object_key``. Listings are in
+  byte order whatever the store's own order is (SeaweedFS, for one, lists directory by directory).
 * An ETag is opaque and depends only on the content: equal contents may have equal ETags. To tell two writes
   of the same content apart, put something unique into it.
 """
@@ -105,8 +105,8 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects with keys that begin with `prefix`.
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """All objects with keys that begin with `prefix` and sort behind `start_after`, in byte order.
 
         Lazy: pages are fetched on demand, so concurrent writes and deletions may be visible or not.
         """

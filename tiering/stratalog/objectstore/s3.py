@@ -67,6 +67,7 @@ from stratalog.base.errors import (
 )
 from stratalog.objectstore.call_deadline import CallDeadline, CallTimeoutError, read_in_time
 from stratalog.objectstore.object_key import check_key, check_prefix, is_key, is_prefix
+from stratalog.objectstore.ordered_listing import ListingPage, list_in_key_order
 from stratalog.objectstore.parts_body import PartsBody, part_windows
 from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
 from stratalog.objectstore.s3_errors import error_of_answer
@@ -238,8 +239,8 @@ class S3ObjectStore:
             sent=sent[:64],
         )
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._list_level(check_prefix(prefix))
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        return list_in_key_order(self._list_page, check_prefix(prefix), start_after)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         names = [self._name(key) for key in keys]
@@ -327,29 +328,24 @@ class S3ObjectStore:
             stream.close()
         return StoredObject(data, answer["ETag"], self._date_ms(answer["ResponseMetadata"]["HTTPHeaders"]))
 
-    def _list_level(self, prefix: str) -> Iterator[ObjectInfo]:
-        """The objects below `prefix`, level by level."""
-        listed: set[str] = set()
-        options: dict[str, Any] = {}
-        while True:
-            with self._call():
-                answer = self._client.list_objects_v2(
-                    Bucket=self._bucket, Prefix=self._root + prefix, Delimiter="/", **options
-                )
-                # An empty listing decides something (a new store, nothing to collect), so it must be certain.
-                next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
-            # Names outside the alphabet are not our objects: markers of folders, or foreign files.
-            yield from (
-                info for info in map(self._object_info, answer.get("Contents", [])) if is_key(info.key)
+    def _list_page(self, prefix: str, start_after: str, token: str | None) -> ListingPage:
+        options: dict[str, Any] = {"StartAfter": self._root + start_after} if start_after else {}
+        if token is not None:
+            options["ContinuationToken"] = token
+        with self._call():
+            answer = self._client.list_objects_v2(
+                Bucket=self._bucket, Prefix=self._root + prefix, Delimiter="/", **options
             )
-            for item in answer.get("CommonPrefixes", []):
-                directory = str(item.get("Prefix"))[len(self._root) :]
-                if is_prefix(directory) and directory not in listed:
-                    listed.add(directory)
-                    yield from self._list_level(directory)
-            if next_token is None:
-                return
-            options = {"ContinuationToken": next_token}
+            # An empty listing decides something (a new store, nothing to collect), so it must be certain.
+            next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
+        # Names outside the alphabet are not our objects: markers of folders, or foreign files.
+        root_size = len(self._root)
+        directories = [str(item.get("Prefix"))[root_size:] for item in answer.get("CommonPrefixes", [])]
+        return ListingPage(
+            [info for info in map(self._object_info, answer.get("Contents", [])) if is_key(info.key)],
+            [directory for directory in directories if is_prefix(directory)],
+            next_token,
+        )
 
     def _object_info(self, item: ObjectTypeDef) -> ObjectInfo:
         # According to the type stubs S3 may omit any of these; it never does.

@@ -75,9 +75,9 @@ class StoppableObjectStore:
         self._stop.check()
         return _StoppableStream(self._inner.open_range(key, position, size), self._stop)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         self._stop.check()
-        return self._checked(self._inner.list(prefix))
+        return self._checked(self._inner.list(prefix, start_after=start_after))
 
     def delete_many(self, keys: Sequence[str]) -> None:
         self._stop.check()

@@ -64,11 +64,12 @@ class PartitionRegistry:
             self._topics = MappingProxyType({**self._topics, topic.name: topic})
 
     def replace(self, topic: HostedTopic) -> None:
-        """Publish a new configuration of a visible topic."""
+        """Publish a new configuration or more partitions of a visible topic."""
         with self._lock:
             former = self._topics[topic.name]
             assert former.topic_id == topic.topic_id, "the name has gone to another topic"
-            assert topic.all_partitions == former.all_partitions, "partitions stay"
+            former_count = len(former.all_partitions)
+            assert topic.all_partitions[:former_count] == former.all_partitions, "partitions stay"
             self._topics = MappingProxyType({**self._topics, topic.name: topic})
 
     def withdraw(self, name: str) -> HostedTopic | None:

@@ -89,8 +89,8 @@ class TopicHost:
             self._publish_offline(entry, refusal)
 
     def alter(self, topic: HostedTopic, entry: TopicEntry) -> None:
-        """Apply the entry's configuration to the topic's logs. Raises LogStoreError; some logs may have the
-        new configuration then, and the published topic the old one.
+        """Apply the entry's configuration to the topic's logs, and open the partitions that it adds. Raises
+        LogStoreError; some logs may have the new configuration then, and the published topic the old one.
         """
         if topic.config is None:
             self.registry.withdraw(topic.name)
@@ -99,11 +99,15 @@ class TopicHost:
         config = self._config_of(entry)
         for partition in topic.partitions:
             self._reconfigure(partition, config)
-        self.registry.replace(_hosted(entry, config, topic.all_partitions))
+        wanted = _wanted(entry, config, is_new=True)
+        added = self._opener.open(wanted[len(topic.all_partitions) :])
+        self.registry.replace(_hosted(entry, config, (*topic.all_partitions, *added)))
 
     def is_as(self, topic: HostedTopic, entry: TopicEntry) -> bool:
-        return topic.config_overrides == entry.config and (
-            topic.config is None or self.is_in_force(topic.config, entry)
+        return (
+            topic.config_overrides == entry.config
+            and (topic.config is None or self.is_in_force(topic.config, entry))
+            and len(topic.all_partitions) == entry.partition_count
         )
 
     def is_in_store(self, entry: TopicEntry) -> bool:

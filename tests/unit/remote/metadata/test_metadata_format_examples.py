@@ -55,7 +55,7 @@ def test_the_examples_can_be_read() -> None:
     state.check()
     assert len(state.partitions) == len(state.objects) == 2
     catalog = harness.catalog(read_only=True)
-    assert [(topic.name, topic.partition_count) for topic in catalog.topics().values()] == [("flights", 2)]
+    assert [(topic.name, topic.partition_count) for topic in catalog.topics().values()] == [("flights", 3)]
     assert catalog.state().server_config == {"log.retention.ms": "-1"}
     assert Head.decode(EXAMPLES["catalog/head"].encode(), "catalog/head", CATALOG_ACTIONS).seq == 5
 

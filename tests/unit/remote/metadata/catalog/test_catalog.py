@@ -107,17 +107,23 @@ def test_names_that_metrics_cannot_tell_apart(harness: MetadataHarness) -> None:
 def test_alter_sets_the_whole_configuration(harness: MetadataHarness) -> None:
     catalog = harness.catalog()
     entry = catalog.create("orders", 2, {"retention.ms": "1", "segment.bytes": "2"})
-    altered = catalog.alter_config(entry.topic_id, lambda _: {"retention.ms": "5"})
+    altered = catalog.alter(entry.topic_id, config={"retention.ms": "5"})
     assert dict(altered.config) == {"retention.ms": "5"}
     assert altered.partition_count == 2
     assert altered.hash_key == entry.hash_key
+    assert catalog.alter(entry.topic_id, partition_count=4).partition_count == 4
+    assert dict(catalog.topics()["orders"].config) == {"retention.ms": "5"}
     seq = catalog.seq
-    assert catalog.alter_config(entry.topic_id, lambda _: {"retention.ms": "5"}) == altered
+    assert catalog.alter(entry.topic_id, partition_count=4) == catalog.topics()["orders"]
     assert catalog.seq == seq, "nothing to commit"
 
 
-def test_numbers_of_partitions_are_bounded(harness: MetadataHarness) -> None:
+def test_partitions_only_grow(harness: MetadataHarness) -> None:
     catalog = harness.catalog()
+    entry = catalog.create("orders", 2)
+    for count in (1, 0, -1, 100_001):
+        with pytest.raises(InvalidRequestError):
+            catalog.alter(entry.topic_id, partition_count=count)
     for count in (0, -1, 100_001):
         with pytest.raises(InvalidRequestError):
             catalog.create("other", count)
@@ -134,7 +140,7 @@ def test_unknown_and_deleted_topics_are_refused(harness: MetadataHarness) -> Non
         catalog.delete(MISSING)
     for topic_id in (MISSING, gone.topic_id):
         with pytest.raises(UnknownTopicOrPartitionError):
-            catalog.alter_config(topic_id, lambda config: config)
+            catalog.alter(topic_id, partition_count=2)
 
 
 def test_deleted_topics_are_forgotten_after_thirty_days(harness: MetadataHarness) -> None:
@@ -180,9 +186,9 @@ def test_confirm_reads_again(harness: MetadataHarness) -> None:
     bystander = catalog.create("bystander", 1)
     assert catalog.confirm([entry]) == 2
     other.refresh()
-    other.alter_config(bystander.topic_id, lambda _: {"retention.ms": "1"})
+    other.alter(bystander.topic_id, config={"retention.ms": "1"})
     assert catalog.confirm([entry]) == 3, "what was decided with it still holds"
-    other.alter_config(entry.topic_id, lambda _: {"retention.ms": "-1"})
+    other.alter(entry.topic_id, config={"retention.ms": "-1"})
     with pytest.raises(PreconditionFailedError):
         catalog.confirm([entry])
     assert catalog.confirm([catalog.topics()["orders"]]) == 4

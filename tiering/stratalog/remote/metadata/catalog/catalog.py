@@ -133,6 +133,22 @@ class Catalog:
             self._fold_if_needed()
         return self.state().entries[create.topic_id]
 
+    def alter(
+        self,
+        topic_id: UUID,
+        *,
+        partition_count: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> TopicEntry:
+        """Replace a topic's configuration, or raise its number of partitions, or both.
+
+        Raises UnknownTopicOrPartitionError, InvalidRequestError if the number would shrink.
+        """
+        with self._change_lock:
+            landed = self._log.commit(lambda state: judge_alter(state, topic_id, partition_count, config))
+            self._fold_if_needed()
+        return landed.outcome
+
     def alter_config(
         self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> TopicEntry:
@@ -140,8 +156,12 @@ class Catalog:
 
         Raises UnknownTopicOrPartitionError.
         """
+
+        def judge(state: CatalogState) -> Judgement[TopicEntry]:
+            return judge_alter(state, topic_id, None, change(require_topic(state, topic_id).config))
+
         with self._change_lock:
-            landed = self._log.commit(lambda state: judge_alter(state, topic_id, change))
+            landed = self._log.commit(judge)
             self._fold_if_needed()
         return landed.outcome
 
@@ -235,14 +255,19 @@ def judge_create(state: CatalogState, create: CreateTopic) -> Judgement[None]:
 
 
 def judge_alter(
-    state: CatalogState, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    state: CatalogState, topic_id: UUID, partition_count: int | None, config: Mapping[str, str] | None
 ) -> Judgement[TopicEntry]:
     """Valid if the topic is live. The outcome is the altered topic."""
     entry = require_topic(state, topic_id)
-    altered = replace(entry, config=MappingProxyType(dict(change(entry.config))))
+    altered = replace(
+        entry,
+        partition_count=entry.partition_count if partition_count is None else partition_count,
+        config=entry.config if config is None else MappingProxyType(dict(config)),
+    )
+    require_partition_count(altered.partition_count, at_least=entry.partition_count)
     if altered == entry:
         return Judgement((), entry)
-    return Judgement((AlterTopic(topic_id, altered.config),), altered)
+    return Judgement((AlterTopic(topic_id, altered.partition_count, altered.config),), altered)
 
 
 def judge_configure(state: CatalogState, config: Mapping[str, str]) -> Judgement[Mapping[str, str]]:

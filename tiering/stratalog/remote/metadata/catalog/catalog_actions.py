@@ -49,15 +49,17 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Replaces a topic's configuration."""
+    """Replaces a topic's configuration and number of partitions."""
 
     topic_id: UUID
+    partition_count: int
     config: Mapping[str, str]
 
     def to_json(self) -> JsonObject:
         return {
             "action": "alter",
             "topic_id": str(self.topic_id),
+            "partition_count": self.partition_count,
             "config": dict(self.config),
         }
 
@@ -65,6 +67,7 @@ class AlterTopic:
     def from_json(fields: JsonFields) -> AlterTopic:
         return AlterTopic(
             fields.uuid("topic_id"),
+            fields.integer("partition_count", minimum=1, maximum=MAX_PARTITION_COUNT),
             parse_config(fields),
         )
 

@@ -102,7 +102,7 @@ def _apply_action(state: CatalogState, action: Action, commit: Commit) -> Catalo
             return _apply_create(state, action, commit)
         case AlterTopic():
             entry = _existing(state, action.topic_id, commit)
-            altered = dataclasses.replace(entry, config=action.config)
+            altered = dataclasses.replace(entry, partition_count=action.partition_count, config=action.config)
             return _with_entry(state, altered)
         case DeleteTopic():
             entry = _existing(state, action.topic_id, commit)

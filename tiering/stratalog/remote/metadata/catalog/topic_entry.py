@@ -58,12 +58,12 @@ def require_topic_name(name: str, taken: Iterable[str]) -> None:
             )
 
 
-def require_partition_count(partition_count: int) -> None:
-    """Raise InvalidRequestError if the number is below 1 or above the maximum."""
-    if not 1 <= partition_count <= MAX_PARTITION_COUNT:
+def require_partition_count(partition_count: int, *, at_least: int = 1) -> None:
+    """Raise InvalidRequestError if the number is below `at_least` or above the maximum."""
+    if not at_least <= partition_count <= MAX_PARTITION_COUNT:
         raise InvalidRequestError(
-            "the number of partitions is out of range; choose one between the bounds",
+            "the number of partitions is out of range, and never shrinks; choose one between the bounds",
             partition_count=partition_count,
-            min_partition_count=1,
+            min_partition_count=at_least,
             max_partition_count=MAX_PARTITION_COUNT,
         )
