@@ -120,8 +120,7 @@ class Server:
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
-        self.all_failed = asyncio.Event()
-        """Set when the last log directory has failed, after which nothing can be served."""
+        self._all_failed = asyncio.Event()
         self._closing = Closing(loop)
         self._health = health.aio.HealthServicer()
         try:
@@ -156,8 +155,8 @@ class Server:
             lambda: builder.open(
                 hosts,
                 self._pools.opening,
-                _on_loop(loop, self._tell_fenced),
-                _on_loop(loop, self.all_failed.set),
+                lambda: self._hop_to_tell(loop),
+                lambda: self._hop_to_end(loop),
                 self._watch_logs,
             )
         )
@@ -175,6 +174,10 @@ class Server:
         await asyncio.to_thread(engine.end_long_work)
         await asyncio.to_thread(self._close_threads)
         await asyncio.to_thread(_close_engine, engine)
+
+    async def until_no_disk_is_left(self) -> None:
+        """Wait until the last log directory has failed, after which nothing can be served."""
+        await self._all_failed.wait()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -211,8 +214,16 @@ class Server:
             (LOG_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
         )
 
+    def _hop_to_tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Handle the takeover by another server, which a task noticed on its thread."""
+        loop.call_soon_threadsafe(self._tell_fenced)
+
     def _watch_logs(self, logs: LogManager) -> None:
         self._metrics.logs = logs
+
+    def _hop_to_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Handle the failure of the last log directory, which any thread may notice."""
+        loop.call_soon_threadsafe(self._all_failed.set)
 
     def _tell_fenced(self) -> None:
         """Tell load balancers, and wake readers so that they see the error."""
@@ -263,7 +274,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
         if on_ready is not None:
             on_ready(server)
         logger.info("listening on %s:%d", listen_address(settings.listen)[0], server.port)
-        failing = asyncio.ensure_future(server.all_failed.wait())
+        failing = asyncio.ensure_future(server.until_no_disk_is_left())
         await asyncio.wait(
             {failing, asyncio.ensure_future(stopping.wait())}, return_when=asyncio.FIRST_COMPLETED
         )
@@ -275,15 +286,6 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
             )
     finally:
         await server.stop()
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> Callable[[], None]:
-    """A function that calls `action` on the loop, from any thread."""
-
-    def hop() -> None:
-        loop.call_soon_threadsafe(action)
-
-    return hop
 
 
 def _close_engine(engine: StorageEngine) -> None:

@@ -11,7 +11,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.metadata.head.head_log import CommitSettings
-from stratalog.remote.tier.collector import Collector, CollectorSettings
+from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn
 from tests.support.tiered.tiered_site import TieredSite
@@ -36,7 +36,7 @@ class World(TieredSite):
     def drop(self, offset: int) -> None:
         self.logs.metadata.advance_log_start({self.tip: offset}, epoch=None, catalog_seq=None)
 
-    def collect(self, store: ObjectStore | None = None, **settings: int) -> int:
+    def collect(self, store: ObjectStore | None = None, **settings: int) -> CollectReport:
         collector = Collector(
             store or self.store,
             self.logs.metadata,
@@ -61,12 +61,14 @@ class World(TieredSite):
 def test_dropped_objects_go_after_the_grace() -> None:
     world = World()
     world.drop(2)
-    assert world.collect() == 0
+    assert world.collect() == (0, 0, 2, 0, False)
     world.clock.advance(DAY_MS - 1)
-    assert world.collect() == 0
+    assert world.collect().deleted_count == 0
     assert world.object_count() == 3
     world.clock.advance(1)
-    assert world.collect() == 2
+    dropped_bytes = sum(file.size_bytes for file in world.logs.metadata.state().dropped)
+    report = world.collect()
+    assert (report.deleted_count, report.deleted_bytes) == (2, dropped_bytes)
     assert world.object_count() == 1
     world.check_can_be_opened()
 
@@ -95,16 +97,16 @@ def test_a_quiet_shard_keeps_nothing_but_what_is_live() -> None:
 def test_a_clock_that_is_wrong_deletes_nothing(skew_ms: int) -> None:
     world = World(skew_ms)
     world.drop(3)
-    assert world.collect(grace_ms=0) == 0
+    report = world.collect(grace_ms=0)
+    assert (report.is_refused, report.deleted_count, report.clock_skew_ms) == (True, 0, skew_ms)
     assert world.object_count() == 3
 
 
 def test_the_grace_is_counted_by_the_stores_clock() -> None:
     world = World(skew_ms=2 * 60_000)
     world.drop(3)
-    assert world.collect(grace_ms=60_000) == 0
-    world.clock.advance(60_000)
-    assert world.collect(grace_ms=60_000) > 0
+    report = world.collect(grace_ms=60_000)
+    assert (report.is_refused, report.deleted_count) == (False, 0)
 
 
 @pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.IS_CUT_OFF])
@@ -116,7 +118,7 @@ def test_a_failure_in_between_is_made_good_by_the_next_pass(fault: Fault) -> Non
     faulty = FaultyObjectStore(world.store, random.Random(0), FaultOn(fault, "DELETE"))
     with pytest.raises(StoreUnavailableError):
         world.collect(faulty)
-    assert world.collect() == 3
+    assert world.collect().deleted_count == 3
     assert world.object_count() == 0
     world.check_can_be_opened()
 
@@ -127,7 +129,7 @@ def test_a_run_is_bounded_and_works_in_batches() -> None:
     world.clock.advance(DAY_MS)
     world.logs.metadata.fold()
     seq = world.logs.metadata.state().seq
-    assert world.collect(max_file_count=2, batch_count=1) == 2
+    assert world.collect(max_file_count=2, batch_count=1).deleted_count == 2
     assert world.logs.metadata.state().seq == seq + 2, "a commit for each batch"
-    assert world.collect(max_file_count=2, batch_count=1) == 1
+    assert world.collect(max_file_count=2, batch_count=1).deleted_count == 1
     assert world.object_count() == 0

@@ -16,8 +16,8 @@ here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
@@ -37,6 +37,18 @@ class CollectorSettings:
     """Files between two commits."""
     max_file_count: int = 10_000
     """Files that one pass deletes at most; the next pass deletes the rest."""
+
+
+class CollectReport(NamedTuple):
+    """The result of one pass."""
+
+    deleted_count: int = 0
+    deleted_bytes: int = 0
+    waiting_count: int = 0
+    """Dropped files that were not deleted."""
+    clock_skew_ms: int = 0
+    is_refused: bool = False
+    """Nothing was deleted, because the own clock is wrong."""
 
 
 class CollectedLog(Protocol):
@@ -70,15 +82,26 @@ class Collector:
         self._logs: tuple[CollectedLog, ...] = (metadata,) if catalog is None else (metadata, catalog)
         self._settings = settings or CollectorSettings()
 
-    def run(self) -> int:
-        """Delete the files that are due, none while the own clock is wrong; returns their number. Raises
-        StoreError; files deleted before stay deleted."""
+    def run(self) -> CollectReport:
+        """Delete the files that are due. Raises StoreError; files deleted before stay deleted."""
         self._metadata.refresh(dated=True)
-        if not self._metadata.is_clock_trusted:
-            return 0
-        return sum(self._collect(log, log.refresh()) for log in self._logs)
+        report = CollectReport(clock_skew_ms=self._metadata.clock_skew_ms)
+        for log in self._logs:
+            state = log.refresh()
+            if not self._metadata.is_clock_trusted:
+                report = report._replace(
+                    is_refused=True, waiting_count=report.waiting_count + len(state.dropped_objects)
+                )
+                continue
+            deleted = self._collect(log, state)
+            report = report._replace(
+                deleted_count=report.deleted_count + len(deleted),
+                deleted_bytes=report.deleted_bytes + sum(file.size_bytes for file in deleted),
+                waiting_count=report.waiting_count + len(log.state().dropped_objects),
+            )
+        return report
 
-    def _collect(self, log: CollectedLog, state: HeadState) -> int:
+    def _collect(self, log: CollectedLog, state: HeadState) -> Sequence[DroppedObject]:
         if not all(map(state.is_deletable, self._due(state))):
             log.fold()
             state = log.state()
@@ -87,7 +110,7 @@ class Collector:
             files = due[start : start + self._settings.batch_count]
             self._store.delete_many([file.key(log.layout) for file in files])
             log.forget([file.name for file in files])
-        return len(due)
+        return due
 
     def _due(self, state: HeadState) -> list[DroppedObject]:
         end_ms = self._metadata.store_date_ms - self._settings.grace_ms

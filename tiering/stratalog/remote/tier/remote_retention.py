@@ -68,6 +68,8 @@ class RetentionReport(NamedTuple):
 
     advanced: tuple[AdvancedLogStart, ...] = ()
     failed: tuple[FailedRetention, ...] = ()
+    clock_skew_ms: int = 0
+    """Own clock minus the store's clock; if it is too large nothing was expired by time."""
 
 
 def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
@@ -134,7 +136,7 @@ class RemoteRetention:
             except LogStoreError as error:
                 failed.append(FailedRetention(log.topic_partition, error))
             advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
-        return RetentionReport(tuple(advanced), tuple(failed))
+        return RetentionReport(tuple(advanced), tuple(failed), self._metadata.clock_skew_ms)
 
     def _new_start(
         self, log: UnifiedLog, tip: TopicIdPartition, config: LogConfig, now_ms: int | None

@@ -77,6 +77,8 @@ class UploadReport:
     slice_count: int = 0
     data_bytes: int = 0
     """Record batches in live slices."""
+    object_bytes: int = 0
+    """Whole objects, refused slices included."""
     refused: list[RefusedUpload] = dataclasses.field(default_factory=list[RefusedUpload])
     failed: list[FailedUpload] = dataclasses.field(default_factory=list[FailedUpload])
 
@@ -209,6 +211,7 @@ class Uploader:
         refused: dict[TopicIdPartition, str] = {tip: reason for _, tip, reason in outcome.refused}
         if len(refused) < len(finished.entries):
             report.object_names.append(finished.ref.name)
+            report.object_bytes += finished.ref.size_bytes
         for entry in finished.entries:
             tip = entry.topic_id_partition
             upload = by_partition[tip]

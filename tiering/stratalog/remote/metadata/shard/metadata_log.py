@@ -165,9 +165,13 @@ class MetadataLog:
         return self._log.identity.store_id
 
     @property
+    def clock_skew_ms(self) -> int:
+        return self._log.clock_skew_ms
+
+    @property
     def is_clock_trusted(self) -> bool:
         """Whether the own clock agrees with the store's; if not, nothing may be deleted or expired."""
-        return abs(self._log.clock_skew_ms) <= MAX_CLOCK_SKEW_MS
+        return abs(self.clock_skew_ms) <= MAX_CLOCK_SKEW_MS
 
     def state(self) -> ShardState:
         """The newest state at hand, without a request."""
