@@ -21,6 +21,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
+from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from tests.support.simulation.metadata_world import PARTITIONS, SETTINGS, TOPIC_IDS, Seat
@@ -92,8 +93,11 @@ def _upload(seat: Seat, log: MetadataLog, epoch: int, slices: list[MockSlice], m
                 uploaded = _put_object(seat, log, slices, manners)
             continue
         _acknowledge(seat, uploaded, outcome)
-        # A refusal is final: a partition that moved or went is over.
-        return
+        # Nothing but an upload that was too slow is worth another try: a partition that moved or went is
+        # over.
+        if not any(refusal.reason == BORN_BEFORE_HORIZON for refusal in outcome.refused):
+            return
+        uploaded = _put_object(seat, log, slices, manners)
 
 
 def _acknowledge(seat: Seat, uploaded: MockObject, outcome: AddOutcome) -> None:

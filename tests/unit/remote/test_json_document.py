@@ -103,6 +103,7 @@ def test_values_of_the_right_type() -> None:
     assert FIELDS.optional_integer("missing") is None
     assert FIELDS.optional_fields("none") is None
     assert FIELDS.each("missing", to_text) == ()
+    assert FIELDS.unknown({"n", "big"}).keys() == FIELDS.values.keys() - {"n", "big"}
 
 
 @pytest.mark.parametrize("name", ["big", "no", "yes", "text", "list", "none", "float", "missing"])

@@ -1,7 +1,7 @@
 """Compacts and merges the objects of a shard: plans jobs, executes them one after the other, commits each.
 
 A commit replaces exactly the slices that the job read. A failure before it leaves objects that no commit
-names, which nothing refers to. The first commit wins: if the slices of a partition have changed in
+names, which the orphan sweep collects. The first commit wins: if the slices of a partition have changed in
 the meantime, the commit refuses this partition alone, and the next plan takes it again. The commit drops
 inputs without slices; the collector deletes them after the grace period.
 

@@ -5,8 +5,9 @@ KiB. `jq` shows the plain kind, `zstd -dc FILE | jq` the compressed kind. JSON n
 number of zstd, so a reader can tell them apart.
 
 Each object names its format and carries two versions: the lowest version whose software may read it, and the
-lowest whose software may change it (fold it, or put a commit on top). A new action raises both. A new field
-raises the second, because a rewrite keeps only known fields, and the first, too, if it changes what is live.
+lowest whose software may change it (fold it, or put a commit on top). A new field raises neither version,
+because unknown fields are kept on a rewrite (`JsonFields.unknown`). A new action that changes what is live
+raises both.
 
 `decode_document` limits how much it decompresses. `JsonFields` returns values of the promised type or raises
 StoreCorruptError, whatever the bytes are.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar, cast
 from uuid import UUID
 
@@ -176,6 +177,10 @@ class JsonFields:
             return ()
         what = f"{self._what}: {name}"
         return tuple([parse(item, what) for item in items])
+
+    def unknown(self, known: Collection[str]) -> JsonObject:
+        """The fields outside of `known`, which a rewrite keeps."""
+        return {name: value for name, value in self.values.items() if name not in known}
 
     def fault(self, name: str, expected: str) -> StoreCorruptError:
         return _fault(f"{self._what}: {name}", expected, self.values.get(name))

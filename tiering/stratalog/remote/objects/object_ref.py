@@ -34,6 +34,11 @@ class ObjectRef(NamedTuple):
     directory_crc: int
     """CRC-32C of the directory's bytes."""
 
+    @property
+    def birth(self) -> int:
+        """The newest commit number that the writer knew when it began the object."""
+        return birth_of(self.name)
+
 
 def format_object_name(birth: int, uuid: UUID) -> str:
     """`BIRTH-UUID`: names sort by birth. `uuid` must never have been used before."""

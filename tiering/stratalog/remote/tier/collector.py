@@ -4,6 +4,7 @@ A file in the state's list of dropped files is deleted when
 
 * it was dropped longer ago than the grace period, by the store's clock: readers with an older head have
   finished;
+* no pin is in the state;
 * the commit that brought it is folded into a checkpoint: opening the shard reads the directory of every
   object that an inline commit brings, so the collector folds first where necessary;
 * the own clock agrees with the store's.
@@ -32,7 +33,7 @@ class CollectorSettings:
     """Settings of the collector. Immutable."""
 
     grace_ms: int = 24 * 60 * 60 * 1000
-    """How long a dropped file stays. Must be longer than the longest scan."""
+    """How long a dropped file stays. Must be longer than the longest scan that takes no pin."""
     batch_count: int = 1000
     """Files between two commits."""
     max_file_count: int = 10_000
@@ -48,7 +49,7 @@ class CollectReport(NamedTuple):
     """Dropped files that were not deleted."""
     clock_skew_ms: int = 0
     is_refused: bool = False
-    """Nothing was deleted, because the own clock is wrong."""
+    """Nothing was deleted, because the own clock is wrong or a pin holds everything."""
 
 
 class CollectedLog(Protocol):
@@ -88,7 +89,7 @@ class Collector:
         report = CollectReport(clock_skew_ms=self._metadata.clock_skew_ms)
         for log in self._logs:
             state = log.refresh()
-            if not self._metadata.is_clock_trusted:
+            if not self._metadata.is_clock_trusted or state.pins:
                 report = report._replace(
                     is_refused=True, waiting_count=report.waiting_count + len(state.dropped_objects)
                 )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from stratalog.base.errors import StoreCorruptError, StoreUnavailableError
-from stratalog.remote.metadata.head.checkpoint import read_root
-from stratalog.remote.metadata.head.document_ref import FileKind
+from stratalog.remote.json_document import JsonFields, encode_document, format_json, parse_json
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
+from stratalog.remote.metadata.head.checkpoint_page import PageRef, digest_of
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
+from stratalog.remote.metadata.head.fold import BuiltFold, judge_fold
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.head.history import find_in_history
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
@@ -181,6 +187,17 @@ def test_a_fold_that_comes_second_is_given_up(harness: MetadataHarness) -> None:
     assert harness.log(read_only=True).state() == folder.refresh()
 
 
+def test_a_checkpoint_from_before_the_horizon_is_refused(harness: MetadataHarness) -> None:
+    """A sweep may have deleted it."""
+    state = everything(harness).state()
+    name = format_checkpoint_name(5, harness.ids.uuid())
+    root = CheckpointRoot(DocumentRef(name, 1, 1), JsonFields({}, name), (), ())
+    built = BuiltFold(root, None, DocumentRef(format_history_name(1, 5, harness.ids.uuid()), 1, 1))
+    assert judge_fold(replace(state, horizon=5), built).outcome is True
+    judgement = judge_fold(replace(state, horizon=6), built)
+    assert (judgement.actions, judgement.outcome) == ((), False)
+
+
 @pytest.mark.parametrize("prefix", ["history/", "pages/", "checkpoints/", "head"])
 @pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_LATE])
 def test_a_fold_that_breaks_off_leaves_the_state_alone(
@@ -212,3 +229,51 @@ def test_a_damaged_checkpoint_is_reported(harness: MetadataHarness, prefix: str)
         assert caught.value.fields["key"] == found.key
         harness.store.put(found.key, data)
     harness.log(read_only=True).check()
+
+
+def test_columns_and_fields_of_newer_software_survive_a_fold(harness: MetadataHarness) -> None:
+    """Pages and root gain what we do not know; a fold that rewrites them keeps it."""
+    log = everything(harness)
+    log.fold()
+    add_unknown_fields(harness)
+    newer = harness.log()
+    epoch = newer.claim("owner-3", harness.ids.uuid())
+    harness.added(newer, epoch, (A0, 9, 10), (A1, 4, 5))
+    newer.fold()
+    checkpoint = harness.head().checkpoint
+    assert checkpoint is not None
+    root = read_root(harness.store, harness.layout, checkpoint)
+    assert root.fields.values["colour"] == "blue"
+    (page,) = (page for page in root.pages if page.kind == "slices")
+    fields = parse_json(harness.store.get(harness.layout.page_key(page.name)).data, "page")
+    columns = fields.items("columns")
+    assert columns[-1] == "mood"
+    moods = [row[-1] for row in json.loads(json.dumps(fields.values["rows"]))]
+    assert moods == ["good", None, "good", None], "the new slices have none"
+    assert harness.log(read_only=True).state() == newer.state()
+
+
+def add_unknown_fields(harness: MetadataHarness) -> None:
+    """Rewrite the current checkpoint as newer software might have written it."""
+    head = harness.head()
+    assert head.checkpoint is not None
+    root = read_root(harness.store, harness.layout, head.checkpoint)
+    pages: list[PageRef] = []
+    for page in root.pages:
+        key = harness.layout.page_key(page.name)
+        fields = json.loads(harness.store.get(key).data)
+        if page.kind == "slices":
+            fields["columns"].append("mood")
+            fields["rows"] = [[*row, "good"] for row in fields["rows"]]
+        text = format_json(fields)
+        harness.store.put(key, text.encode())
+        ref = DocumentRef.of(page.name, text.encode())
+        pages.append(page._replace(size_bytes=ref.size_bytes, crc=ref.crc, digest=digest_of(text)))
+    values = dict(root.fields.values) | {"pages": [page.to_json() for page in pages], "colour": "blue"}
+    data = encode_document(values)
+    harness.store.put(harness.layout.checkpoint_key(root.ref.name), data)
+    # The head, and the fold that is inline in it, name the root by size and checksum.
+    old, new = (format_json(ref.to_json()) for ref in (root.ref, DocumentRef.of(root.ref.name, data)))
+    text = harness.store.get(harness.layout.head_key).data.decode()
+    assert text.count(old) == 2
+    harness.store.put(harness.layout.head_key, text.replace(old, new).encode())

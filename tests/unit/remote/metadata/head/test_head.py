@@ -175,7 +175,9 @@ def test_a_head_of_another_store(harness: MetadataHarness, change: JsonDict) -> 
     assert caught.value.fields["expected_store_id"] == harness.identity.store_id
 
 
-@pytest.mark.parametrize("change", [{"epoch": 5}, {"catalog_seq": 7}, {"seq": 7}, {"uuid": str(UUID(int=5))}])
+@pytest.mark.parametrize(
+    "change", [{"epoch": 5}, {"horizon": 1}, {"catalog_seq": 7}, {"seq": 7}, {"uuid": str(UUID(int=5))}]
+)
 def test_a_head_that_contradicts_its_commits(harness: MetadataHarness, change: JsonDict) -> None:
     harness.owned()
     harness.store.put(HEAD, changed(harness.store.get(HEAD).data, **change))
@@ -218,28 +220,53 @@ def with_unknown_action(harness: MetadataHarness, **fields: object) -> None:
     harness.store.put(HEAD, encode_document(document))
 
 
-def test_an_unknown_action_is_not_read(harness: MetadataHarness) -> None:
+def test_an_unknown_action_stops_every_writer(harness: MetadataHarness) -> None:
     log, epoch = harness.owned()
     made = harness.added(log, epoch, (A0, 0, 5))
     with_unknown_action(harness)
     before = harness.store.get(HEAD).data
-    for attempt in (log.refresh, log.fold, harness.log):
+    assert log.refresh().unknown_action == "add_gap"
+    assert list(log.state().objects) == [made.ref.name], "what is known can be read"
+    for attempt in (
+        lambda: log.claim("x", harness.ids.uuid()),
+        lambda: log.advance_log_start({A0: 1}, epoch=None, catalog_seq=None),
+        log.fold,
+        lambda: harness.log().claim("x", harness.ids.uuid()),
+    ):
         with pytest.raises(StoreNotUsableError) as caught:
             attempt()
         assert caught.value.fields["action"] == "add_gap"
-    assert list(log.state().objects) == [made.ref.name]
     assert harness.store.get(HEAD).data == before
 
 
-def test_unknown_fields_of_commits_are_kept(harness: MetadataHarness) -> None:
+def test_an_unknown_action_that_comes_to_light_while_judging(harness: MetadataHarness) -> None:
+    """An old view would refuse, so the head is read; what it holds then forbids to write as well."""
+    log, epoch = harness.owned()
+    other = harness.log()
+    harness.added(other, epoch, (A0, 0, 5))
+    with_unknown_action(harness)
+    made = harness.put(log, (A0, 5, 6))
+    before = harness.store.get(HEAD).data
+    with pytest.raises(StoreNotUsableError) as caught:
+        log.add([(made.ref, made.entries())], epoch)
+    assert caught.value.fields["action"] == "add_gap"
+    assert harness.store.get(HEAD).data == before
+
+
+def test_unknown_fields_are_kept(harness: MetadataHarness) -> None:
+    """A newer version's fields, in the head and in commits, are still there after we committed on top."""
     log, epoch = harness.owned()
     harness.added(log, epoch, (A0, 0, 5))
     document = json.loads(harness.store.get(HEAD).data)
+    document["colour"] = {"is": "blue"}
+    document["pins"] = [{"seq": 1, "until_ms": 5}]
     document["commits"][0]["mood"] = "good"
     document["commits"][1]["actions"][0]["object"]["weight"] = 7
     harness.store.put(HEAD, encode_document(document))
     harness.log().claim("x", harness.ids.uuid())
     after = json.loads(harness.store.get(HEAD).data)
+    assert after["colour"] == {"is": "blue"}
+    assert after["pins"] == [{"seq": 1, "until_ms": 5}]
     assert after["commits"][:2] == document["commits"]
 
 

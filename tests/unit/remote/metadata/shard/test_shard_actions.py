@@ -18,6 +18,11 @@ from stratalog.remote.metadata.shard.shard_actions import (
     PartitionOffset,
 )
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
+from stratalog.remote.metadata.shard.shard_judge import (
+    BORN_BEFORE_HORIZON,
+    Refusal,
+    judge_add,
+)
 from stratalog.remote.objects.slice_entry import LastBatch
 from tests.support.simulation.mock_objects import MockObject
 from tests.support.tiered.metadata_harness import (
@@ -82,6 +87,15 @@ def test_objects_of_one_commit_follow_one_another(harness: MetadataHarness) -> N
     outcome = add(log, epoch, first, second, bad)
     assert [refusal.object_name for refusal in outcome.refused] == [bad.ref.name]
     assert ranges_of(log, A0) == [(first.ref.name, 0, 5), (second.ref.name, 5, 7)]
+
+
+def test_objects_from_before_the_horizon_are_refused(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    state = replace(log.state(), horizon=1)
+    too_old, young = harness.put_born(0, (A0, 0, 5)), harness.put_born(1, (A1, 0, 5))
+    judgement = judge_add(state, [(x.ref, x.entries()) for x in (too_old, young)], epoch)
+    assert judgement.outcome == (Refusal(too_old.ref.name, A0, BORN_BEFORE_HORIZON),)
+    assert len(judgement.actions) == 1
 
 
 def test_requests_that_make_no_sense(harness: MetadataHarness) -> None:

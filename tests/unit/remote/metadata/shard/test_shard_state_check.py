@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind
+from stratalog.remote.metadata.head.document_ref import DroppedObject
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
@@ -74,7 +74,7 @@ def test_objects_that_contradict_the_slices(state: ShardState) -> None:
     expect(with_object(state, name, live._replace(live_bytes=1)), "live bytes are counted")
     expect(with_object(state, name, live._replace(seq=99)), "a commit added")
     expect(with_object(state, name, live._replace(ref=live.ref._replace(name="x"))), "under its name")
-    dropped = PersistentMap([(name, DroppedObject(name, FileKind.DATA, 1, 3, 0, brought_seq=2))])
+    dropped = PersistentMap([(name, DroppedObject(name, 1, 3, 0, brought_seq=2))])
     expect(replace(state, dropped_objects=dropped), "is not live")
 
 
@@ -85,8 +85,9 @@ def test_a_slice_lies_in_its_own_partition(state: ShardState) -> None:
 
 
 def test_bookkeeping(state: ShardState) -> None:
+    expect(replace(state, horizon=state.seq + 1), "horizon")
     expect(replace(state, epoch=9), "newest claim")
     expect(replace(state, claims=state.claims * 2), "epochs grow")
     expect(replace(state, dropped_topics=PersistentMap([(TOPIC_A, DroppedTopic(1, 0))])), "dropped topic")
-    wrong = PersistentMap([("x", DroppedObject("x", FileKind.DATA, 1, 2, 0, brought_seq=2))])
+    wrong = PersistentMap([("x", DroppedObject("x", 1, 2, 0, brought_seq=2))])
     expect(replace(state, dropped_objects=wrong), "after it was added")

@@ -27,11 +27,11 @@ from stratalog.remote.metadata.head.head_state import (
     HeadState,
     after_commit,
     after_fold,
-    after_forget,
     contradiction,
+    forget_files,
 )
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.head.state_fields import common_from_parts, state_parts
+from stratalog.remote.metadata.head.state_fields import common_from_parts, extras_of, state_parts
 
 TOPICS = "topics"
 _SERVER_CONFIG = "server_config"
@@ -83,11 +83,11 @@ class CatalogMachine:
 
     def to_checkpoint(self, state: CatalogState) -> CheckpointParts:
         entries = sorted(state.entries.values(), key=_topic_key)
-        topics = Table(_TOPIC_COLUMNS, entries, _topic_key, _format_topic)
+        topics = Table(_TOPIC_COLUMNS, entries, _topic_key, _format_topic, extras_of(state, TOPICS))
         return state_parts(state, {_SERVER_CONFIG: dict(state.server_config)}, {TOPICS: topics})
 
     def from_checkpoint(self, parts: CheckpointParts) -> CatalogState:
-        common = common_from_parts(parts)
+        common = common_from_parts(parts, {TOPICS: (_TOPIC_COLUMNS, 1)}, (_SERVER_CONFIG,))
         topics = map(_parse_topic, parts.rows.get(TOPICS, ()))
         return CatalogState(
             **common,
@@ -106,20 +106,18 @@ def _apply_action(state: CatalogState, action: Action, commit: Commit) -> Catalo
             return _with_entry(state, altered)
         case DeleteTopic():
             entry = _existing(state, action.topic_id, commit)
-            entries = state.entries.evolve()
-            entries[entry.topic_id] = dataclasses.replace(entry, deleted_ms=commit.time_ms)
-            for topic_id in action.expired:
-                if topic_id in entries:
-                    entries.pop(topic_id)
-            return dataclasses.replace(state, entries=entries.finish())
+            state = _with_entry(state, dataclasses.replace(entry, deleted_ms=commit.time_ms))
+            return _without(state, action.expired)
         case ConfigureServer():
             return dataclasses.replace(state, server_config=action.config)
         case Forget():
-            return after_forget(state, action, commit)
+            dropped = state.dropped_objects.evolve()
+            forget_files(dropped, action, commit)
+            return dataclasses.replace(state, dropped_objects=dropped.finish())
         case Fold():
             return after_fold(state, action, commit)
         case _:
-            raise AssertionError("the table of actions has no other")
+            return state  # newer software's; `after_commit` has noted that we may not write any more
 
 
 def _apply_create(state: CatalogState, create: CreateTopic, commit: Commit) -> CatalogState:
@@ -147,6 +145,14 @@ def _existing(state: CatalogState, topic_id: UUID, commit: Commit) -> TopicEntry
 def _with_entry(state: CatalogState, entry: TopicEntry) -> CatalogState:
     entries = state.entries.evolve()
     entries[entry.topic_id] = entry
+    return dataclasses.replace(state, entries=entries.finish())
+
+
+def _without(state: CatalogState, expired: tuple[UUID, ...]) -> CatalogState:
+    entries = state.entries.evolve()
+    for topic_id in expired:
+        if topic_id in entries:
+            entries.pop(topic_id)
     return dataclasses.replace(state, entries=entries.finish())
 
 

@@ -1,10 +1,15 @@
 """A checkpoint: the full state up to some commit, as a root and the pages that it names.
-docs/formats/metadata.md has the fields.
+
+    {"format":"stratalog-checkpoint","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
+     "seq":N,"uuid":UUID,"time_ms":N,"base":NAME or null,"epoch":N,"horizon":N,"catalog_seq":N,"pins":[...],
+     "times":[[TIME_MS,SEQ]...],"pages":[PAGE...], and the fields of the kind of state}
 
 Rows of one kind are divided into pages by ranges of their keys. A checkpoint that replaces another keeps its
 boundaries and shares every page whose rows did not change, so only changed pages are written. The root is
-written last, and only the commit of a fold makes it the current one. The files of a fold that never
-committed are orphans, under names that are never used again.
+written last, and only the commit of a fold makes it the current one. The files of a fold that never committed
+are orphans, under names that are never used again.
+
+`times` is a sparse table from time to commit: one entry for each fold, thinned towards the past.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import bisect
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
@@ -26,6 +31,8 @@ from stratalog.remote.json_document import (
     encode_document,
     encode_text,
     require_writable,
+    to_integer,
+    to_row,
 )
 from stratalog.remote.metadata.head.checkpoint_page import PageRef, Table, decode_page, digest_of, format_page
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile
@@ -34,6 +41,33 @@ from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 T = TypeVar("T")
 
 _FORMAT = "stratalog-checkpoint"
+_MAX_TIMES = 1024
+COMMON_FIELDS = frozenset(
+    [
+        "format",
+        "read_version",
+        "write_version",
+        "store_id",
+        "shard",
+        "seq",
+        "uuid",
+        "time_ms",
+        "base",
+        "epoch",
+        "horizon",
+        "catalog_seq",
+        "pins",
+        "times",
+        "pages",
+    ]
+)
+
+
+class TimePoint(NamedTuple):
+    """A commit and when it was made."""
+
+    time_ms: int
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +77,11 @@ class CheckpointRoot:
     ref: DocumentRef
     fields: JsonFields
     pages: tuple[PageRef, ...]
+    times: tuple[TimePoint, ...]
 
     @property
     def files(self) -> tuple[TrackedFile, ...]:
+        """The root itself and its pages."""
         root = TrackedFile(FileKind.CHECKPOINT, self.ref.name, self.ref.size_bytes)
         return (root, *(page.file for page in self.pages))
 
@@ -86,7 +122,8 @@ class CheckpointWriter:
     def write(self, seq: int, parts: CheckpointParts, base: CheckpointRoot | None) -> CheckpointRoot:
         """Store changed pages, then the root. Raises StoreError; files stored before are orphans then."""
         base_pages = () if base is None else base.pages
-        pages: list[PageRef] = []
+        # Pages of a kind that this version does not know are taken over as they are.
+        pages = [page for page in base_pages if page.kind not in parts.tables]
         items_of_pages: dict[str, Sequence[object]] = {}
         for kind, table in parts.tables.items():
             known = sorted(
@@ -96,6 +133,7 @@ class CheckpointWriter:
                 pages.append(page)
                 items_of_pages[page.name] = items
         self._items_of_pages = items_of_pages
+        times = _with_time(base, TimePoint(parts.fields.integer("time_ms"), seq))
         document: dict[str, object] = {
             "format": _FORMAT,
             "read_version": FORMAT_VERSION,
@@ -105,12 +143,13 @@ class CheckpointWriter:
             "seq": seq,
             "base": None if base is None else base.ref.name,
             **parts.fields.values,
+            "times": [list(point) for point in times],
             "pages": [page.to_json() for page in pages],
         }
         data = encode_document(document)
         name = format_checkpoint_name(seq, self._ids.uuid())
         self._store.put(self._layout.checkpoint_key(name), data)
-        return CheckpointRoot(DocumentRef.of(name, data), JsonFields(document, name), tuple(pages))
+        return CheckpointRoot(DocumentRef.of(name, data), JsonFields(document, name), tuple(pages), times)
 
     def _write_table(
         self, seq: int, kind: str, table: Table[T], known: Sequence[PageRef]
@@ -158,6 +197,14 @@ def _divide(table: Table[T], known: Sequence[PageRef]) -> list[tuple[PageRef | N
     return [(page, table.items[cut:end]) for page, cut, end in zip(known, cuts, ends, strict=True)]
 
 
+def _with_time(base: CheckpointRoot | None, point: TimePoint) -> tuple[TimePoint, ...]:
+    times = [*(() if base is None else base.times), point]
+    if len(times) > _MAX_TIMES:
+        half = len(times) // 2
+        times[:half] = times[:half:2]
+    return tuple(times)
+
+
 def replaced_files(base: CheckpointRoot | None, root: CheckpointRoot) -> tuple[TrackedFile, ...]:
     """The files that the base needs and `root` does not; a fold drops them."""
     if base is None:
@@ -175,7 +222,7 @@ def read_root(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> Chec
     if fields.integer("seq") != ref.seq:
         raise fields.fault("seq", "the number in the name")
     pages = fields.each("pages", lambda item, what: PageRef.from_json(JsonFields.of(item, what)))
-    return CheckpointRoot(ref, fields, pages)
+    return CheckpointRoot(ref, fields, pages, fields.each("times", _parse_time))
 
 
 def read_root_to_replace(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> CheckpointRoot:
@@ -203,3 +250,8 @@ def read_checkpoint(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -
             )
         rows.setdefault(page.kind, []).extend(found)
     return CheckpointParts(root.fields, {}, rows)
+
+
+def _parse_time(item: object, what: str) -> TimePoint:
+    time_ms, seq = to_row(item, what, 2)
+    return TimePoint(to_integer(time_ms, what), to_integer(seq, what))

@@ -8,8 +8,8 @@ not name its checkpoint, so later checkpoints can share it: its bytes depend on 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import crc32c
@@ -49,6 +49,8 @@ class Table(Generic[T]):
     key: Callable[[T], RowKey]
     """The first columns of an item's row."""
     row: Callable[[T], Row]
+    extras: Mapping[RowKey, JsonObject] = field(default_factory=dict[RowKey, JsonObject])
+    """Values of columns that this version does not know, by key of the row."""
 
 
 class PageRef(NamedTuple):
@@ -99,13 +101,17 @@ class PageRef(NamedTuple):
 def format_page(kind: str, table: Table[T], items: Sequence[T]) -> str:
     """Text of a page that holds `items` of the table."""
     rows = [table.row(item) for item in items]
+    extras = [table.extras.get(table.key(item), {}) for item in items] if table.extras else []
+    added = tuple(sorted({name for extra in extras for name in extra}))
+    if added:
+        rows = [[*row, *(extra.get(name) for name in added)] for row, extra in zip(rows, extras, strict=True)]
     return format_json(
         {
             "format": _FORMAT,
             "read_version": FORMAT_VERSION,
             "write_version": FORMAT_VERSION,
             "kind": kind,
-            "columns": list(table.columns),
+            "columns": [*table.columns, *added],
             "rows": rows,
         }
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.remote.json_document import JsonFields, format_json
-from stratalog.remote.metadata.head.head_actions import Action, ActionTable, parse_action
+from stratalog.remote.metadata.head.head_actions import Action, ActionTable, UnknownAction, parse_action
 
 
 class Writer(NamedTuple):
@@ -75,3 +75,8 @@ class Commit:
             actions=fields.each("actions", lambda item, what: parse_action(JsonFields.of(item, what), table)),
             text=format_json(fields.values),
         )
+
+    @property
+    def unknown_action(self) -> str | None:
+        """Name of the first action that this version does not know."""
+        return next((action.name for action in self.actions if isinstance(action, UnknownAction)), None)

@@ -59,12 +59,12 @@ class DroppedObject(NamedTuple):
 
     name: str
     """Without the prefix; `key` returns the whole key."""
-    kind: FileKind
     size_bytes: int
     seq: int
     """The commit that dropped it."""
     time_ms: int
     """Wall time of that commit."""
+    kind: FileKind = FileKind.DATA
     brought_seq: int = 0
     """The commit that brought a data object. It must be folded before the object is deleted, because opening
     the shard reads the directory of each object that an inline commit brings. 0 for other kinds."""

@@ -1,9 +1,13 @@
 """Folding: the commits of a head move into a checkpoint and a history object.
 
 A fold first writes its files under fresh names: the folded commits, the changed pages, the root. Then it
-commits itself. Commits that other writers made meanwhile stay inline. A fold is given up if the checkpoint
-that it was built from is no longer the current one: it could share pages that another fold has dropped. Its
-files are orphans then.
+commits itself. Commits that other writers made meanwhile stay inline. A fold is given up in two cases:
+
+- The checkpoint that it was built from is no longer the current one: it could share pages that another fold
+  has dropped.
+- It was born before the horizon: an orphan sweep may have deleted its files.
+
+The files of a given-up fold are orphans.
 """
 
 from __future__ import annotations
@@ -95,7 +99,7 @@ class Folder(Generic[S]):
 
 def judge_fold(state: HeadState, built: BuiltFold) -> Judgement[bool]:
     """The outcome is whether the fold is valid."""
-    is_valid = is_built_on_current(state, built)
+    is_valid = is_built_on_current(state, built) and built.root.ref.seq >= state.horizon
     return Judgement((built.action,) if is_valid else (), is_valid)
 
 

@@ -1,9 +1,14 @@
 """The head: the only object of a shard or of the catalog that is ever replaced, always by If-Match on its
-ETag. docs/formats/metadata.md has its fields.
+ETag.
+
+    {"format":"stratalog-head","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
+     "seq":N,"uuid":UUID,"epoch":N,"horizon":N,"catalog_seq":N,
+     "checkpoint":DOC or null,"history":DOC or null,"pins":[...],"commits":[COMMIT...]}
 
 The state is the checkpoint's state with `commits` applied in order. They are numbered from the checkpoint's
-SEQ + 1 to `seq` without a gap. `epoch` and `catalog_seq` repeat values of the state, for people and for a
-check.
+SEQ + 1 to `seq` without a gap. `uuid` is the uuid of the newest commit (a new head has a fresh one), so no
+two heads have the same bytes, and an ETag is unique however the store computes it. `epoch`, `horizon` and
+`catalog_seq` repeat values of the state, for people and for a check.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from stratalog.base.errors import StoreCorruptError
 from stratalog.remote.json_document import (
     FORMAT_VERSION,
     JsonFields,
+    JsonObject,
     decode_document,
     encode_text,
     format_json,
@@ -34,6 +40,24 @@ without the right head may overwrite what that head refers to.
 """
 
 _FORMAT = "stratalog-head"
+_KNOWN = frozenset(
+    [
+        "format",
+        "read_version",
+        "write_version",
+        "store_id",
+        "shard",
+        "seq",
+        "uuid",
+        "epoch",
+        "horizon",
+        "catalog_seq",
+        "checkpoint",
+        "history",
+        "pins",
+        "commits",
+    ]
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +70,16 @@ class Head:
     uuid: UUID
     seq: int = 0
     epoch: int = 0
+    horizon: int = 0
     catalog_seq: int = 0
     checkpoint: DocumentRef | None = None
     history: DocumentRef | None = None
+    pins: tuple[JsonObject, ...] = ()
     commits: tuple[Commit, ...] = ()
     read_version: int = FORMAT_VERSION
     write_version: int = FORMAT_VERSION
+    extra: JsonObject = dataclasses.field(default_factory=dict[str, object])
+    """Fields that this version does not know."""
 
     @property
     def folded_seq(self) -> int:
@@ -63,6 +91,10 @@ class Head:
         """Size of the commits' JSON, before compression."""
         return sum(len(commit.text) for commit in self.commits)
 
+    @property
+    def unknown_action(self) -> str | None:
+        return next((name for commit in self.commits if (name := commit.unknown_action) is not None), None)
+
     def after(self, commit: Commit, state: HeadState) -> Head:
         """The head with one more commit; `state` is the state after it."""
         assert commit.seq == self.seq + 1 == state.seq, "a head gets one commit at a time"
@@ -72,6 +104,7 @@ class Head:
             uuid=commit.uuid,
             seq=commit.seq,
             epoch=state.epoch,
+            horizon=state.horizon,
             catalog_seq=state.catalog_seq,
             checkpoint=state.checkpoint,
             history=state.history,
@@ -89,11 +122,13 @@ class Head:
             "seq": self.seq,
             "uuid": str(self.uuid),
             "epoch": self.epoch,
+            "horizon": self.horizon,
             "catalog_seq": self.catalog_seq,
             "checkpoint": None if self.checkpoint is None else self.checkpoint.to_json(),
             "history": None if self.history is None else self.history.to_json(),
+            "pins": list(self.pins),
         }
-        opened = format_json(fields).removesuffix("}")
+        opened = format_json(fields | dict(self.extra)).removesuffix("}")
         return encode_text(f'{opened},"commits":[{",".join(commit.text for commit in self.commits)}]}}')
 
     @staticmethod
@@ -107,18 +142,22 @@ class Head:
             uuid=fields.uuid("uuid"),
             seq=fields.integer("seq"),
             epoch=fields.integer("epoch"),
+            horizon=fields.integer("horizon"),
             catalog_seq=fields.integer("catalog_seq"),
             checkpoint=_parse_ref(fields, "checkpoint", FileKind.CHECKPOINT),
             history=_parse_ref(fields, "history", FileKind.HISTORY),
+            pins=fields.each("pins", lambda item, what: JsonFields.of(item, what).values),
             commits=fields.each("commits", lambda item, what: Commit.parse(JsonFields.of(item, what), table)),
             read_version=fields.integer("read_version", minimum=1),
             write_version=fields.integer("write_version", minimum=1),
+            extra=fields.unknown(_KNOWN),
         )
         head._require_whole(what)
         return head
 
     def require_of(self, store_id: UUID, shard: int | None) -> None:
-        """Raise StoreCorruptError if the head belongs to another store or shard."""
+        """Check that the head belongs to this store and shard. Raises StoreCorruptError where the head
+        belongs to another store or shard."""
         if (self.store_id, self.shard) != (store_id, shard):
             raise StoreCorruptError(
                 "a head belongs to another store or shard; restore the whole bucket, not parts of it",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from stratalog.base.errors import StoreNotUsableError
 from stratalog.remote.json_document import JsonFields, JsonObject, to_text
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile, parse_tracked_file
 
@@ -64,20 +63,26 @@ class Fold:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class UnknownAction:
+    """An action of newer software. It is kept as it is, and this version writes no commit on top of it."""
+
+    name: str
+    document: JsonObject
+
+    def to_json(self) -> JsonObject:
+        return self.document
+
+
 ActionTable = Mapping[str, Callable[[JsonFields], Action]]
 """Parsers of a log's actions, by name."""
 
 
 def parse_action(fields: JsonFields, table: ActionTable) -> Action:
-    """The action that a JSON object describes. Raises StoreCorruptError where it is malformed,
-    StoreNotUsableError where newer software has written it."""
+    """The action that a JSON object describes. Raises StoreCorruptError where it is malformed."""
     name = fields.text("action")
     parse = table.get(name)
-    if parse is None:
-        raise StoreNotUsableError(
-            "newer software has committed here; upgrade before reading it", what=fields.what, action=name
-        )
-    return parse(fields)
+    return UnknownAction(name, fields.values) if parse is None else parse(fields)
 
 
 def given_fields(**fields: object) -> dict[str, object]:

@@ -32,6 +32,7 @@ from stratalog.base.errors import (
     PreconditionFailedError,
     StoreCorruptError,
     StoreError,
+    StoreNotUsableError,
     StoreUnavailableError,
 )
 from stratalog.base.randomness import IdGenerator
@@ -404,6 +405,12 @@ class HeadLog(Generic[S]):
         """Raise StoreNotUsableError if only newer software may write or fold."""
         assert view.etag, "opened for writing"
         require_writable(view.head.write_version, self.layout.head_key)
+        if view.state.unknown_action is not None:
+            raise StoreNotUsableError(
+                "newer software has committed here; upgrade before writing",
+                key=self.layout.head_key,
+                action=view.state.unknown_action,
+            )
 
     def _create(self, head: Head) -> None:
         """Put a first head if there is none. The caller reads the head that landed."""
@@ -434,8 +441,10 @@ class HeadLog(Generic[S]):
 
 
 def _require_agreement(head: Head, state: HeadState) -> None:
-    said = (head.seq, head.epoch, head.catalog_seq, head.checkpoint, head.history)
-    follows = (state.seq, state.epoch, state.catalog_seq, state.checkpoint, state.history)
+    if state.unknown_action is not None:
+        return  # its effect on these fields is unknown, and this version does not write here
+    said = (head.seq, head.epoch, head.horizon, head.catalog_seq, head.checkpoint, head.history)
+    follows = (state.seq, state.epoch, state.horizon, state.catalog_seq, state.checkpoint, state.history)
     if said != follows:
         raise StoreCorruptError(
             "a head contradicts its own commits; stop writing to the store and investigate",

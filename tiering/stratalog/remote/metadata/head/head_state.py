@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TypeVar
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
+from stratalog.remote.json_document import JsonObject
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
 from stratalog.remote.metadata.head.head_actions import Fold, Forget
@@ -23,6 +25,8 @@ class HeadState:
     time_ms: int = 0
     """Wall time of commit `seq`, by its writer's clock."""
     epoch: int = 0
+    horizon: int = 0
+    """Objects and checkpoints born before this commit number are refused."""
     catalog_seq: int = 0
     """Highest catalog seq that an action was decided with."""
     checkpoint: DocumentRef | None = None
@@ -31,6 +35,16 @@ class HeadState:
     dropped_objects: PersistentMap[str, DroppedObject] = dataclasses.field(
         default_factory=PersistentMap[str, DroppedObject]
     )
+    pins: tuple[JsonObject, ...] = ()
+    """Kept as they are; this version makes none."""
+    unknown_action: str | None = None
+    """Name of an action that this version skipped, so it must not write here."""
+    extras: PersistentMap[tuple[str, tuple[str | int, ...]], JsonObject] = dataclasses.field(
+        default_factory=PersistentMap[tuple[str, tuple[str | int, ...]], JsonObject]
+    )
+    """Columns of checkpoint rows that this version does not know, by kind and key of the row."""
+    root_extras: Mapping[str, object] = dataclasses.field(default_factory=dict[str, object])
+    """Fields of the checkpoint's root that this version does not know."""
 
     @property
     def folded_seq(self) -> int:
@@ -42,7 +56,10 @@ class HeadState:
         return tuple(sorted(self.dropped_objects.values(), key=lambda dropped: (dropped.seq, dropped.name)))
 
     def is_deletable(self, dropped: DroppedObject) -> bool:
-        """Whether opening the shard no longer needs the file: its commit has left the head."""
+        """Whether opening the shard no longer needs the file: its commit has left the head.
+
+        The collector decides about the grace period and pins.
+        """
         return dropped.brought_seq <= self.folded_seq
 
 
@@ -60,7 +77,13 @@ def after_commit(state: S, commit: Commit) -> S:
             seq=commit.seq,
             expected=state.seq + 1,
         )
-    return dataclasses.replace(state, seq=commit.seq, uuid=commit.uuid, time_ms=commit.time_ms)
+    return dataclasses.replace(
+        state,
+        seq=commit.seq,
+        uuid=commit.uuid,
+        time_ms=commit.time_ms,
+        unknown_action=state.unknown_action or commit.unknown_action,
+    )
 
 
 def drop_file(
@@ -79,14 +102,12 @@ def drop_file(
     )
 
 
-def after_forget(state: S, forget: Forget, commit: Commit) -> S:
+def forget_files(dropped: Evolution[str, DroppedObject], forget: Forget, commit: Commit) -> None:
     """Take files off the list of dropped files."""
-    dropped = state.dropped_objects.evolve()
     for name in forget.names:
         if name not in dropped:
             raise contradiction(commit, "it forgets a file that was not dropped", name=name)
         dropped.pop(name)
-    return dataclasses.replace(state, dropped_objects=dropped.finish())
 
 
 def after_fold(state: S, fold: Fold, commit: Commit) -> S:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, TypedDict
 from uuid import UUID
 
-from stratalog.remote.json_document import JsonFields
-from stratalog.remote.metadata.head.checkpoint import CheckpointParts
+from stratalog.remote.json_document import JsonFields, JsonObject
+from stratalog.remote.metadata.head.checkpoint import COMMON_FIELDS, CheckpointParts
 from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
 from stratalog.remote.metadata.head.document_ref import DroppedObject, parse_tracked_file
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 
 DROPPED = "dropped"
+_DROPPED_COLUMNS = ("name", "kind", "size_bytes", "seq", "time_ms", "brought_seq")
 
 
 class CommonState(TypedDict):
@@ -22,8 +24,12 @@ class CommonState(TypedDict):
     uuid: UUID
     time_ms: int
     epoch: int
+    horizon: int
     catalog_seq: int
     dropped_objects: PersistentMap[str, DroppedObject]
+    pins: tuple[JsonObject, ...]
+    root_extras: JsonObject
+    extras: PersistentMap[tuple[str, RowKey], JsonObject]
 
 
 def state_parts(
@@ -34,36 +40,67 @@ def state_parts(
         "uuid": str(state.uuid),
         "time_ms": state.time_ms,
         "epoch": state.epoch,
+        "horizon": state.horizon,
         "catalog_seq": state.catalog_seq,
+        "pins": list(state.pins),
     }
     return CheckpointParts(
-        JsonFields({**common, **fields}, "checkpoint"),
+        JsonFields({**common, **fields, **state.root_extras}, "checkpoint"),
         {
             **tables,
             DROPPED: Table(
-                columns=DroppedObject._fields,
+                columns=_DROPPED_COLUMNS,
                 items=sorted(state.dropped_objects.values(), key=_dropped_key),
                 key=_dropped_key,
                 row=_format_dropped,
+                extras=extras_of(state, DROPPED),
             ),
         },
         {},
     )
 
 
-def common_from_parts(parts: CheckpointParts) -> CommonState:
-    """Parse the shared arguments. Raises StoreCorruptError."""
+def extras_of(state: HeadState, kind: str) -> dict[RowKey, JsonObject]:
+    """The unknown columns of a kind's rows, by key."""
+    return {key: extra for (extra_kind, key), extra in state.extras.items() if extra_kind == kind}
+
+
+def common_from_parts(
+    parts: CheckpointParts, columns: Mapping[str, tuple[tuple[str, ...], int]], known_fields: Collection[str]
+) -> CommonState:
+    """Parse the shared arguments. `columns`: by kind, the known columns and how many of them are the key.
+
+    Raises StoreCorruptError.
+    """
     fields = parts.fields
+    extras: list[tuple[tuple[str, RowKey], JsonObject]] = []
+    for kind, (names, key_size) in {**columns, DROPPED: (_DROPPED_COLUMNS, 1)}.items():
+        for row in parts.rows.get(kind, ()):
+            if len(row.values) == len(names):
+                continue
+            # A row of an older writer is null in the columns of a newer one.
+            unknown = {name: value for name, value in row.unknown(names).items() if value is not None}
+            if unknown:
+                extras.append(((kind, _key_of(row, names[:key_size])), unknown))
     return CommonState(
         seq=fields.integer("seq", minimum=1),
         uuid=fields.uuid("uuid"),
         time_ms=fields.integer("time_ms"),
         epoch=fields.integer("epoch"),
+        horizon=fields.integer("horizon"),
         catalog_seq=fields.integer("catalog_seq"),
         dropped_objects=PersistentMap(
             (dropped.name, dropped) for dropped in map(_parse_dropped, parts.rows.get(DROPPED, ()))
         ),
+        pins=fields.each("pins", lambda item, what: JsonFields.of(item, what).values),
+        root_extras=fields.unknown({*COMMON_FIELDS, *known_fields}),
+        extras=PersistentMap(extras),
     )
+
+
+def _key_of(row: JsonFields, names: tuple[str, ...]) -> RowKey:
+    values = (row.values.get(name) for name in names)
+    return tuple(value if isinstance(value, str | int) else str(value) for value in values)
 
 
 def _dropped_key(dropped: DroppedObject) -> RowKey:
@@ -71,7 +108,14 @@ def _dropped_key(dropped: DroppedObject) -> RowKey:
 
 
 def _format_dropped(dropped: DroppedObject) -> Row:
-    return dropped.name, dropped.kind.value, *dropped[2:]
+    return (
+        dropped.name,
+        dropped.kind.value,
+        dropped.size_bytes,
+        dropped.seq,
+        dropped.time_ms,
+        dropped.brought_seq,
+    )
 
 
 def _parse_dropped(row: JsonFields) -> DroppedObject:

@@ -20,9 +20,9 @@ from stratalog.remote.metadata.head.head_actions import Action, Fold, Forget
 from stratalog.remote.metadata.head.head_state import (
     after_commit,
     after_fold,
-    after_forget,
     contradiction,
     drop_file,
+    forget_files,
 )
 from stratalog.remote.metadata.shard.shard_actions import Add, AdvanceLogStart, Claim, DropPartitions, Replace
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
@@ -50,12 +50,18 @@ def _apply_action(
     match action:
         case Claim():
             return _apply_claim(state, action, commit)
+        case Add() | Replace() | AdvanceLogStart() | DropPartitions():
+            builder = _Builder(state, commit, load_directory)
+            builder.apply(action)
+            return builder.finish()
         case Forget():
-            return after_forget(state, action, commit)
+            dropped = state.dropped_objects.evolve()
+            forget_files(dropped, action, commit)
+            return dataclasses.replace(state, dropped_objects=dropped.finish())
         case Fold():
             return after_fold(state, action, commit)
         case _:
-            return _Builder(state, commit, load_directory).after(action)
+            return state  # an unknown action; `after_commit` has noted that this version must not write
 
 
 def _apply_claim(state: ShardState, claim: Claim, commit: Commit) -> ShardState:
@@ -78,7 +84,7 @@ class _Builder:
         self._dropped_topics = state.dropped_topics.evolve()
         self._catalog_seq = state.catalog_seq
 
-    def after(self, action: Action) -> ShardState:
+    def apply(self, action: Add | Replace | AdvanceLogStart | DropPartitions) -> None:
         match action:
             case Add():
                 self._add(action)
@@ -88,8 +94,8 @@ class _Builder:
                 self._advance(action)
             case DropPartitions():
                 self._drop_topic(action)
-            case _:
-                raise AssertionError("the table of actions has no other")
+
+    def finish(self) -> ShardState:
         return dataclasses.replace(
             self._state,
             partitions=self._partitions.finish(),

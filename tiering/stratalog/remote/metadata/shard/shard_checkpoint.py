@@ -14,12 +14,14 @@ from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.head.state_fields import (
     common_from_parts,
+    extras_of,
     state_parts,
 )
-from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION, parse_ref
+from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION, format_ref, parse_ref
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
 from stratalog.remote.metadata.shard.slice_row import (
     SLICE_COLUMNS,
+    SLICE_KEY_SIZE,
     SLICES,
     format_slice,
     parse_last_batch,
@@ -27,13 +29,36 @@ from stratalog.remote.metadata.shard.slice_row import (
     slice_key,
 )
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
-from stratalog.remote.objects.object_ref import ObjectRef
 
 PARTITIONS = "partitions"
 OBJECTS = "objects"
-_PARTITION_COLUMNS = ("topic_id", "partition", *TieredPartition._fields[:-1])
-"""The fields of a partition but its slices."""
-_OBJECT_COLUMNS = (*ObjectRef._fields, "seq", "live_slices", "live_bytes")
+_PARTITION_COLUMNS = (
+    "topic_id",
+    "partition",
+    "log_start_offset",
+    "tiered_end_offset",
+    "stable_end_offset",
+    "end_mark",
+    "compacted_upto",
+)
+_OBJECT_COLUMNS = (
+    "name",
+    "size_bytes",
+    "data_position",
+    "directory_position",
+    "directory_bytes",
+    "key_streams_end",
+    "directory_crc",
+    "seq",
+    "live_slices",
+    "live_bytes",
+)
+_KINDS = {
+    PARTITIONS: (_PARTITION_COLUMNS, 2),
+    SLICES: (SLICE_COLUMNS, SLICE_KEY_SIZE),
+    OBJECTS: (_OBJECT_COLUMNS, 1),
+}
+_ROOT_FIELDS = ("claims", "dropped_topics")
 
 
 def shard_to_parts(state: ShardState) -> CheckpointParts:
@@ -49,18 +74,22 @@ def shard_to_parts(state: ShardState) -> CheckpointParts:
         ],
     }
     tables: dict[str, Table[Any]] = {
-        PARTITIONS: Table(_PARTITION_COLUMNS, partitions, _partition_key, _format_partition),
+        PARTITIONS: Table(
+            _PARTITION_COLUMNS, partitions, _partition_key, _format_partition, extras_of(state, PARTITIONS)
+        ),
         SLICES: Table(
             SLICE_COLUMNS,
             [live for _, partition in partitions for live in partition.slices],
             slice_key,
             format_slice,
+            extras_of(state, SLICES),
         ),
         OBJECTS: Table(
             _OBJECT_COLUMNS,
             sorted(state.objects.values(), key=_object_key),
             _object_key,
             _format_object,
+            extras_of(state, OBJECTS),
         ),
     }
     return state_parts(state, fields, tables)
@@ -78,7 +107,7 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
             "a checkpoint has slices of a partition that it does not list; keep it and investigate"
         )
     state = ShardState(
-        **common_from_parts(parts),
+        **common_from_parts(parts, _KINDS, _ROOT_FIELDS),
         partitions=PersistentMap(partitions.items()),
         objects=PersistentMap(
             (live.ref.name, live) for live in map(_parse_object, parts.rows.get(OBJECTS, ()))
@@ -105,7 +134,15 @@ def _object_key(live_object: LiveObject) -> RowKey:
 
 def _format_partition(item: tuple[TopicIdPartition, TieredPartition]) -> Row:
     tip, partition = item
-    return str(tip.topic_id), tip.partition, *partition[:-1]
+    return (
+        str(tip.topic_id),
+        tip.partition,
+        partition.log_start_offset,
+        partition.tiered_end_offset,
+        partition.stable_end_offset,
+        partition.end_mark,
+        partition.compacted_upto,
+    )
 
 
 def _parse_partition(
@@ -123,7 +160,12 @@ def _parse_partition(
 
 
 def _format_object(live_object: LiveObject) -> Row:
-    return *live_object.ref, *live_object[1:]
+    return (
+        *format_ref(live_object.ref).values(),
+        live_object.seq,
+        live_object.live_slices,
+        live_object.live_bytes,
+    )
 
 
 def _parse_object(row: JsonFields) -> LiveObject:

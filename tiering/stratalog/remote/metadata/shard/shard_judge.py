@@ -33,6 +33,7 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 
 NOT_AT_TIERED_END = "not_at_tiered_end"
 TOPIC_DELETED = "topic_deleted"
+BORN_BEFORE_HORIZON = "born_before_horizon"
 KNOWN_ALREADY = "known_already"
 INPUTS_CHANGED = "inputs_changed"
 NOT_FROM_FIRST_SLICE = "not_from_first_slice"
@@ -161,8 +162,16 @@ def require_fresh_catalog(state: ShardState, catalog_seq: int | None) -> None:
 
 def object_refusal(state: ShardState, ref: ObjectRef) -> str | None:
     """The reason why no slice of an object can become live; None if there is no such reason."""
-    is_known = ref.name in state.objects or ref.name in state.dropped_objects
-    return KNOWN_ALREADY if is_known else None
+    if is_born_too_early(state, ref):
+        return BORN_BEFORE_HORIZON
+    if ref.name in state.objects or ref.name in state.dropped_objects:
+        return KNOWN_ALREADY
+    return None
+
+
+def is_born_too_early(state: ShardState, ref: ObjectRef) -> bool:
+    """Whether the object was born before the horizon: an orphan sweep may have deleted it."""
+    return ref.birth < state.horizon
 
 
 def slice_refusal(state: ShardState, entry: SliceEntry, tiered_end_offset: int) -> str | None:

@@ -6,9 +6,6 @@ are short arrays, or `null` where the entry has none.
 
 from __future__ import annotations
 
-import dataclasses
-import operator
-
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.json_document import JsonFields, to_integer, to_row
 from stratalog.remote.metadata.head.checkpoint_page import RowKey
@@ -25,19 +22,39 @@ from stratalog.remote.objects.slice_entry import (
 )
 
 SLICES = "slices"
-_ENTRY_FIELDS = tuple(one.name for one in dataclasses.fields(SliceEntry))
-_DESCRIBING_FIELDS = _ENTRY_FIELDS[_ENTRY_FIELDS.index("data_position") :]
-"""The fields of an entry behind its partition and offsets."""
 SLICE_COLUMNS = (
-    *("topic_id", "partition", "base_offset", "end_offset", "object", "topic", "entry_base_offset"),
-    *_DESCRIBING_FIELDS,
+    "topic_id",
+    "partition",
+    "base_offset",
+    "end_offset",
+    "object",
+    "topic",
+    "entry_base_offset",
+    "data_position",
+    "data_bytes",
+    "data_crc",
+    "record_count",
+    "min_timestamp",
+    "max_timestamp",
+    "max_timestamp_offset",
+    "codec_mask",
+    "stable_end_offset",
+    "has_aborted",
+    "open_transactions",
+    "tombstone_count",
+    "marker_count",
+    "earliest_delete_horizon_ms",
+    "leader_epochs",
+    "last_batch",
+    "key_stream",
+    "index",
 )
-_describing = operator.attrgetter(*_DESCRIBING_FIELDS)
+SLICE_KEY_SIZE = 3
 _NO_MINIMUM = -(1 << 63)
 
 
 def slice_key(live: LiveSlice) -> RowKey:
-    """The row's key: its first columns."""
+    """The row's key: the first `SLICE_KEY_SIZE` columns."""
     return str(live.entry.topic_id), live.entry.partition, live.base_offset
 
 
@@ -52,7 +69,24 @@ def format_slice(live: LiveSlice) -> tuple[object, ...]:
         live.object_name,
         entry.topic,
         entry.base_offset,
-        *_describing(entry),
+        entry.data_position,
+        entry.data_bytes,
+        entry.data_crc,
+        entry.record_count,
+        entry.min_timestamp,
+        entry.max_timestamp,
+        entry.max_timestamp_offset,
+        entry.codec_mask,
+        entry.stable_end_offset,
+        entry.has_aborted,
+        entry.open_transactions,
+        entry.tombstone_count,
+        entry.marker_count,
+        entry.earliest_delete_horizon_ms,
+        entry.leader_epochs,
+        entry.last_batch,
+        entry.key_stream,
+        entry.index,
     )
 
 
