@@ -21,7 +21,6 @@ class LazyGroup(click.Group):
         self._commands_by_name = dict(commands_by_name or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order of the table."""
         return [*self._commands_by_name, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -41,7 +41,6 @@ class Admin:
         return response.topic
 
     async def list_topics(self) -> list[admin_pb2.Topic]:
-        """All topics, sorted by name."""
         request = admin_pb2.ListTopicsRequest()
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.ListTopics(request, timeout=CALL_TIMEOUT_S))

@@ -4,11 +4,9 @@ admin.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
-
-import grpc
 
 from stratalog.base.errors import DataDirectoryError, LogStoreError, OverloadedError
 from stratalog.base.filesystem import Buffer
@@ -16,7 +14,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.consumer import Consumer
-from stratalog.client.errors import error_of_call, error_of_info, refusing_misfits
+from stratalog.client.errors import error_of_info, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_acks, wire_isolation
 from stratalog.client.producer import BatchOutcome, Producer
@@ -108,27 +106,6 @@ class Client:
         )
         return list(response.partitions)
 
-    async def fetch_stream(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        max_bytes: int = 0,
-        partition_max_bytes: int = 0,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> AsyncIterator[log_pb2.FetchResponse]:
-        """One reading session: responses as data arrives, until the caller leaves or the connection breaks.
-        A `Consumer` reconnects.
-        """
-        request = fetch_request(positions, 0, 1, max_bytes, partition_max_bytes, isolation)
-        call = self.log.FetchStream(request)
-        try:
-            async for response in call:
-                yield response
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error, self.address) from None
-        finally:
-            call.cancel()
-
     async def list_offsets(
         self,
         queries: Iterable[OffsetQuery],
@@ -174,7 +151,6 @@ class Client:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """The named offset of each partition."""
         queries = [(partition, spec, None) for partition in partitions]
         answers = await self.list_offsets(queries, isolation=isolation)
         return {partition: answer.offset for partition, answer in zip(partitions, answers, strict=True)}

@@ -87,7 +87,6 @@ class PartitionSender:
         self._task: asyncio.Task[None] | None = None
 
     def send(self, batch: SealedBatch) -> None:
-        """Queue a batch behind all earlier ones."""
         self._queued.append(batch)
         self._changed.set()
         if self._task is None or self._task.done():
@@ -192,7 +191,6 @@ class PartitionSender:
         return batch
 
     def _split(self, batch: SealedBatch) -> None:
-        """Queue the halves of the oldest batch in its place."""
         halves = batch.halves()
         self._queued.extendleft(reversed(halves))
         self._on_split(batch, halves)

@@ -233,7 +233,6 @@ class Producer:
             self._seal(topic_partition)
 
     def _seal(self, topic_partition: TopicPartition) -> None:
-        """Close the partition's open batch and queue it."""
         batch = self._open.pop(topic_partition)
         batch.timer.cancel()
         sealed = SealedBatch(topic_partition, b"", batch.tags, batch.futures, batch.builder.size_bytes)

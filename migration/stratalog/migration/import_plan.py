@@ -67,7 +67,6 @@ class ImportPlan(NamedTuple):
 
     @property
     def was_clean(self) -> bool:
-        """The broker has closed all logs."""
         return not self.unclean_log_dirs
 
     @property

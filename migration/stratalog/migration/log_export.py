@@ -82,7 +82,6 @@ class PartitionExport:
         *,
         keeps_producer_ids: bool,
     ) -> None:
-        """Use `LogExport.begin`."""
         self._log = log
         self._target = target
         self._log_start_offset = log_start_offset
@@ -261,7 +260,6 @@ class LogExport:
         self._filesystem.sync_directory(self._path)
 
     def _end_of_files(self, partition: TopicPartition) -> int:
-        """The end offset of the closed log."""
         checkpoint = OffsetCheckpoint(self._filesystem, f"{self._path}/{RECOVERY_POINT_FILE}")
         return checkpoint.read()[partition]
 

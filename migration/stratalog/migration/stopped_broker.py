@@ -56,12 +56,10 @@ class StoppedBroker:
 
     @property
     def path(self) -> str:
-        """All paths, for a message."""
         return ",".join(directory.path for directory in self._directories)
 
     @property
     def unclean_paths(self) -> tuple[str, ...]:
-        """Directories that the broker did not close."""
         return tuple(directory.path for directory in self._directories if not directory.was_clean)
 
     @property
@@ -74,7 +72,6 @@ class StoppedBroker:
         return self._numbers
 
     def path_of(self, partition: TopicPartition) -> str:
-        """The first log directory that has the partition."""
         return self._partitions[partition][0].path
 
     def topic(self, name: str) -> SourceTopic:

@@ -111,5 +111,4 @@ def _no_bits(count: int) -> pa.Buffer:
 
 
 def _tombstones(rows: ColumnBuffers) -> AnyArray:
-    """Whether a row has a key and no value."""
     return pc.and_(_bits(rows.key_validity), pc.invert(_bits(rows.value_validity)))

@@ -85,13 +85,11 @@ def _is_full(rows: ColumnBuffers) -> bool:
 
 
 def _is_wanted(header: BatchHeader, span: SliceSpan) -> bool:
-    """Whether the batch has user records in the span's range."""
     is_inside = header.last_offset >= span.first_offset and header.base_offset < span.end_offset
     return is_inside and not header.is_control and header.records_count > 0
 
 
 def _whole_batches(store: ObjectStore, span: SliceSpan) -> Iterator[bytes]:
-    """The slice in pieces of whole batches."""
     stream = store.open_range(span.object_key, span.position, span.size_bytes)
     try:
         yield from _pieces(stream, span)

@@ -98,7 +98,6 @@ class Server:
 
     @property
     def engine(self) -> StorageEngine:
-        """The open engine; only between `start` and `stop`."""
         assert self._engine is not None, "the server is started"
         return self._engine
 

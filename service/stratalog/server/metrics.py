@@ -252,7 +252,6 @@ class MetricsEndpoint:
         self.port: int = self._server.server_port
 
     def close(self) -> None:
-        """Answer no more requests once this returns."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -31,7 +31,6 @@ class RequestMemory:
 
     @property
     def held_bytes(self) -> int:
-        """The sum over all leases."""
         return self._held_bytes
 
     @property
@@ -96,7 +95,6 @@ class MemoryLease:
                 assert self._size_bytes >= 0, "a lease gives back what it has"
 
     def close(self) -> None:
-        """Give back everything, for good."""
         with self._lock:
             self._is_closed = True
             self._memory.add(-self._size_bytes)

@@ -358,7 +358,6 @@ class StorageEngineBuilder:
 
 
 def _online(logs: LogManager) -> list[str]:
-    """Paths of the log directories that work."""
     return [one.path for one in logs.directories() if one.state is not DirectoryState.OFFLINE]
 
 

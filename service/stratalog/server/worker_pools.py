@@ -49,7 +49,6 @@ class WorkerPools:
             return pool
 
     async def read(self, function: Callable[[], _T]) -> _T:
-        """Run a read of the local disk."""
         return await asyncio.get_running_loop().run_in_executor(self._read, function)
 
     async def cold(self, function: Callable[[], _T]) -> _T:

@@ -47,7 +47,6 @@ class CleaningFailure(NamedTuple):
 
     @property
     def is_alarm(self) -> bool:
-        """A human has to look at it."""
         return self.no_progress_count >= ALARM_AFTER
 
 
@@ -126,7 +125,6 @@ class CleanerFailures:
                 del self._failures[partition], self._retry_at_ms[partition]
 
     def all(self) -> tuple[CleaningFailure, ...]:
-        """All failures, sorted by partition."""
         with self._guard:
             return tuple(self._failures[partition] for partition in sorted(self._failures))
 

@@ -181,7 +181,6 @@ class CleanerManager:
     # Called for operators.
 
     def failures(self) -> tuple[CleaningFailure, ...]:
-        """The partitions whose cleaning failed, and the reasons."""
         return self._failures.all()
 
     def reset(self, partition: TopicPartition) -> bool:
@@ -190,7 +189,6 @@ class CleanerManager:
 
     @property
     def last_survey(self) -> CleanerSurvey:
-        """The result of the last look at all logs."""
         return self._last_survey
 
     # Called by workers.
@@ -250,8 +248,7 @@ class CleanerManager:
                 self._note_failure(log, failure)
 
     def check_done(self, log: UnifiedLog) -> None:
-        """Check that the clean of this log may go on. Raises CleaningAbortedError if the clean of this log
-        must end."""
+        """Raise CleaningAbortedError if the clean of this log must end."""
         state = self._states.get(log.topic_partition, IDLE)
         if self._is_stopping or state.pause_count or not self._is_cleanable(log):
             raise CleaningAbortedError(f"the clean of {log.topic_partition} must end")

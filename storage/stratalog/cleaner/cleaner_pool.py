@@ -87,7 +87,6 @@ class CleanerPool:
         return self._settings
 
     def start(self) -> None:
-        """Start the workers."""
         self._hire()
 
     def reconfigure(self, settings: CleanerSettings) -> None:
@@ -253,7 +252,6 @@ class CleanerPool:
         return was_failed
 
     def stats(self) -> CleanerStats:
-        """The current metrics."""
         failures, survey = self._manager.failures(), self._manager.last_survey
         sums, last = self._tally.read()
         with self._changed:
@@ -308,7 +306,6 @@ class _Worker:
             self._task.cancel()
 
     def run(self) -> None:
-        """Clean until no log is due."""
         self.is_dead = False
         try:
             while not self._is_retired and self._pool.clean_filthiest():

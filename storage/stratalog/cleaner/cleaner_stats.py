@@ -122,17 +122,14 @@ class CleanTally:
         )
 
     def note_abort(self) -> None:
-        """Count an aborted clean."""
         with self._guard:
             self._sums = self._sums._replace(aborted_count=self._sums.aborted_count + 1)
 
     def forget_slots_from(self, slot: int) -> None:
-        """Forget the slots of workers that are gone."""
         with self._guard:
             self._last = {kept: last for kept, last in self._last.items() if kept < slot}
 
     def read(self) -> tuple[CleanSums, LastClean]:
-        """The sums, and the maxima over the last cleans."""
         with self._guard:
             last = self._last.values()
             return self._sums, LastClean(

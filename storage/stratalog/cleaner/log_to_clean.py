@@ -1,20 +1,10 @@
-"""Finds the cleanable part of a log, and how much a clean would gain.
+"""Finds the cleanable part of a log, and how much a clean would gain. docs/cleaning.md describes the parts
+of a log.
 
-::
-
-    log start        first dirty             first uncleanable            log end
-        |  clean          |  cleanable               |  uncleanable          |
-
-The *clean* part went through a clean before. The *uncleanable* part is undecided (at or above the last stable
-offset), still written to (the active segment), or too young (`min.compaction.lag.ms`). Whole segments are
-cleaned: the first segment with an uncleanable record ends the cleanable part. As in Kafka, a segment is as
-young as its newest record; if records have no time, as its file.
-
-The first dirty offset is the cleaner's checkpoint. A checkpoint below the log's start or above its end means
-nothing: the whole log is dirty then.
-
-A log with little dirt becomes due as well, after the horizon of tombstones or markers that its last clean
-kept, see `kept_horizons`. Such a clean takes no dirty records.
+Whole segments are cleaned: the first segment with an uncleanable record ends the cleanable part. As in
+Kafka, a segment is as young as its newest record; if records have no time, as its file. The first dirty
+offset is the cleaner's checkpoint. A checkpoint below the log's start or above its end means nothing: the
+whole log is dirty then.
 """
 
 from __future__ import annotations
@@ -76,7 +66,6 @@ class LogToClean(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        """A worker may clean the log now."""
         return self.is_filthy or self.is_horizon_past
 
     def gets_further(self, horizon_ms: int | None) -> bool:

@@ -171,7 +171,6 @@ class RecordBatchBuilder:
 
     @property
     def count(self) -> int:
-        """The number of records so far."""
         return len(self._records)
 
     @property

@@ -102,7 +102,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_in_bytes(self) -> int:
-        """The size of the whole batch."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
@@ -160,7 +159,6 @@ class BatchHeader(NamedTuple):
         return self.producer_id != NO_PRODUCER_ID
 
     def pack(self) -> bytes:
-        """Encode the 61 bytes."""
         return _STRUCT.pack(*self)
 
 

@@ -124,7 +124,7 @@ async def test_a_stop_ends_a_compaction_of_many_partitions(tmp_path: Path) -> No
 async def test_a_stop_ends_sessions_with_a_reason(tmp_path: Path) -> None:
     async with service_bench(tmp_path, **GRACE) as bench:
         await bench.client.admin.create_topic("t")
-        responses = bench.client.fetch_stream({TopicPartition("t", 0): 0})
+        responses = bench.fetch_stream({TopicPartition("t", 0): 0})
         session = asyncio.ensure_future(anext(responses))
         partition = bench.server.engine.registry.partition("t", 0)
         await until(lambda: waiting_count(partition.signal) == 1)

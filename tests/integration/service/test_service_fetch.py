@@ -125,7 +125,7 @@ async def test_a_session_reaches_every_partition_whatever_the_budget(bench: Serv
     positions = {TopicPartition("t", partition): 0 for partition in range(4)}
     reached: dict[int, int] = {}
     order: list[int] = []
-    async for response in bench.client.fetch_stream(positions, max_bytes=1):
+    async for response in bench.fetch_stream(positions, max_bytes=1):
         for answer in response.partitions:
             reached[answer.partition] = answer.next_fetch_offset
             order.append(answer.partition)
@@ -220,7 +220,7 @@ async def test_a_partition_that_fails_leaves_the_session_and_the_others_go_on(be
     errors: list[str] = []
     values: list[bytes | None] = []
     async with asyncio.timeout(PATIENCE_S):
-        async for response in bench.client.fetch_stream(positions):
+        async for response in bench.fetch_stream(positions):
             for answer in response.partitions:
                 if answer.HasField("error"):
                     errors.append(answer.error.code)
@@ -231,7 +231,7 @@ async def test_a_partition_that_fails_leaves_the_session_and_the_others_go_on(be
                 break
         assert (errors, values) == (["OFFSET_OUT_OF_RANGE"], [b"a"])
         # A session without a partition left ends.
-        [response] = [response async for response in bench.client.fetch_stream({T0: 5})]
+        [response] = [response async for response in bench.fetch_stream({T0: 5})]
     assert [answer.error.code for answer in response.partitions] == ["OFFSET_OUT_OF_RANGE"]
 
 

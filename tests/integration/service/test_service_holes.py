@@ -29,7 +29,7 @@ async def test_a_session_steps_over_a_hole_at_the_end(bench: ServiceBench) -> No
         await bench.client.admin.upload([], delete_local=True)
         await bench.client.admin.run_compaction(["keyed"])
     async with asyncio.timeout(20):
-        async for response in bench.client.fetch_stream({KEYED: 0}):
+        async for response in bench.fetch_stream({KEYED: 0}):
             [answer] = response.partitions
             assert (answer.batches, answer.next_fetch_offset) == (b"", 1)
             break
@@ -48,7 +48,7 @@ async def test_a_reader_of_committed_records_steps_over_a_hole_before_an_open_tr
     assert log.offsets.last_stable_offset == 4
     async with asyncio.timeout(20):
         positions = [2]
-        async for response in bench.client.fetch_stream({KEYED: 2}, isolation=IsolationLevel.READ_COMMITTED):
+        async for response in bench.fetch_stream({KEYED: 2}, isolation=IsolationLevel.READ_COMMITTED):
             [answer] = response.partitions
             positions.append(answer.next_fetch_offset)
             if positions[-1] == 4:
@@ -79,7 +79,7 @@ async def test_a_partition_that_gives_nothing_holds_up_no_other(
             await bench.client.append(name, 0, [Record(0, 1000, b"k", b"v")])
         keyed = bench.server.engine.registry.partition("keyed", 0).log.reader
         is_stuck = True
-        answers = aiter(bench.client.fetch_stream({KEYED: 0}))
+        answers = aiter(bench.fetch_stream({KEYED: 0}))
         first = asyncio.ensure_future(anext(answers))
         assert await bench.read_all("other") == [[Record(0, 1000, b"k", b"v")]]
         assert not first.done()

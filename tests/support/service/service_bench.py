@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import grpc
 
 from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
+from stratalog.client.errors import error_of_call
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.messages import fetch_request
 from stratalog.client.retry import RetryPolicy
 from stratalog.log.append_info import AppendInfo
 from stratalog.objectstore.protocol import ObjectStore
@@ -28,6 +32,7 @@ from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.v1 import log_pb2
 
 PATIENCE_S = 60.0
 HOUR_MS = 3_600_000
@@ -70,6 +75,23 @@ class ServiceBench:
         async for fetched in consumer.fetches():
             records[fetched.topic_partition.partition] += fetched.records
         return records
+
+    async def fetch_stream(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        max_bytes: int = 0,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> AsyncIterator[log_pb2.FetchResponse]:
+        """The responses of one FetchStream, until the caller leaves."""
+        call = self.client.log.FetchStream(fetch_request(positions, 0, 1, max_bytes, 0, isolation))
+        try:
+            async for response in call:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error, self.client.address) from None
+        finally:
+            call.cancel()
 
     async def until_waiting(self, count: int, topic: str = "t", partition: int = 0) -> None:
         """Wait until that many calls wait for the partition."""

@@ -25,11 +25,6 @@ async def read(client: Client, positions: Mapping[TopicPartition, int]) -> None:
         pass
 
 
-async def stream(client: Client, positions: Mapping[TopicPartition, int]) -> None:
-    async for _ in client.fetch_stream(positions):
-        pass
-
-
 NUMBERS: dict[str, Call] = {
     "create_topic": lambda client: client.admin.create_topic("t", INT32_END),
     "describe_log": lambda client: client.admin.describe_log("t", [INT32_END]),
@@ -40,7 +35,6 @@ NUMBERS: dict[str, Call] = {
     "fetch, offset": lambda client: client.fetch({TopicPartition("t", 0): INT64_END}),
     "fetch, wait": lambda client: client.fetch({}, max_wait_ms=10**400),
     "fetch, bytes": lambda client: client.fetch({}, max_bytes=INT32_END),
-    "fetch_stream": lambda client: stream(client, {TopicPartition("t", 0): INT64_END}),
     "consumer": lambda client: read(client, {TopicPartition("t", 0): INT64_END}),
     "list_offsets": lambda client: client.list_offsets([(TopicPartition("t", 0), None, INT64_END)]),
 }
@@ -58,7 +52,6 @@ TEXTS: dict[str, Call] = {
     "run_compaction": lambda client: client.admin.run_compaction([HALF_A_PAIR]),
     "append": lambda client: client.append_batches(HALF_A_PAIR, 0, b""),
     "fetch": lambda client: client.fetch({TopicPartition(HALF_A_PAIR, 0): 0}),
-    "fetch_stream": lambda client: stream(client, {TopicPartition(HALF_A_PAIR, 0): 0}),
     "consumer": lambda client: read(client, {TopicPartition(HALF_A_PAIR, 0): 0}),
     "offsets": lambda client: client.offsets([TopicPartition(HALF_A_PAIR, 0)], log_pb2.OFFSET_SPEC_LATEST),
     "producer": lambda client: client.producer().post(HALF_A_PAIR, None, b""),

@@ -12,7 +12,6 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
-from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.record.builder import encode_batch
@@ -21,6 +20,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.stop_at_look import StopAtLook
+from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.tiered_store import TieredStore
 
 PARTITION_COUNT = 4

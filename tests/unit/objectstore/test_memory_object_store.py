@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -18,12 +17,6 @@ class TestMemoryObjectStore(ObjectStoreContract, ConditionalWriteRaces):
     @pytest.fixture
     def store(self) -> ObjectStore:
         return MemoryObjectStore(ManualClock())
-
-
-class TestCounted(ObjectStoreContract, ConditionalWriteRaces):
-    @pytest.fixture
-    def store(self) -> ObjectStore:
-        return CountingObjectStore(MemoryObjectStore(ManualClock()))
 
 
 class TestFaultyWithoutFaults(ObjectStoreContract, ConditionalWriteRaces):

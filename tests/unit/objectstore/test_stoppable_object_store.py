@@ -8,7 +8,6 @@ import pytest
 
 from stratalog.base.errors import ObjectNotFoundError, StoppingError
 from stratalog.base.stop_signal import StopSignal
-from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
@@ -17,6 +16,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.object_store_contract import ObjectStoreContract
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.tiered.counting_object_store import CountingObjectStore
 
 
 class TestStoppableObjectStore(ObjectStoreContract):

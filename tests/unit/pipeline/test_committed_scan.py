@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import ObjectNotFoundError
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.slice_scan import scan
 from stratalog.pipeline.topic_snapshot import read_snapshot
 from tests.support.logs.sampling import examples_of
+from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.tiered_site import TieredSite
 from tests.support.tiered.transaction_history import STEPS, Step, TransactionHistory
 

@@ -14,7 +14,7 @@ class CompactionReport:
     inputs: int = 0
     """Objects that were read."""
     get_requests: int = 0
-    """Counted at the object store: two an input."""
+    """Two an input."""
     input_bytes: int = 0
     """Sizes of the inputs in the store."""
     bytes_read: int = 0

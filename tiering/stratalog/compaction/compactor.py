@@ -44,7 +44,6 @@ from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, Run
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
-from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.objects.spool import clear_spool_directory
 
@@ -119,14 +118,8 @@ class Compactor:
             return tuple(reports)
 
     def excluded(self) -> Mapping[TopicIdPartition, str]:
-        """Partitions that are left alone for now, and why."""
         now_ms = self._clock.now_ms()
         return {tip: one.reason for tip, one in list(self._excluded.items()) if one.until_ms > now_ms}
-
-    def reset(self) -> None:
-        """Try again with partitions that failed, without waiting."""
-        with self._lock:
-            self._excluded.clear()
 
     def _run_round(
         self,
@@ -165,16 +158,14 @@ class Compactor:
         self, job: CompactionJob, topics: Mapping[UUID, TopicEntry], job_clock: JobClock
     ) -> tuple[CompactionReport, bool]:
         """The job's report, and whether it makes sense to go on with others."""
-        counting = CountingObjectStore(self._shard.store)
-        shard = self._shard._replace(store=counting)
-        execution = JobExecution(self._filesystem, self._ids, shard, self._settings, job, job_clock)
+        execution = JobExecution(self._filesystem, self._ids, self._shard, self._settings, job, job_clock)
         try:
             result = execution.execute()
-            return self._commit(job, topics, result, counting), True
+            return self._commit(execution, topics, result), True
         except StoppingError:
             raise
         except ObjectNotFoundError:
-            return self._missing_input(job, counting), True
+            return self._missing_input(execution), True
         except (
             CorruptRecordError,
             StoreCorruptError,
@@ -182,52 +173,50 @@ class Compactor:
             UnsupportedOperationError,
         ) as error:
             self._exclude(job, execution.current, error)
-            return _report(job, counting, refused=str(error)), True
+            return _report(execution, refused=str(error)), True
         except (LogStoreError, OSError) as error:
             # The store, the disk: what failed here would fail the next job too.
-            return _report(job, counting, refused=str(error)), False
+            return _report(execution, refused=str(error)), False
 
     def _commit(
-        self,
-        job: CompactionJob,
-        topics: Mapping[UUID, TopicEntry],
-        result: JobResult,
-        counting: CountingObjectStore,
+        self, execution: JobExecution, topics: Mapping[UUID, TopicEntry], result: JobResult
     ) -> CompactionReport:
+        job = execution.job
         try:
             catalog_seq = self._catalog.confirm(topics[topic_id] for topic_id in job.topic_ids)
             defaults = self._defaults(self._catalog.state().server_config)
             if any(run.topic != TopicPolicy.of(topics[run.topic.topic_id], defaults) for run in job.runs):
-                return _report(job, counting, refused=CONFIG_CHANGED)
+                return _report(execution, refused=CONFIG_CHANGED)
             outcome = self._metadata.replace(
                 {run.topic_id_partition: run.slices for run in job.runs},
                 job.input_names,
-                [(stored.ref, stored.entries) for stored in result.stored],
+                result.stored,
                 covers={run.topic_id_partition: run.settles_tombstones for run in job.runs},
                 catalog_seq=catalog_seq,
                 drops_records=any(run.mode is RunMode.COMPACT for run in job.runs),
             )
         except PreconditionFailedError:
-            return _report(job, counting, refused=CONFIG_CHANGED)
+            return _report(execution, refused=CONFIG_CHANGED)
         refused = tuple((refusal.partition, refusal.reason) for refusal in outcome.refused)
         if not outcome.has_committed:
-            return _report(job, counting, refused=INPUTS_GONE, refused_partitions=refused)
-        return _report(job, counting, result=result, refused_partitions=refused)
+            return _report(execution, refused=INPUTS_GONE, refused_partitions=refused)
+        return _report(execution, result=result, refused_partitions=refused)
 
-    def _missing_input(self, job: CompactionJob, counting: CountingObjectStore) -> CompactionReport:
+    def _missing_input(self, execution: JobExecution) -> CompactionReport:
         """An input is not in the store: it was replaced and collected in the meantime, or it is lost."""
+        job = execution.job
         try:
             live = self._metadata.refresh().objects
         except StoreError as error:
-            return _report(job, counting, refused=str(error))
+            return _report(execution, refused=str(error))
         if all(name in live for name in job.input_names):
             lost = StoreCorruptError(
                 "a live object is not in the store; restore it from a copy and delete nothing",
                 inputs=", ".join(job.input_names),
             )
             self._exclude(job, None, lost)
-            return _report(job, counting, refused=str(lost))
-        return _report(job, counting, refused=INPUTS_GONE)
+            return _report(execution, refused=str(lost))
+        return _report(execution, refused=INPUTS_GONE)
 
     def _exclude(self, job: CompactionJob, failed: TopicIdPartition | None, error: LogStoreError) -> None:
         """Leave the failed partition alone for a while; all of the job's where it is not known which one
@@ -252,33 +241,36 @@ def _ids_of(names: Collection[str], topics: Mapping[str, TopicEntry]) -> frozens
 
 
 def _report(
-    job: CompactionJob,
-    counting: CountingObjectStore,
+    execution: JobExecution,
     *,
     result: JobResult | None = None,
     refused: str | None = None,
     refused_partitions: tuple[tuple[TopicIdPartition, str], ...] = (),
 ) -> CompactionReport:
     assert (result is None) == (refused is not None), "a job is committed or refused"
-    gets = counting.total("GET")
-    return CompactionReport(
+    job = execution.job
+    report = CompactionReport(
         inputs=len(job.inputs),
-        get_requests=gets.requests,
+        get_requests=sum(streams.get_count for streams in execution.inputs.values()),
         input_bytes=sum(live.ref.size_bytes for live in job.inputs),
-        bytes_read=gets.size_bytes,
-        records_in=0 if result is None else result.records_in,
-        records_out=0 if result is None else result.records_out,
-        tombstones_removed=0 if result is None else result.tombstones_removed,
-        outputs=0 if result is None else len(result.stored),
-        output_bytes=0 if result is None else sum(stored.ref.size_bytes for stored in result.stored),
-        partitions=0 if result is None else len(job.runs) - len(refused_partitions),
+        bytes_read=sum(streams.bytes_read for streams in execution.inputs.values()),
         refused=refused,
         refused_partitions=refused_partitions,
+    )
+    if result is None:
+        return report
+    return dataclasses.replace(
+        report,
+        records_in=result.records_in,
+        records_out=result.records_out,
+        tombstones_removed=result.tombstones_removed,
+        outputs=len(result.stored),
+        output_bytes=sum(ref.size_bytes for ref, _ in result.stored),
+        partitions=len(job.runs) - len(refused_partitions),
     )
 
 
 def _refusal_report(refusals: Collection[Refusal]) -> CompactionReport:
-    """Partitions that no job takes."""
     partitions = tuple((refusal.topic_id_partition, refusal.reason) for refusal in refusals)
     reasons = "; ".join(sorted({reason for _, reason in partitions}))
     left = (

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
@@ -28,6 +27,7 @@ from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
 from stratalog.remote.objects.slice_index import decode_slice_index
+from stratalog.remote.objects.spool import Spool, SpoolReader
 
 
 class InputStreams:
@@ -40,21 +40,24 @@ class InputStreams:
         key: str,
         ref: ObjectRef,
         entries: Iterable[SliceEntry],
-        make_scratch: Callable[[], Scratch],
+        make_scratch: Callable[[], Spool],
         *,
         chunk_bytes: int,
         buffered_bytes: int,
     ) -> None:
+        self.get_count = 0
+        self.bytes_read = 0
+        """Bytes that the GETs have returned."""
         self._store = store
         self._key = key
         self._ref = ref
         self._make_scratch = make_scratch
         self._chunk_bytes = chunk_bytes
         self._buffered_bytes = buffered_bytes
-        self._key_part: Scratch | None = None
+        self._key_part: Spool | None = None
         self._entries = tuple(entries)
-        self._data_part: Scratch | None = None
-        self._data: ReadStream | ScratchReader | None = None
+        self._data_part: Spool | None = None
+        self._data: ReadStream | SpoolReader | None = None
         self._data_position = 0
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
@@ -73,11 +76,10 @@ class InputStreams:
         stream = entry.key_stream
         assert stream is not None
         keys = self._key_part or self._open_keys()
-        reader = ScratchReader(keys, self._place_among_keys(stream, keys), stream.size_bytes)
+        reader = SpoolReader(keys, self._place_among_keys(stream, keys), stream.size_bytes)
         return read_key_stream(reader.read, stream, entry.record_count)
 
-    def _place_among_keys(self, stream: KeyStreamRef, keys: Scratch) -> int:
-        """The position of `stream` in the bytes of GET 1."""
+    def _place_among_keys(self, stream: KeyStreamRef, keys: Spool) -> int:
         position = stream.position - self._ref.directory_position
         if position < self._ref.directory_bytes or position + stream.size_bytes > keys.size_bytes:
             raise self._corrupt("refers to a key stream outside its own part")
@@ -119,15 +121,14 @@ class InputStreams:
     def close(self) -> None:
         """May be called again."""
         data, self._data = self._data, None
-        if data is not None and not isinstance(data, ScratchReader):
+        if data is not None and not isinstance(data, SpoolReader):
             data.close()
         for scratch in (self._key_part, self._data_part):
             if scratch is not None:
                 scratch.close()
         self._key_part = self._data_part = None
 
-    def _open_keys(self) -> Scratch:
-        """GET 1."""
+    def _open_keys(self) -> Spool:
         if self._key_part is not None:
             return self._key_part
         ref = self._ref
@@ -146,7 +147,6 @@ class InputStreams:
         return keys
 
     def _open_data(self) -> None:
-        """GET 2."""
         if self._data is not None:
             return
         with_data = [entry for entry in self._entries if entry.data_bytes > 0]
@@ -155,29 +155,37 @@ class InputStreams:
         if size_bytes <= self._buffered_bytes:
             self._data_part = self._make_scratch()
             self._drain(self._data_position, size_bytes, self._data_part)
-            self._data = ScratchReader(self._data_part, 0, size_bytes)
+            self._data = SpoolReader(self._data_part, 0, size_bytes)
         else:
-            self._data = self._store.open_range(self._key, self._data_position, size_bytes)
+            self._data = self._get(self._data_position, size_bytes)
 
-    def _drain(self, position: int, size_bytes: int, scratch: Scratch) -> None:
-        stream = self._store.open_range(self._key, position, size_bytes)
+    def _get(self, position: int, size_bytes: int) -> ReadStream:
+        self.get_count += 1
+        return self._store.open_range(self._key, position, size_bytes)
+
+    def _drain(self, position: int, size_bytes: int, scratch: Spool) -> None:
+        stream = self._get(position, size_bytes)
         try:
             while scratch.size_bytes < size_bytes:
                 data = stream.read(min(self._chunk_bytes, size_bytes - scratch.size_bytes))
                 if not data:
                     raise self._corrupt("is shorter than the metadata log says")
                 scratch.append(data)
+                self.bytes_read += len(data)
         finally:
             stream.close()
 
     def _read_data(self, size: int) -> Buffer:
         assert self._data is not None
-        data = self._data.read_some(size) if isinstance(self._data, ScratchReader) else self._data.read(size)
+        if isinstance(self._data, SpoolReader):
+            data = self._data.read_some(size)
+        else:
+            data = self._data.read(size)
+            self.bytes_read += len(data)
         self._data_position += len(data)
         return data
 
     def _skip_to(self, position: int) -> None:
-        """Read past unneeded bytes."""
         # The stream only moves forward: partitions come in the order of their slices.
         assert self._data_position <= position
         while self._data_position < position:

@@ -10,7 +10,6 @@ A failure leaves the inputs as they are. Outputs in the store are orphans then, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -19,19 +18,19 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
-from stratalog.compaction.job_output import JobOutput, StoredObject
+from stratalog.compaction.job_output import JobOutput
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
-from stratalog.compaction.scratch import Scratch
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
-from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
 from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 
 _MAX_BUFFERED_INPUT_BYTES = 8 << 20
 
@@ -46,7 +45,7 @@ class JobClock(NamedTuple):
 class JobResult(NamedTuple):
     """The objects that the job stored, and its counts."""
 
-    stored: tuple[StoredObject, ...]
+    stored: Objects
     records_in: int
     records_out: int
     tombstones_removed: int
@@ -75,12 +74,14 @@ class JobExecution:
     ) -> None:
         self.current: TopicIdPartition | None = None
         """The partition that is being rewritten; if the execution fails, the one to blame."""
+        self.job = job
+        self.inputs: dict[str, InputStreams] = {}
+        """The streams of the inputs, by name."""
         self._filesystem = filesystem
         self._ids = ids
         self._shard = shard
         self._layout = shard.metadata.layout
         self._settings = settings
-        self._job = job
         self._clock = clock
         # Half of the memory is for the outputs (two writers with two spools each), half for the inputs: the
         # key streams, the data, and a slice that had to be hashed, of each.
@@ -95,7 +96,7 @@ class JobExecution:
             spool_directory=settings.spool_directory, memory_bytes=self._spool_bytes
         )
         with contextlib.ExitStack() as closing:
-            inputs = self._open_inputs(closing)
+            self._open_inputs(closing)
             output = closing.enter_context(
                 JobOutput(
                     self._filesystem,
@@ -107,7 +108,7 @@ class JobExecution:
                     chunk_bytes=settings.read_chunk_bytes,
                 )
             )
-            rewritten = [self._rewrite(run, inputs, output) for run in self._job.runs]
+            rewritten = [self._rewrite(run, output) for run in self.job.runs]
             self.current = None
             output.finish()
             return JobResult(
@@ -117,9 +118,7 @@ class JobExecution:
                 tombstones_removed=sum(one.tombstones_removed for one in rewritten),
             )
 
-    def _rewrite(
-        self, run: PartitionRun, inputs: Mapping[str, InputStreams], output: JobOutput
-    ) -> RewrittenPartition:
+    def _rewrite(self, run: PartitionRun, output: JobOutput) -> RewrittenPartition:
         self.current = run.topic_id_partition
         is_compacted = run.topic.is_compacted
         rule = TombstoneRule.of(run, self._clock.now_ms, may_drop=self._clock.may_drop_tombstones)
@@ -127,23 +126,22 @@ class JobExecution:
         with contextlib.ExitStack() as closing:
             plan = None
             if run.mode is RunMode.COMPACT:
-                plan = SurvivorPlan.of(run, inputs, self._make_scratch, self._settings)
+                plan = SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
                 closing.enter_context(plan)
             rewriter = PartitionRewriter(run, plan, rule, writer)
-            rewritten = rewriter.rewrite(inputs, self._settings.read_chunk_bytes)
+            rewritten = rewriter.rewrite(self.inputs, self._settings.read_chunk_bytes)
         planned = PlannedSlice(rewritten.kept, run.base_offset, run.end_offset, run.mode is RunMode.COMPACT)
         output.expect(run.topic_id_partition, planned, is_compacted=is_compacted)
         return rewritten
 
-    def _open_inputs(self, closing: contextlib.ExitStack) -> dict[str, InputStreams]:
-        needed: dict[str, list[SliceEntry]] = {name: [] for name in self._job.input_names}
-        for run in self._job.runs:
+    def _open_inputs(self, closing: contextlib.ExitStack) -> None:
+        needed: dict[str, list[SliceEntry]] = {name: [] for name in self.job.input_names}
+        for run in self.job.runs:
             for live in run.slices:
                 needed[live.object_name].append(live.entry)
-        inputs: dict[str, InputStreams] = {}
-        for live_object in self._job.inputs:
+        for live_object in self.job.inputs:
             name = live_object.ref.name
-            inputs[name] = InputStreams(
+            self.inputs[name] = InputStreams(
                 self._shard.store,
                 self._layout.data_key(name),
                 live_object.ref,
@@ -152,11 +150,11 @@ class JobExecution:
                 chunk_bytes=self._settings.read_chunk_bytes,
                 buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),
             )
-            closing.callback(inputs[name].close)
-        return inputs
+            closing.callback(self.inputs[name].close)
 
-    def _make_scratch(self) -> Scratch:
-        return Scratch(self._filesystem, self._settings.spool_directory, self._ids.uuid(), self._share_bytes)
+    def _make_scratch(self) -> Spool:
+        path = f"{self._settings.spool_directory}/{self._ids.uuid()}{SCRATCH_SUFFIX}"
+        return Spool(self._filesystem, path, self._share_bytes)
 
     def _header(self) -> ObjectHeader:
         return ObjectHeader(
@@ -165,5 +163,5 @@ class JobExecution:
             epoch=0,
             kind=ObjectKind.REPLACEMENT,
             name=self._shard.metadata.next_object_name(),
-            inputs=self._job.input_names,
+            inputs=self.job.input_names,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
@@ -20,13 +20,6 @@ from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
-
-
-class StoredObject(NamedTuple):
-    """An output in the store, not yet committed."""
-
-    ref: ObjectRef
-    entries: tuple[SliceEntry, ...]
 
 
 class JobOutput:
@@ -48,7 +41,8 @@ class JobOutput:
         max_object_bytes: int,
         chunk_bytes: int,
     ) -> None:
-        self.stored: list[StoredObject] = []
+        self.stored: list[tuple[ObjectRef, tuple[SliceEntry, ...]]] = []
+        """The outputs in the store, not yet committed."""
         self._filesystem = filesystem
         self._store = store
         self._layout = layout
@@ -71,7 +65,6 @@ class JobOutput:
         self._writers = {}
 
     def writer(self, *, is_compacted: bool) -> ObjectWriter:
-        """The writer for the next partition of this kind."""
         writer = self._writers.get(is_compacted)
         if writer is not None and writer.data_bytes >= self._max_object_bytes:
             self._store_object(is_compacted)
@@ -95,7 +88,7 @@ class JobOutput:
         finished = writer.finish()
         verify_object(finished, self._planned[is_compacted], self._chunk_bytes)
         finished.store(self._store, self._layout)
-        self.stored.append(StoredObject(finished.ref, finished.entries))
+        self.stored.append((finished.ref, finished.entries))
         self._planned[is_compacted] = {}
         del self._writers[is_compacted]
         writer.close()

@@ -50,7 +50,6 @@ class KeyCursor:
         return self._block.last_hash
 
     def consume(self, count: int) -> None:
-        """Move on by `count` entries."""
         block = self._block
         assert block is not None
         assert 0 <= count <= block.entry_count - self._start

@@ -1,11 +1,5 @@
 """Phase 2: copies the surviving records of a partition into the output object, batch by batch.
-
-* A batch that keeps all its records is copied as it is.
-* A batch that loses some is rebuilt around the others: same base offset, last offset delta, leader epoch,
-  producer fields and codec, so that offsets, order, timestamps and headers of records never change.
-* A batch that loses all goes; the logical range of the slice says what it covered.
-* Tombstones follow `TombstoneRule`. A new delete horizon takes the place of the base timestamp, so the
-  timestamp deltas of that batch are shifted by the difference. The horizon goes with the last tombstone.
+docs/compaction.md says which batches are copied, rebuilt or dropped; tombstones follow `TombstoneRule`.
 
 Records outside the slice's logical range or below log start are not readable and do not stay. Producers are
 those of the last slice, which has all of them; leader epochs are those of all slices.
@@ -22,7 +16,6 @@ from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.kept_records import KeptRecords, KeptTally
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
-from stratalog.compaction.scratch import ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import bits_between
 from stratalog.compaction.survivor_plan import SurvivorPlan
@@ -38,6 +31,7 @@ from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import SliceEntry, joined_epochs
+from stratalog.remote.objects.spool import SpoolReader
 
 _GATHERED_BYTES = 64 << 10
 """The writer gets pieces of at least this size, except for the last of a run."""
@@ -105,9 +99,7 @@ class PartitionRewriter:
         for index, live in enumerate(run.slices):
             copy = None if self._plan is None else self._plan.copies.get(index)
             if copy is not None:
-                reader = SliceReader(
-                    live.entry, ScratchReader(copy, 0, copy.size_bytes).read_some, chunk_bytes
-                )
+                reader = SliceReader(live.entry, SpoolReader(copy, 0, copy.size_bytes).read_some, chunk_bytes)
             elif self._plan is not None and is_all_dropped(self._plan.survivors[index], live.entry):
                 inputs[live.object_name].pass_by(live.entry)
                 continue
@@ -170,7 +162,6 @@ class PartitionRewriter:
             self._filter(batch, survivors, ordinal, rule)
 
     def _filter(self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter) -> None:
-        """Keep the surviving records of a batch."""
         header = batch.header
         first_delta = max(0, rule.first_offset - header.base_offset)
         position = _Position(ordinal, first_delta, header.last_offset_delta + 1, first_delta > 0)
@@ -218,7 +209,6 @@ class PartitionRewriter:
         self._writer.append(batch, payload=copied.payload)
 
     def _keep(self, batch: PlacedBatch) -> None:
-        """Copy a batch as it is."""
         self._tally.add(batch.buffer, batch.position, batch.header, batch.header.records_count)
         part = memoryview(batch.buffer)[batch.position : batch.end_position]
         self._append(part, len(batch.buffer))

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.key_cursor import KeyCursor
-from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import set_bit
 from stratalog.record.batch import batches, records_payload
@@ -25,6 +24,7 @@ from stratalog.record.header import BatchHeader
 from stratalog.record.native.kernels import KeyEntries, hash_keys, sort_key_entries
 from stratalog.remote.objects.key_stream import KeyBlock, KeyHashing, encode_key_stream, read_key_stream
 from stratalog.remote.objects.slice_entry import KeyStreamRef
+from stratalog.remote.objects.spool import Spool, SpoolReader
 
 
 class SliceHasher:
@@ -35,7 +35,7 @@ class SliceHasher:
         self,
         hashing: KeyHashing,
         record_count: int,
-        make_scratch: Callable[[], Scratch],
+        make_scratch: Callable[[], Spool],
         max_part_entries: int,
     ) -> None:
         self._hashing = hashing
@@ -43,9 +43,9 @@ class SliceHasher:
         self._make_scratch = make_scratch
         self._max_run_entries = max_part_entries
         self._entries = KeyEntries()
-        self._parts: list[tuple[Scratch, KeyStreamRef]] = []
+        self._parts: list[tuple[Spool, KeyStreamRef]] = []
 
-    def hash_slice(self, reader: SliceReader, copy: Scratch, survivors: bytearray) -> list[KeyCursor]:
+    def hash_slice(self, reader: SliceReader, copy: Spool, survivors: bytearray) -> list[KeyCursor]:
         """Read the slice to its end, into `copy`; returns a cursor for each part, oldest first. Raises what
         `SliceReader` raises."""
         ordinal = 0
@@ -95,5 +95,5 @@ class SliceHasher:
             scratch.append(part)
         self._entries = KeyEntries()
 
-    def _blocks(self, scratch: Scratch, stream: KeyStreamRef) -> Iterator[KeyBlock]:
-        return read_key_stream(ScratchReader(scratch, 0, stream.size_bytes).read, stream, self._record_count)
+    def _blocks(self, scratch: Spool, stream: KeyStreamRef) -> Iterator[KeyBlock]:
+        return read_key_stream(SpoolReader(scratch, 0, stream.size_bytes).read, stream, self._record_count)

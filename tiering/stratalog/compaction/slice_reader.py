@@ -68,7 +68,6 @@ class SliceReader:
         return row
 
     def _take(self, size: int) -> bytes:
-        """The next `size` bytes, or all that are left."""
         size = min(size, self._left_bytes)
         parts: list[Buffer] = []
         while size > 0:

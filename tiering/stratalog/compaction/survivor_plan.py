@@ -1,12 +1,8 @@
 """Phase 1: finds the records of a partition that are the newest of their keys, as one bit a record.
+docs/compaction.md explains how.
 
-The key streams of the run's slices are sorted by hash, so they can be merged by ranges of the hash, whatever
-the number of keys. Each stream shows a window. All entries up to the smallest bound of the windows are in
-view, so they can be decided, newest slice first; then the used-up windows move on. Memory is one or two
-blocks a stream and one bit a record.
-
-A slice without a usable key stream (none, or made with another hash key or strategy) is hashed from its data,
-and its bytes are kept for phase 2 (`SurvivorPlan.copies`).
+A slice without a usable key stream (none, or made with another hash key) is hashed from its data, and its
+bytes are kept for phase 2 (`SurvivorPlan.copies`).
 """
 
 from __future__ import annotations
@@ -19,11 +15,11 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.key_cursor import KeyCursor
 from stratalog.compaction.plan.compaction_job import PartitionRun
-from stratalog.compaction.scratch import Scratch
 from stratalog.compaction.slice_hasher import SliceHasher
 from stratalog.compaction.survivor_bits import new_bitmap
 from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import merge_windows
+from stratalog.remote.objects.spool import Spool
 
 
 class SurvivorPlan:
@@ -34,7 +30,7 @@ class SurvivorPlan:
     def __init__(self) -> None:
         self.survivors: list[bytearray] = []
         """A bitmap for each slice of the run."""
-        self.copies: dict[int, Scratch] = {}
+        self.copies: dict[int, Spool] = {}
         """By index of the slice: the bytes of those that had to be read in this phase already."""
         self._closing = contextlib.ExitStack()
 
@@ -48,7 +44,7 @@ class SurvivorPlan:
     def of(
         run: PartitionRun,
         inputs: Mapping[str, InputStreams],
-        make_scratch: Callable[[], Scratch],
+        make_scratch: Callable[[], Spool],
         settings: CompactionSettings,
     ) -> SurvivorPlan:
         """Read the keys of a run and decide. Raises StoreCorruptError, CorruptRecordError and what the store
@@ -82,7 +78,7 @@ class SurvivorPlan:
         index: int,
         run: PartitionRun,
         streams: InputStreams,
-        make_scratch: Callable[[], Scratch],
+        make_scratch: Callable[[], Spool],
         max_part_entries: int,
     ) -> list[KeyCursor]:
         entry = run.slices[index].entry

@@ -33,7 +33,6 @@ class TombstoneRule(NamedTuple):
         )
 
     def batch_filter(self, live: LiveSlice, log_start_offset: int) -> BatchFilter:
-        """The filter for the batches of one slice."""
         return BatchFilter(
             first_offset=max(live.base_offset, log_start_offset),
             end_offset=live.end_offset,

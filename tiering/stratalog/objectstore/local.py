@@ -228,7 +228,6 @@ class LocalObjectStore:
                     self._filesystem.unlink(f"{directory}/{name}")
 
     def _make_directory(self, directory: str) -> None:
-        """Make a directory at or below the root durably."""
         if directory in self._durable_directories:
             return
         self._filesystem.make_directories(directory)
@@ -301,7 +300,6 @@ def _appended(file: AppendFile, parts: Iterable[Buffer]) -> Iterator[Buffer]:
 
 @contextmanager
 def _os_errors(key: str, *, is_write: bool = False) -> Generator[None]:
-    """Turn errors of the operating system into ours."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:

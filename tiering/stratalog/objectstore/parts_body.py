@@ -75,7 +75,6 @@ class PartsBody(io.RawIOBase):
         return b"".join(self._pieces(left_bytes if size < 0 else min(size, left_bytes)))
 
     def _pieces(self, size: int) -> list[memoryview]:
-        """Take the next `size` bytes as views of the window."""
         found: list[memoryview] = []
         while size > 0:
             index = bisect_right(self._end_positions, self._position)

@@ -137,8 +137,7 @@ def _query_of(parts: SplitResult, shown: str) -> dict[str, str]:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Check the address of an endpoint. Raises InvalidConfigError unless this is an `http://` or `https://`
-    address."""
+    """Raise InvalidConfigError unless this is an `http://` or `https://` address."""
     parts = urlsplit(endpoint)
     if (
         parts.scheme not in ("http", "https")

@@ -77,8 +77,7 @@ def decode_document(data: bytes, what: str, *, format_name: str) -> JsonFields:
 
 
 def require_writable(write_version: int, what: str) -> None:
-    """Check that this version may write on top of a document. Raises StoreNotUsableError where only newer
-    software may put a commit on top."""
+    """Raise StoreNotUsableError if only newer software may put a commit on top."""
     if write_version > FORMAT_VERSION:
         raise StoreNotUsableError(
             "only newer software may write here; upgrade, or go on reading",
@@ -130,7 +129,6 @@ class JsonFields:
 
     @property
     def what(self) -> str:
-        """The object that these fields belong to, for messages."""
         return self._what
 
     def integer(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:

@@ -1,11 +1,9 @@
 """The identity of a store: `stratalog.json`, written once and never changed.
 
-    {"format":"stratalog-store","read_version":1,"write_version":1,"store_id":UUID,"shard_count":N}
-
 It is put only if it is absent, and only into a store without catalog and shards: a store with those has lost
-its identity, and a new one would contradict every head. If two processes create a store at the same time, one
-wins and both read the same file. A put of unknown outcome needs no settling: the file that is read afterwards
-is the store's identity, whichever process wrote it.
+its identity, and a new one would contradict every head. If two processes create a store at the same time,
+one wins and both read the same file. A put of unknown outcome needs no settling: the file that is read
+afterwards is the store's identity, whichever process wrote it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""Every key in a store.
-
-    stratalog.json                          identity of the store
-    catalog/head, checkpoints/, pages/, history/, scratch/
-    shards/NNNN/head                        what is live in a shard
-    shards/NNNN/checkpoints/SEQ-UUID        root of a state
-    shards/NNNN/pages/SEQ-UUID              part of a state
-    shards/NNNN/history/FIRST-LAST-UUID     commits that left the head
-    shards/NNNN/scratch/UUID                probes
-    shards/NNNN/data/BIRTH-UUID             object files
+"""Every key in a store; docs/formats/metadata.md lists them.
 
 Numbers in names are decimal, 20 digits (a shard's: 4), zero-padded, so that names sort by number. Keys are
 relative to the store's root. The catalog has the same tree as a shard, without data.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
+from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import message_document, print_json, print_table, utc_time
 
 

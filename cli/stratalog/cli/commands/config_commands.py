@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from stratalog.cli.config_option import config_option
-from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.connection import with_client
+from stratalog.cli.options import config_option, json_option, server_option
 from stratalog.cli.output import message_document, print_json, print_table
 from stratalog.v1 import admin_pb2
 
@@ -16,7 +16,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def _resource_options(command: _Command) -> _Command:
-    """Adds `--topic` and `--broker`; one of them is given."""
     broker = click.option("--broker", is_flag=True, help="Use the server's configuration.")
     topic = click.option("--topic", metavar="TOPIC", help="This topic.")
     return topic(broker(command))

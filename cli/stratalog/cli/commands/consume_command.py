@@ -10,11 +10,11 @@ import click
 
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
-from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import COUNT, OFFSET, PARTITION
-from stratalog.cli.isolation_option import isolation_option
 from stratalog.cli.json_pieces import json_pieces
 from stratalog.cli.left_out import LeftOut
+from stratalog.cli.options import isolation_option, json_option, server_option
 from stratalog.cli.output import counted
 from stratalog.cli.record_json import line_of, record_fields
 from stratalog.client.client import Client

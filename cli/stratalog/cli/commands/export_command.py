@@ -14,8 +14,9 @@ from stratalog.base.errors import CorruptRecordError, LogStoreError, OffsetOutOf
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
-from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.connection import with_client
 from stratalog.cli.interrupts import interrupted_by_signals
+from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import Cell, counted, print_json, print_table
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError, error_of_info

@@ -14,11 +14,9 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator, system_random
 from stratalog.base.types import TopicPartition
 from stratalog.cli.commands.import_remarks import plan_remarks, report_remarks
-from stratalog.cli.config_option import config_option
-from stratalog.cli.connection import json_option
 from stratalog.cli.interrupts import interrupted_by_signals
+from stratalog.cli.options import config_option, data_dir_option, json_option, store_option
 from stratalog.cli.output import Cell, counted, print_json, print_table
-from stratalog.cli.place_options import data_dir_option, store_option
 
 if TYPE_CHECKING:
     from stratalog.migration.import_plan import ImportPlan

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.lazy_group import LazyGroup
+from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import Cell, message_document, print_json, print_offline, print_table
 from stratalog.v1 import admin_pb2
 

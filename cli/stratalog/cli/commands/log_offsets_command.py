@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import click
 
 from stratalog.base.types import TopicPartition
-from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION, TIMESTAMP_MS
-from stratalog.cli.isolation_option import isolation_option
 from stratalog.cli.left_out import LeftOut
+from stratalog.cli.options import isolation_option, json_option, server_option
 from stratalog.cli.output import print_json, print_table, utc_time
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel

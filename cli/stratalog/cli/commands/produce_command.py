@@ -13,8 +13,9 @@ import click
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
-from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
+from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import counted, print_json
 from stratalog.cli.record_json import InputRecord, parse_line
 from stratalog.client.client import Client
@@ -165,7 +166,6 @@ async def _produce(
     settings: ProducerSettings,
     tally: _Tally,
 ) -> None:
-    """Send all lines until the first failure."""
     # Report a wrong name of the topic now, before a person types the first line.
     await client.partitions(topic)
     producer = client.producer(settings, on_outcome=tally.add)

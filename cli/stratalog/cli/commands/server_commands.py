@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stratalog.cli.config_option import config_option
 from stratalog.cli.int_ranges import (
     LEAST_SILENCE_S,
     MEMORY_MIB,
@@ -17,7 +16,13 @@ from stratalog.cli.int_ranges import (
     SECONDS_OR_NEVER,
     silence_seconds,
 )
-from stratalog.cli.place_options import data_dir_option, require_unicode_each, store_option
+from stratalog.cli.options import (
+    config_option,
+    data_dir_option,
+    environment_option,
+    require_unicode_each,
+    store_option,
+)
 
 if TYPE_CHECKING:
     from stratalog.server.app import Server
@@ -32,85 +37,65 @@ def server() -> None:
 
 @server.command()
 @data_dir_option
-@click.option(
+@environment_option(
     "--log-dir",
     "log_dirs",
     envvar="STRATALOG_LOG_DIRS",
-    show_envvar=True,
     multiple=True,
     callback=require_unicode_each,
     metavar="DIR",
     help="Another directory of local logs, on its own disk; may be repeated.",
 )
-@click.option(
+@environment_option(
     "--listen",
-    envvar="STRATALOG_LISTEN",
-    show_envvar=True,
     default="127.0.0.1:9190",
-    show_default=True,
     metavar="HOST:PORT",
     help="Port 0 takes a free port and prints it.",
 )
-@click.option(
+@environment_option(
     "--metrics-listen",
-    envvar="STRATALOG_METRICS_LISTEN",
-    show_envvar=True,
     default="",
     metavar="HOST:PORT",
     help="Serve metrics for Prometheus at this address, over HTTP; off by default.",
 )
 @store_option
-@click.option(
+@environment_option(
     "--compaction-interval",
     "compaction_s",
-    envvar="STRATALOG_COMPACTION_INTERVAL",
-    show_envvar=True,
     type=SECONDS_OR_NEVER,
     default=0,
-    show_default=True,
     metavar="SECONDS",
     help="Seconds between compactions of tiered data; 0 leaves them to `compaction run`.",
 )
-@click.option(
+@environment_option(
     "--upload-interval",
     "upload_s",
-    envvar="STRATALOG_UPLOAD_INTERVAL",
-    show_envvar=True,
     type=SECONDS,
     default=5,
-    show_default=True,
     metavar="SECONDS",
     help="Seconds between uploads of rolled segments.",
 )
-@click.option(
+@environment_option(
     "--max-silence",
     "max_silence_s",
-    envvar="STRATALOG_MAX_SILENCE",
-    show_envvar=True,
     type=SECONDS_OR_NEVER,
     callback=silence_seconds,
     default=60,
-    show_default=True,
     metavar="SECONDS",
     help="Refuse appends at `disk` once the store has not answered for this many seconds, at least"
     f" {LEAST_SILENCE_S}; 0 never refuses.",
 )
-@click.option(
+@environment_option(
     "--max-request-memory",
     "max_request_memory_mib",
-    envvar="STRATALOG_MAX_REQUEST_MEMORY",
-    show_envvar=True,
     type=MEMORY_MIB,
     default=512,
-    show_default=True,
     metavar="MIB",
     help="Memory for the records of running requests: half for appends (further ones are refused, and clients"
     " send them again), half for answers of fetches (which get smaller). The process takes about twice that.",
 )
-@click.option(
+@environment_option(
     "--config-file",
-    envvar="STRATALOG_CONFIG_FILE",
-    show_envvar=True,
     default="",
     metavar="FILE",
     help="Lines of KEY=VALUE, with Kafka's names, for example log.retention.hours=48.",
@@ -120,12 +105,9 @@ def server() -> None:
     " than the file; what `stratalog config alter --broker` sets is stronger still.",
     envvar="STRATALOG_CONFIG",
 )
-@click.option(
+@environment_option(
     "--log-level",
-    envvar="STRATALOG_LOG_LEVEL",
-    show_envvar=True,
     default="info",
-    show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"]),
 )
 def start(

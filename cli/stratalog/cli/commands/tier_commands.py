@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.connection import with_client
+from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table, utc_time
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from stratalog.cli.config_option import config_option
-from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION_COUNT
+from stratalog.cli.options import config_option, json_option, server_option
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table
 from stratalog.client.client import Client
 from stratalog.v1 import admin_pb2

@@ -15,7 +15,7 @@ from stratalog.cli.demo.places import DemoPlaces
 from stratalog.cli.demo.report import DemoReport
 from stratalog.cli.demo.story import Story, fail_unless_ok, next_commands
 from stratalog.cli.interrupts import interrupt_on_signals
-from stratalog.cli.place_options import require_unicode
+from stratalog.cli.options import require_unicode
 
 
 @click.command()

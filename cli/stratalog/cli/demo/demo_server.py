@@ -39,13 +39,11 @@ class DemoServer:
 
     @property
     def address(self) -> str:
-        """HOST:PORT of the running server."""
         assert self._process is not None, "the server runs"
         return self._address
 
     @property
     def said(self) -> str:
-        """The output of the server since its last start."""
         return self._log_path.read_bytes()[self._log_begin :].decode(errors="replace")
 
     def start(self, *options: str) -> None:

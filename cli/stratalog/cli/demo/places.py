@@ -63,7 +63,6 @@ class DemoPlaces:
         return self.root / "spark"
 
     def wipe_data_dir(self) -> None:
-        """Lose the local disk."""
         shutil.rmtree(self.data_dir)
 
     def clean_up(self, *, was_served: bool) -> None:

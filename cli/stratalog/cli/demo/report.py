@@ -49,7 +49,6 @@ class DemoReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there were checks and all of them held."""
         return bool(self.checks) and all(check.ok for check in self.checks)
 
     def to_json(self) -> str:

@@ -266,8 +266,7 @@ def next_commands(address: str | None, places: DemoPlaces) -> str:
 
 
 def fail_unless_ok(report: DemoReport) -> None:
-    """Fail the command if a check of the report failed. Raises click.ClickException that names the checks
-    that failed."""
+    """Raise click.ClickException, which names the failed checks, if a check of the report failed."""
     if not report.ok:
         failed = [check.name for check in report.checks if not check.ok] or ["no check was made"]
         raise click.ClickException("the demonstration found what it should not: " + "; ".join(failed))

@@ -10,11 +10,11 @@ import click
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
-from stratalog.cli.connection import json_option
 from stratalog.cli.int_ranges import COUNT, OFFSET
 from stratalog.cli.log_dump.dump_printers import JsonDump, TextDump
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpOptions
 from stratalog.cli.log_dump.file_kinds import KnownFile, known_file, known_files_in
+from stratalog.cli.options import json_option
 from stratalog.cli.output import counted
 
 
@@ -107,7 +107,6 @@ def _files_of(filesystem: FileSystem, path: str) -> list[KnownFile]:
 def _print_file(
     known: KnownFile, options: DumpOptions, max_count: int | None, *, as_json: bool
 ) -> Iterator[CorruptPlace]:
-    """Print the file and yield its corrupt places."""
     file = known.file
     if not as_json:
         size = counted(file.filesystem.file_size(file.path), "byte")

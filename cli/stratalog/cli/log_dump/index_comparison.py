@@ -41,12 +41,10 @@ class SegmentComparison:
         self._advance()
 
     def close(self) -> None:
-        """Close the segment."""
         if self._file is not None:
             self._file.close()
 
     def offset_position(self, entry: OffsetPosition) -> str | None:
-        """Compare an entry of an offset index."""
         batch = self._first(lambda batch: batch.position >= entry.position)
         if batch is None:
             return f"no batch is at position {entry.position}: {self._end}"
@@ -57,7 +55,6 @@ class SegmentComparison:
         return None
 
     def timestamp_offset(self, entry: TimestampOffset) -> str | None:
-        """Compare an entry of a time index."""
         batch = self._first(lambda batch: batch.header.last_offset >= entry.offset)
         if batch is None:
             return f"no batch has the offset {entry.offset}: {self._end}"

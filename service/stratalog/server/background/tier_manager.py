@@ -188,13 +188,11 @@ class TierManager:
         self._remote_failures.tell(failures)
 
     def collect_pass(self) -> None:
-        """Delete objects that commits dropped longer ago than the grace."""
         for tier in self._tiers:
             if not tier.shard.is_fenced:
                 tier.collector.run()
 
     def fold_pass(self) -> None:
-        """Fold heads that have outgrown their bounds."""
         for tier in self._tiers:
             if not tier.shard.is_fenced:
                 tier.shard.metadata.fold_if_needed()
@@ -269,7 +267,6 @@ class TierManager:
         return [partition for name in topics for partition in self._registry.topic(name).partitions]
 
     def _tiered_partitions(self, topics: Collection[str]) -> list[HostedPartition]:
-        """Tiered partitions on working disks."""
         return [one for one in self._partitions(topics) if one.is_tiered and one.offline() is None]
 
     def _upload(self, partitions: Collection[HostedPartition]) -> _Pass:

@@ -133,7 +133,6 @@ class BrokerKey:
 
     @property
     def sources(self) -> tuple[Fallback, ...]:
-        """All keys that may set the value, this one first."""
         return Fallback(self.name, 1), *self.fallbacks
 
 

@@ -92,7 +92,6 @@ class ConfigLayers(NamedTuple):
         return BrokerConfig.from_overrides({**self.static, **self.dynamic})
 
     def entries(self) -> list[ConfigEntry]:
-        """All keys of the server, sorted by name."""
         return [self.entry(name) for name in BROKER_KEYS]
 
     def entry(self, name: str) -> ConfigEntry:

@@ -30,8 +30,7 @@ class Reconfigurable(Protocol):
     """A component that goes by the server's configuration. Thread-safe."""
 
     def require_applicable(self, config: BrokerConfig) -> None:
-        """Check whether the component can apply this configuration. Raises InvalidConfigError if the
-        component cannot go by this configuration."""
+        """Raise InvalidConfigError if the component cannot go by this configuration."""
         ...
 
     def apply(self, config: BrokerConfig) -> None:
@@ -80,17 +79,14 @@ class RuntimeConfig:
 
     @property
     def current(self) -> BrokerConfig:
-        """The configuration in force."""
         return self._in_force.config
 
     @property
     def layers(self) -> ConfigLayers:
-        """The settings that the configuration in force comes from."""
         return self._in_force.layers
 
     @property
     def topic_defaults(self) -> LogConfig:
-        """The defaults in force for keys that a topic does not set."""
         return self._in_force.config.topic_defaults
 
     def topic_defaults_under(self, server_config: Mapping[str, str]) -> LogConfig:
@@ -105,7 +101,6 @@ class RuntimeConfig:
         return self._in_force.shared == state.server_config
 
     def add(self, reconfigurable: Reconfigurable) -> None:
-        """Apply every alteration to this component from now on."""
         with self._lock:
             self._reconfigurables.append(reconfigurable)
 

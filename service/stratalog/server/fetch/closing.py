@@ -22,7 +22,6 @@ class Closing:
         return self.stop.is_set
 
     def set(self) -> None:
-        """Wake all waiting calls, and end long work."""
         self.stop.set()
         self.signal.notify()
 

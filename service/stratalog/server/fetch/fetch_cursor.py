@@ -30,7 +30,6 @@ class Watermarks(NamedTuple):
     last_stable_offset: int
 
     def end_offset(self, isolation: Isolation) -> int:
-        """The end of a fetch with that isolation."""
         return self.last_stable_offset if isolation is Isolation.TXN_COMMITTED else self.high_watermark
 
 
@@ -55,8 +54,7 @@ class ReadablePartition(Protocol):
     def signal(self) -> PartitionSignal: ...
 
     def ensure_served(self) -> None:
-        """Check that this server still serves the partition. Raises LogStoreError once this server no longer
-        serves the partition."""
+        """Raise LogStoreError once this server no longer serves the partition."""
         ...
 
     def watermarks(self) -> Watermarks: ...

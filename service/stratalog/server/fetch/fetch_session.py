@@ -77,12 +77,10 @@ class FetchSession:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that were collected and not yet taken."""
         return sum(cursor.size_bytes for cursor in self.cursors)
 
     @property
     def has_news(self) -> bool:
-        """Whether there is anything to send."""
         return any(cursor.has_news for cursor in self.cursors)
 
     async def collect(self, min_bytes: int, max_wait_s: float | None) -> None:

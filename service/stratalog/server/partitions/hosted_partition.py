@@ -54,7 +54,6 @@ class HostedPartition:
 
     @property
     def is_tiered(self) -> bool:
-        """Whether the topic's data goes to the object store."""
         return self.log.local_log.config.remote_storage_enable
 
     def tier_state(self) -> TieredPartition | None:
@@ -63,7 +62,6 @@ class HostedPartition:
 
     @property
     def log_start_offset(self) -> int:
-        """First readable offset in any tier."""
         state = self.tier_state()
         return self.log.offsets.log_start_offset if state is None else state.log_start_offset
 

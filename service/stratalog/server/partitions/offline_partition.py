@@ -42,11 +42,9 @@ class OfflinePartition:
         return str(self.failure)
 
     def tier_state(self) -> TieredPartition:
-        """The partition's state in the object store."""
         return self.shard.metadata.state().partition(self.topic_id_partition)
 
     def error(self) -> LogStoreError:
-        """The error of a call to the partition."""
         if isinstance(self.failure, InvalidConfigError):
             return UnsupportedOperationError(
                 "the partition is offline, this version does not take its topic's configuration; run the"

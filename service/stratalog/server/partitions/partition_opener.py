@@ -102,13 +102,11 @@ class OpeningProgress:
         self._told_s = clock.monotonic_s()
 
     def walked(self, partition: TopicPartition, progress: LoadProgress) -> None:
-        """Note the progress of the partition's recovery."""
         with self._lock:
             self._walks[partition] = progress
             self._tell()
 
     def finished(self, partition: TopicPartition) -> None:
-        """Note that the partition is open or offline."""
         with self._lock:
             self._walks.pop(partition, None)
             self._remaining_count -= 1
@@ -180,7 +178,6 @@ class PartitionOpener:
     def leave(
         self, topic_partition: TopicPartition, topic_id_partition: TopicIdPartition, failure: LogStoreError
     ) -> OfflinePartition:
-        """The partition, offline because of this failure."""
         path = self._logs.path_of(topic_partition)
         if self._logs.directory_of(topic_partition) is None:
             # The log may be on a disk that cannot be read; the failure has its path.

@@ -32,22 +32,18 @@ class HostedTopic:
 
     @property
     def partitions(self) -> tuple[HostedPartition, ...]:
-        """Partitions that were opened."""
         return tuple(one for one in self.all_partitions if isinstance(one, HostedPartition))
 
     @property
     def offline_partitions(self) -> tuple[OfflinePartition, ...]:
-        """Partitions that could not be opened."""
         return tuple(one for one in self.all_partitions if isinstance(one, OfflinePartition))
 
     @property
     def failed_partitions(self) -> tuple[OfflinePartition, ...]:
-        """Opened partitions whose disk has failed since."""
         return tuple(failed for one in self.partitions if (failed := one.offline()) is not None)
 
     @property
     def unserved_partitions(self) -> tuple[OfflinePartition, ...]:
-        """Offline and failed partitions, sorted by number."""
         return tuple(
             sorted((*self.offline_partitions, *self.failed_partitions), key=lambda one: one.topic_partition)
         )
@@ -85,7 +81,6 @@ class PartitionRegistry:
             return topic
 
     def topics(self) -> tuple[HostedTopic, ...]:
-        """All topics, sorted by name."""
         topics = self._topics
         return tuple(topics[name] for name in sorted(topics))
 
@@ -115,7 +110,6 @@ class PartitionRegistry:
         return found
 
     def partitions(self) -> tuple[HostedPartition, ...]:
-        """All opened partitions of all topics."""
         return tuple(partition for topic in self.topics() for partition in topic.partitions)
 
     def offline_partitions(self) -> tuple[OfflinePartition, ...]:

@@ -17,7 +17,6 @@ class ShardSet:
         self._shards = tuple(shards)
 
     def of(self, tip: TopicIdPartition) -> HostedShard:
-        """The shard that a partition belongs to."""
         return self._shards[shard_of(tip, len(self._shards))]
 
     def confirm_owned(self) -> None:
@@ -35,5 +34,4 @@ class ShardSet:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another owner has taken any of them."""
         return any(shard.is_fenced for shard in self._shards)

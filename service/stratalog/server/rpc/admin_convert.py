@@ -96,7 +96,6 @@ def _log_message(partition: HostedPartition, segments: Iterable[SegmentInfo]) ->
 
 
 def _offline_log_message(partition: OfflinePartition) -> admin_pb2.PartitionLog:
-    """The part in the object store; the local log is unknown."""
     state = partition.tier_state()
     return admin_pb2.PartitionLog(
         topic=partition.topic_partition.topic,

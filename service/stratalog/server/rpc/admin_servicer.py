@@ -200,8 +200,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
 
 def _require_cleaned_here(topic: str, config: LogConfig) -> None:
-    """Check that the cleaner of local logs cleans the topic. Raises InvalidRequestError where the cleaner of
-    local logs has nothing to do with the topic."""
+    """Raise InvalidRequestError if the cleaner of local logs has nothing to do with the topic."""
     if is_cleaned_here(config):
         return
     raise InvalidRequestError(

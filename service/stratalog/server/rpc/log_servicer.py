@@ -163,7 +163,6 @@ class LogServicer:
         raise InvalidRequestError("an append needs batches or records")
 
     def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:
-        """A session for the duration of the call."""
         if not request.partitions:
             raise InvalidRequestError("a fetch names one partition at least")
         if len(request.partitions) > MAX_FETCH_PARTITION_COUNT:

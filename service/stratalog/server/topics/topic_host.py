@@ -104,7 +104,6 @@ class TopicHost:
         self.registry.replace(_hosted(entry, config, (*topic.all_partitions, *added)))
 
     def is_as(self, topic: HostedTopic, entry: TopicEntry) -> bool:
-        """Whether the published topic has the entry's configuration and partitions."""
         return (
             topic.config_overrides == entry.config
             and (topic.config is None or self.is_in_force(topic.config, entry))
@@ -112,7 +111,6 @@ class TopicHost:
         )
 
     def is_in_store(self, entry: TopicEntry) -> bool:
-        """Whether a partition of the topic has data in the object store."""
         tips = (TopicIdPartition(entry.topic_id, number) for number in range(entry.partition_count))
         return any(self._shards.of(tip).metadata.state().partition(tip).slices for tip in tips)
 

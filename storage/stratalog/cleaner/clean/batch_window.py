@@ -51,7 +51,6 @@ class BatchWindow:
 
     @property
     def position(self) -> int:
-        """The position in the file where the next batch begins."""
         return self._data_position + self.at
 
     def has_batch(self) -> bool:
@@ -81,7 +80,6 @@ class BatchWindow:
             raise self.damaged(failure.message) from failure
 
     def batch(self, header: BatchHeader) -> memoryview:
-        """The bytes of the next batch."""
         return memoryview(self.data)[self.at : self.at + header.size_in_bytes]
 
     def move_to(self, at: int, next_offset: int) -> None:
@@ -90,7 +88,6 @@ class BatchWindow:
         self.at, self._next_offset = at, next_offset
 
     def pass_by(self, header: BatchHeader) -> None:
-        """Move to the end of the next batch, which has this header."""
         self.move_to(self.at + header.size_in_bytes, header.next_offset)
 
     def _read(self, size_bytes: int) -> None:
@@ -120,7 +117,6 @@ class BatchWindow:
         self.is_new = True
 
     def damaged(self, reason: str) -> CorruptRecordError:
-        """The error for damage at the next batch."""
         return CorruptRecordError(
             "a segment is damaged and is not cleaned; restore it, or delete the records before the damage",
             path=self._segment.path,

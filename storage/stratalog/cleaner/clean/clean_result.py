@@ -35,7 +35,6 @@ class CleanStats:
     dropped_marker_count: int = 0
 
     def __str__(self) -> str:
-        """For the log of the server."""
         return " ".join(f"{name}=`{value}`" for name, value in asdict(self).items())
 
 

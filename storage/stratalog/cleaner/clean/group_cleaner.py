@@ -1,20 +1,11 @@
 """The second pass of a clean: writes the kept batches of a group of segments into new segments.
+docs/cleaning.md says what a clean keeps ("What a clean keeps").
 
 A kernel cleans the batches of a window with one call, as far as they are plain; `BatchCleaner` cleans the
-others one by one. Batches at or above the end of the map are copied unchanged.
-
-Data of an aborted transaction is dropped, whatever its keys are. A marker stays as long as the clean meets a
-batch of its transaction, even an empty one; ``keep_rules`` decides what happens to it afterwards.
-Transactions are tracked through the whole clean, in the order of offsets, because a transaction and its
-marker may lie in different groups of segments.
-
-These batches stay even without records:
-
-* the last one of each active producer, so that a later recovery of the log still knows its sequence;
-* the one before the high watermark, and the last one of the group: segments tile after a clean as before it,
-  so that a hole between two of them always means lost data.
-
-A marker stays whole if it alone holds the epoch of an active producer, such as one that fenced it.
+others one by one. Batches at or above the end of the map are copied unchanged. Transactions are tracked
+through the whole clean, in the order of offsets, because a transaction and its marker may lie in different
+groups of segments. The last batch of the group stays even without records: segments tile after a clean as
+before it, so that a hole between two of them always means lost data.
 """
 
 from __future__ import annotations
@@ -197,7 +188,6 @@ class GroupCleaner:
         window.move_to(window.at + size_bytes, self._writers[-1].next_offset)
 
     def _clean_one(self, window: BatchWindow, header: BatchHeader) -> None:
-        """Clean the next batch alone."""
         try:
             self._take(self._batches.clean(window.batch(header), header, self._rule))
         except CorruptRecordError as failure:
@@ -205,7 +195,6 @@ class GroupCleaner:
         window.pass_by(header)
 
     def _take(self, cleaned: CleanedBatches) -> None:
-        """Count and write the cleaned batches."""
         stats = self._stats
         stats.cleaned_record_count += cleaned.records_in
         stats.kept_record_count += cleaned.records_kept

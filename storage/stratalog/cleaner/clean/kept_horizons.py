@@ -1,19 +1,9 @@
-"""Computes when the next clean of a log has something to drop in the clean part.
+"""Computes when the next clean of a log has something to drop in the clean part. docs/cleaning.md has the
+rule and its cost ("Logs without appends").
 
-A clean writes horizons into the batches of tombstones and markers that it keeps for a while. Only another
-clean drops them, and a log without appends gets no dirt that would cause one. So a clean says when the log is
-due for them:
-
-* when the last horizon has passed, so that one clean drops all of them;
-* or `delete.retention.ms` after the first horizon, so that a distant one (the key was changed, the wall clock
-  was wrong) does not keep the others;
-* but always later than the clean itself, so that each such clean makes progress.
-
-A marker gets its horizon only from a clean that finds no data of its transaction. If a clean has dropped the
-last data, its marker waits for the next clean, as if its horizon were `delete.retention.ms` later.
-
-Such cleans take no dirt, so they give no tombstone a horizon. After a clean of dirt one of them follows; with
-transactions, as many as it takes to empty one, to give its marker a horizon, and to drop the marker.
+The time is always later than the clean itself, so that each such clean makes progress. A marker gets its
+horizon only from a clean that finds no data of its transaction. If a clean has dropped the last data, its
+marker waits for the next clean, as if its horizon were `delete.retention.ms` later.
 """
 
 from __future__ import annotations

@@ -3,20 +3,11 @@
 There are two passes. The first reads the dirty part and puts the last offset of each key into a map of
 bounded size; a full map ends the clean there. The second copies the log from its start up to that offset,
 without the records for which the map has a later one, and replaces the segments by the copies, a group at a
-time: a clean never needs more disk space than one group.
-
-::
-
-    log start         first dirty      end of the map     first uncleanable
-        |   clean         |   dirty           |   the next clean  |
-        |                 |<--- pass 1 ------>|
-        |<-------------- pass 2 ------------->|
-
-If only the horizons of tombstones or markers have passed, there is no first pass, and the map is empty.
+time. If only the horizons of tombstones or markers have passed, there is no first pass, and the map is
+empty.
 
 Each group is exchanged by itself, so a clean that ends early leaves a correct log: it has lost only records
-with a later one in the map. Offsets and their order never change. A clean that ended early is repeated from
-the beginning.
+with a later one in the map. A clean that ended early is repeated from the beginning.
 """
 
 from __future__ import annotations
@@ -124,7 +115,6 @@ class LogCleaner:
         on_io: OnRead,
         window_bytes: int,
     ) -> OffsetMap:
-        """Make a map that covers the log up to the end of the clean."""
         first_offset, stop_offset = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
         offset_map = self._new_map(limits, stop_offset - first_offset)
         if first_offset < stop_offset:

@@ -90,7 +90,6 @@ class MapBuilder:
         return True
 
     def _put_batch(self, window: BatchWindow, header: BatchHeader) -> None:
-        """Put one batch, by the slow way."""
         batch = window.batch(header)
         try:
             require_crc(batch, 0, header)

@@ -100,7 +100,6 @@ class SegmentWriter:
             self._pending_bytes = end
 
     def _flush(self, batches: Buffer = b"") -> None:
-        """Write the pending bytes, and then `batches`."""
         self._file.append([self._pending[: self._pending_bytes], batches])
         self._pending_bytes = 0
 

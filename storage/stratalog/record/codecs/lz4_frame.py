@@ -59,7 +59,6 @@ class Lz4Compressor:
         return begun + compressed
 
     def flush(self) -> bytes:
-        """The frame's end."""
         end: bytes = self._frame.flush()
         return self._begun + end
 

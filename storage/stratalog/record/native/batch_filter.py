@@ -24,7 +24,6 @@ class BatchFilter(NamedTuple):
     """The new horizon of tombstones without one; None: they get none."""
 
     def drops_tombstones(self, header: BatchHeader) -> bool:
-        """Return whether the batch loses its tombstones."""
         return is_due(header.delete_horizon_ms, self.drop_until_ms)
 
     def new_horizon_ms(self, header: BatchHeader, *, has_tombstones: bool) -> int | None:

@@ -42,7 +42,6 @@ class OpenTransactions:
         self._is_kept: dict[int, bool] = {}
 
     def __len__(self) -> int:
-        """The number of transactions without a marker so far."""
         return len(self._is_kept)
 
     def on_data(self, producer_id: int, *, is_kept: bool) -> None:

@@ -60,7 +60,6 @@ class OffsetMap:
         return self._is_full
 
     def check(self) -> None:
-        """Prove the invariants."""
         assert len(self._offsets) <= self._max_entries, "no more keys than it takes"
         assert max(self._offsets.values(), default=-1) <= self._latest_offset, "offsets of the map are seen"
 

@@ -6,12 +6,12 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError, OutOfOrderSequenceError
 from stratalog.base.types import TopicPartition
-from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.remote.tier import slice_producers
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.plain_batches import batch
+from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite
 

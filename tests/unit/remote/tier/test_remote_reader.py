@@ -17,7 +17,6 @@ from stratalog.base.errors import OffsetOutOfRangeError, StoreCorruptError
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
-from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import records_payload
 from stratalog.record.batch_producer import BatchProducer
@@ -37,6 +36,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Operation
 from tests.support.decoded_records import decode_all
+from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_store import TieredStore
 

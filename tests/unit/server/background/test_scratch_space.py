@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-from uuid import UUID
 
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.compaction.scratch import Scratch
 from stratalog.remote.objects.spool import Spool
 from stratalog.server.background.scratch_space import ScratchSpace
 from stratalog.testing.full_filesystem import FullFileSystem
@@ -58,31 +56,19 @@ def test_where_all_are_full_a_place_is_named_and_made_when_something_has_to_go_t
     in_memory.append(b"x" * 100)
     assert in_memory.parts() == [b"x" * 100]
     in_memory.close()
-    with Scratch(disk, path, UUID(int=1), 100) as small:
-        small.append(b"y" * 100)
-        assert bytes(small.read_at(0, 100)) == b"y" * 100
     too_much = Spool(disk, f"{path}/1.data", 100)
     with pytest.raises(OSError, check=is_full):
         too_much.append(b"x" * 101)
-    with Scratch(disk, path, UUID(int=1), 100) as large, pytest.raises(OSError, check=is_full):
-        large.append(b"y" * 101)
 
 
-@pytest.mark.parametrize("kind", ["spool", "scratch"])
-def test_the_directory_is_made_with_the_first_file(kind: str) -> None:
+def test_the_directory_is_made_with_the_first_file() -> None:
     disk = disk_with("/disk/a", full="/disk")
     path = place(disk, "/disk/a")
     disk.fill(None)
-    if kind == "spool":
-        spool = Spool(disk, f"{path}/1.data", 100)
-        spool.append(b"x" * 101)
-        assert disk.list_directory(path) == ["1.data"]
-        spool.close()
-    else:
-        with Scratch(disk, path, UUID(int=1), 100) as scratch:
-            scratch.append(b"y" * 101)
-            assert len(disk.list_directory(path)) == 1
-            assert bytes(scratch.read_at(0, 101)) == b"y" * 101
+    spool = Spool(disk, f"{path}/1.data", 0)
+    spool.append(b"x")
+    assert disk.list_directory(path) == ["1.data"]
+    spool.close()
     assert disk.list_directory(path) == []
 
 

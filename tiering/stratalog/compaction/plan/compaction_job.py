@@ -104,7 +104,6 @@ class CompactionJob:
 
     @property
     def topic_ids(self) -> tuple[UUID, ...]:
-        """Topics with a run in the job, sorted."""
         return tuple(sorted({run.topic.topic_id for run in self.runs}))
 
     def check(self) -> None:

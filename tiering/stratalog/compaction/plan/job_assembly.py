@@ -41,7 +41,6 @@ class JobAssembly:
         self._used: set[str] = set()
 
     def is_free(self, object_name: str) -> bool:
-        """Whether no job has the object yet."""
         return object_name not in self._used
 
     def covering_job(
@@ -77,7 +76,6 @@ class JobAssembly:
         return self._job(reason, set(emptied)) if len(emptied) >= min_count else None
 
     def topics(self, object_name: str) -> frozenset[UUID]:
-        """Ids of the topics that have a slice in the object."""
         return frozenset(
             place.topic_id_partition.topic_id for place in self._selection.slices_of(object_name)
         )

@@ -1,23 +1,15 @@
-"""Chooses the objects of a shard to rewrite. Pure: the same state gives the same plan.
+"""Chooses the objects of a shard to rewrite. Pure: the same state gives the same plan. docs/compaction.md
+lists the kinds of jobs and when they pay.
 
-Three kinds of jobs, in this order:
+Covering jobs come first: the partition with most dirty bytes takes the objects of its run into a job, and
+further partitions join while they fit. Other slices in those objects move along, so that the objects can go.
+Size classes of merges grow by four, so that a byte is rewritten a few times in its life, not with every
+merge.
 
-1. **Covering.** A compacted partition with enough dirt (`min_dirty_ratio`, or records older than
-   `max.compaction.lag.ms`), or with tombstones after their horizon, is compacted from its first live slice.
-   The partition with most dirty bytes comes first and takes the objects of its run into a job; further
-   partitions join while they fit. Other slices in those objects move along, so that the objects can go.
-2. **Space.** Objects with fewer live bytes than `min_live_ratio` are emptied.
-3. **Merge.** `merge_fanout` objects of one size class and one kind (compacted topics, plain ones, both)
-   become one of each kind. Size classes grow by four, so that a byte is rewritten a few times in its life,
-   not with every merge.
-
-Why this ends: a job of the first kind makes a partition less dirty or takes its due tombstones, and no job
-makes one dirtier; a job of the second kind leaves fewer objects that waste space; one of the third kind
-leaves fewer objects. So a state without jobs is reached after finitely many, and remains until records or
-time come in. `gains` checks this job by job.
-
-Slices that cannot be moved (transactions, topics that are not in the catalog, partitions that have just
-failed) stay where they are and are reported.
+Why this ends: a covering job makes a partition less dirty or takes its due tombstones, and no job makes one
+dirtier; a space job leaves fewer objects that waste space; a merge leaves fewer objects. So a state without
+jobs is reached after finitely many, and remains until records or time come in. `gains` checks this job by
+job.
 """
 
 from __future__ import annotations

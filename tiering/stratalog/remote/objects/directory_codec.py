@@ -1,20 +1,11 @@
 """The directory of an object file: an entry of fixed size for each slice, then a heap of parts that vary in
-length.
-
-    directory        = directory-header entry{slice-count} heap padding
-    directory-header = slice-count entry-bytes flags reserved directory-bytes
-    heap             = (text | leader-epoch | open-transaction)*        entries refer into it by position
-    leader-epoch     = epoch start-offset
-    open-transaction = producer-id first-offset
+length. docs/formats/object_file.md has the layout.
 
 Entries are sorted by (topic id, partition), at most one of each, so that bisection finds one without reading
 the others. Positions of data, key streams and indexes count from the start of the object, positions in the
-heap from the start of the directory. A text is UTF-8 and is stored once, however many entries refer to it.
+heap from the start of the directory.
 
-A reader takes `entry-bytes` from the directory: a later version may lengthen entries, and a reader skips the
-bytes behind the fields that it knows. An unknown flag changes the meaning of an entry and is refused.
-
-The directory's CRC-32C is in the commit that names the object and in the footer. Pure functions, thread-safe.
+Pure functions, thread-safe.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
 """The key stream of a slice: one entry for each distinct key, for its last record there, sorted by hash.
 
-    key-stream = block*
-
-``key_block`` has the form of a block. It is little-endian with fixed widths, every column aligned to 8 bytes:
-numpy, Arrow and C read it in place. A block can be verified alone and has 1 to 4,096 entries, so a merge of
-many streams holds little of each.
+docs/formats/object_file.md has the format, and ``key_block`` that of a block. A block can be verified alone
+and has 1 to 4,096 entries, so a merge of many streams holds little of each.
 
 Invariants, all checked while reading: hashes ascend strictly (as unsigned pairs) over the whole stream; an
 ordinal is below the slice's record count; counts, sizes and the CRC-32C of the whole stream match the
 directory. The CRC-32C is known only when the iteration has ended: act on a stream after its end, not before.
-
-The hash is SipHash-2-4 (128-bit result) under the topic's secret key. The key is never written to an object.
-A stream has only `hash_key_id`, the 64-bit SipHash of a fixed text under the key: enough to tell two keys
-apart, useless for finding either.
 
 Threads: functions are pure; an iterator belongs to one user.
 """
@@ -109,7 +102,6 @@ class KeyBlock(NamedTuple):
 
     @property
     def last_hash(self) -> tuple[int, int]:
-        """The greatest hash of the block."""
         return _hash_at(self, self.entry_count - 1)
 
 

@@ -1,33 +1,12 @@
-"""The object file: slices of many partitions in one immutable object that can be read on its own.
+"""Header and footer of the object file: slices of many partitions in one immutable object.
 
-    object      = header slice-data padding directory key-stream* index* footer
-    header      = magic format-version reader-version header-bytes store-id object-uuid birth epoch shard
-                  kind flags input-count input{input-count} reserved header-crc
-    input       = birth uuid                    the objects that a replacement was made from
-    slice-data  = record-batch*                 slice after slice, in the directory's order, without gaps
-    padding     = zeros up to a multiple of 8   so that everything behind it can be read in place
-    directory   = see ``directory_codec``       where each slice lies and what it holds
-    key-stream  = see ``key_stream``            one for each slice of a compacted topic, in the same order
-    index       = see ``slice_index``           one for each slice, in the same order
-    footer      = directory-position directory-bytes key-streams-end data-position object-bytes directory-crc
-                  format-version reader-version flags footer-crc magic
+docs/formats/object_file.md has the layout of the whole file, the reasons for its order, the rules for
+versions and a worked example; tests compare it with this code. `directory_codec`, `key_stream` and
+`slice_index` have the parts between header and footer.
 
-Record batches are Kafka's bytes, big-endian inside, exactly as they lie on local disk. Everything else is
-little-endian with fixed places. Header, directory, key streams, indexes and footer have sizes that are
-multiples of 8. docs/formats/object_file.md has the tables of fields and a worked example; tests compare both
-with this code.
-
-**Order.** A compaction reads an input with two requests: one over the data, one from the directory to the end
-of the indexes. A reader needs the directory (the commit has its position) and one index. An object is
-written as a stream, because the parts that describe the data follow it; no reader has to seek backwards.
-
-**Versions.** `format-version` is the version of the writer, `reader-version` the lowest version that can read
-the object. An unknown flag changes the meaning of some bytes, so it is refused; fields that a reader may
-ignore go into longer entries.
-
-**Checksums** are CRC-32C. Header and footer each have one over their preceding bytes. The directory's is in
-the footer and in the commit; those of slices, key streams and indexes are in the directory; a batch has its
-own. Only the padding before the directory is not covered.
+Header and footer each have a CRC-32C over their preceding bytes. The directory's is in the footer and in the
+commit; those of slices, key streams and indexes are in the directory; a batch has its own. Only the padding
+before the directory is not covered.
 
 Pure functions of bytes; everything here is immutable and thread-safe.
 """

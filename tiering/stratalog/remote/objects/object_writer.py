@@ -97,7 +97,6 @@ class ObjectWriter:
 
     @property
     def slice_count(self) -> int:
-        """Slices that have ended."""
         return len(self._slices)
 
     @property
@@ -167,7 +166,6 @@ class ObjectWriter:
         self._slices.append(built._replace(encoded_index=b""))
 
     def cancel_slice(self) -> None:
-        """Discard the current slice, which has no data."""
         assert self._builder is not None
         assert self._builder.data_bytes == 0
         self._builder = None

@@ -153,7 +153,6 @@ class SliceEntry:
         return self._key_stream_fault()
 
     def check(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
         fault = self.fault()
         assert fault is None, f"slice of {self.topic}-{self.partition}: {fault}"
 

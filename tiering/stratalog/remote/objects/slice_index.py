@@ -1,25 +1,12 @@
 """The index of a slice: finds the batch for an offset or a time, and holds the slice's transactions and
-producers.
+producers. docs/formats/object_file.md has the layout; the columns are searched in place.
 
-    index        = index-header position{n} base-offset{n} max-timestamp{n} aborted{m}
-                   producer-snapshot padding
-    index-header = interval-count aborted-count producer-snapshot-bytes flags
-    aborted      = producer-id first-offset last-offset last-stable-offset      as in a transaction index
-
-The batches of a slice are divided into intervals of at least `index_interval_bytes` (the last may be
-shorter). The index has, for each, the position of its first byte from the start of the slice, the base offset
-of its first batch and the highest timestamp of its own records, as columns of 64-bit numbers that are
-searched in place.
-
-The highest timestamp is that of the interval alone, not of all intervals up to it as in Kafka's time index: a
-slice may be clipped at its low end long after it was written, and then the records before the clip must not
-count.
+The highest timestamp of an interval is that of the interval alone, not of all intervals up to it as in
+Kafka's time index: a slice may be clipped at its low end long after it was written, and then the records
+before the clip must not count.
 
 An interval is 64 KiB where Kafka's is 4 KiB, because a ranged GET costs the same for one byte as for a
-hundred thousand.
-
-The producer snapshot is a file of Kafka's format (`ProducerSnapshot`): the producers at the slice's end.
-Immutable, so thread-safe.
+hundred thousand. Immutable, so thread-safe.
 """
 
 from __future__ import annotations
@@ -119,7 +106,6 @@ class SliceIndex:
         return None
 
     def check(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
         fault = self.fault()
         assert fault is None, fault
 

@@ -1,16 +1,18 @@
-"""Bytes that are written once and read back in order: in memory while they are few, then in a temporary file.
+"""Bytes that are written once and then read anywhere: in memory while they are few, then in a temporary file.
 
-The parts of an object cannot all be sent in the order in which they are made, so they wait here. Nothing is
-fsynced: a spool is worthless after a crash, and the owner of the directory removes files of earlier processes
-(`clear_spool_directory`). A spool without a file needs no directory, which a full disk would refuse.
+The parts of an object cannot all be sent in the order in which they are made, so they wait here. A compaction
+also keeps bytes here that it reads out of order. Nothing is fsynced: a spool is worthless after a crash, and
+the owner of the directory removes files of earlier processes (`clear_spool_directory`). A spool without a
+file needs no directory, which a full disk would refuse.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import posixpath
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from typing import NamedTuple, Self, overload
 
 from stratalog.base.filesystem import AppendFile, Buffer, FileSystem
 
@@ -66,8 +68,8 @@ class Parts(Sequence[Buffer]):
 
 
 class Spool:
-    """Bytes that are written once and read back in order. Not thread-safe: one user at a time. `close`
-    removes the file; parts are invalid then."""
+    """Bytes that are written once and then read anywhere. Not thread-safe: one user at a time. `close` ends
+    it and unlinks the file; parts are invalid then."""
 
     def __init__(self, filesystem: FileSystem, path: str, memory_bytes: int) -> None:
         self.size_bytes = 0
@@ -75,21 +77,53 @@ class Spool:
         self._path = path
         self._memory_bytes = memory_bytes
         self._waiting: list[Buffer] = []
+        """The pieces that are not in the file."""
         self._waiting_bytes = 0
+        self._ends: list[int] = []
+        """Exclusive ends of all pieces, while they are in memory."""
         self._file: AppendFile | None = None
 
     def append(self, data: Buffer) -> None:
-        """Add bytes at the end. The caller must not change the buffer afterwards."""
+        """Add bytes at the end. The caller must not change the buffer afterwards. Raises OSError if the disk
+        is full."""
         if not len(data):
             return
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         self.size_bytes += len(data)
+        self._ends.append(self.size_bytes)
         if self._waiting_bytes > (self._memory_bytes if self._file is None else _WRITE_BYTES):
             self._write()
 
+    def read_at(self, position: int, size: int) -> Buffer:
+        """Exactly `size` bytes; not copied if they lie in one piece in memory."""
+        assert 0 <= position <= position + size <= self.size_bytes, "a spool is read where it was written"
+        found = self.read_some_at(position, size)
+        if len(found) == size:
+            return found
+        parts = [found]
+        while size > len(found):
+            position, size = position + len(found), size - len(found)
+            found = self.read_some_at(position, size)
+            parts.append(found)
+        return b"".join(parts)
+
+    def read_some_at(self, position: int, size: int) -> Buffer:
+        """At least one byte (of `size` > 0) and at most `size`, never put together from pieces."""
+        if size == 0:
+            return b""
+        if self._file is not None:
+            self._write()
+            data = self._file.read_at(position, size)
+            if len(data) != size:
+                raise OSError(f"the spool file {self._path} lost its end")
+            return data
+        index = bisect.bisect_right(self._ends, position)
+        begin = position - (self._ends[index - 1] if index else 0)
+        return memoryview(self._waiting[index])[begin : begin + size]
+
     def parts(self) -> list[Buffer | FilePart]:
-        """All bytes so far, in order."""
+        """All bytes, in order. Call it last."""
         file_bytes = self.size_bytes - self._waiting_bytes
         parts: list[Buffer | FilePart] = []
         for position in range(0, file_bytes, _READ_BYTES):
@@ -100,20 +134,48 @@ class Spool:
 
     def close(self) -> None:
         """Discard the bytes. May be called repeatedly."""
-        self._waiting.clear()
+        self._waiting, self._ends = [], []
         file, self._file = self._file, None
         if file is not None:
             file.close()
             self._filesystem.unlink(self._path)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _write(self) -> None:
         if self._file is None:
             self._filesystem.make_directories(posixpath.dirname(self._path))
             self._file = self._filesystem.open_append(self._path)
-        written_bytes = self._file.append(self._waiting)
-        assert written_bytes == self._waiting_bytes
-        self._waiting = []
+        if self._waiting:
+            written_bytes = self._file.append(self._waiting)
+            assert written_bytes == self._waiting_bytes
+        self._waiting, self._ends = [], []
         self._waiting_bytes = 0
+
+
+class SpoolReader:
+    """Moves forward over a part of a spool. Not thread-safe: guarded by the user of the spool."""
+
+    def __init__(self, spool: Spool, position: int, size_bytes: int) -> None:
+        self._spool = spool
+        self._position = position
+        self._end_position = position + size_bytes
+
+    def read(self, size: int) -> Buffer:
+        """Up to `size` bytes; fewer only at the end."""
+        data = self._spool.read_at(self._position, min(size, self._end_position - self._position))
+        self._position += len(data)
+        return data
+
+    def read_some(self, size: int) -> Buffer:
+        """At least one byte and at most `size`, not copied where memory holds it; none only at the end."""
+        data = self._spool.read_some_at(self._position, min(size, self._end_position - self._position))
+        self._position += len(data)
+        return data
 
 
 def _gathered(pieces: Sequence[Buffer]) -> list[Buffer]:

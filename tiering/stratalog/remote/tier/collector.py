@@ -114,6 +114,5 @@ class Collector:
         return due
 
     def _due(self, state: HeadState) -> list[DroppedObject]:
-        """Dropped files whose grace period has ended, oldest drop first."""
         end_ms = self._metadata.store_date_ms - self._settings.grace_ms
         return [file for file in state.dropped if file.time_ms <= end_ms]

@@ -57,7 +57,6 @@ class LoadingCache(Generic[K, V]):
             self._remove(key)
 
     def check(self) -> None:
-        """Raise AssertionError where the sizes are not accounted for."""
         with self._condition:
             assert self._size_bytes == sum(self._size_bytes_of(value) for value in self._values.values())
             assert self._size_bytes <= self._capacity_bytes

@@ -73,7 +73,6 @@ class PartitionUpload:
         return not self._sources or self.error is not None
 
     def stop(self) -> None:
-        """Upload no more in this pass."""
         self._sources.clear()
 
     def copy_into(self, writer: ObjectWriter, max_data_bytes: int, read_bytes: int) -> None:

@@ -170,7 +170,6 @@ class RemoteReader:
     def _collect(
         self, state: ShardState, partition: TieredPartition, request: _ReadRequest, end_offset: int
     ) -> FetchData:
-        """The batches of the request that begin below `end_offset`."""
         parts: list[memoryview] = []
         size_bytes = 0
         next_offset = request.offset

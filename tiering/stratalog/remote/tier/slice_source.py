@@ -134,5 +134,4 @@ class SliceSource:
 
 
 def _index_size_bytes(index: SliceIndex) -> int:
-    """Approximate memory of an index."""
     return 512 + 24 * index.interval_count + 32 * len(index.aborted) + len(index.producer_snapshot)

@@ -159,7 +159,6 @@ class Uploader:
         return uploads
 
     def _upload_object(self, uploads: Sequence[PartitionUpload], epoch: int, report: UploadReport) -> None:
-        """Build, store and commit one object with as many of the uploads as fit."""
         settings = self._settings
         header = ObjectHeader(
             store_id=self._metadata.store_id,

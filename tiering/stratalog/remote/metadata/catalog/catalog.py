@@ -83,7 +83,6 @@ class Catalog:
 
     @property
     def seq(self) -> int:
-        """Number of the newest commit that was read."""
         return self.state().seq
 
     @property
@@ -232,7 +231,6 @@ class Catalog:
             return self._folder.fold()
 
     def check(self) -> None:
-        """Raise AssertionError where the state contradicts itself."""
         self._log.check()
         self.state().check()
 

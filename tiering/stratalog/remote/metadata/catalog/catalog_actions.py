@@ -1,15 +1,5 @@
-"""The actions of a commit of the catalog.
-
-    create    {"action":"create","name":TEXT,"topic_id":UUID,"partition_count":N,"config":{KEY:VALUE...},
-               "hash_key":BASE64}
-    alter     {"action":"alter","topic_id":UUID,"partition_count":N,"config":{KEY:VALUE...}}
-    delete    {"action":"delete","topic_id":UUID,"expired":[UUID...]}
-    configure {"action":"configure","config":{KEY:VALUE...}}
-    forget, fold    as in a shard
-
-`alter` gives a topic's whole configuration and number of partitions from then on. `configure` gives all keys
-of the server that were altered at run time. A deleted topic stays, marked, for 30 days; `expired` of a later
-deletion names the topics that leave.
+"""The actions of a commit of the catalog; docs/formats/metadata.md has their fields. `forget` and `fold` are
+as in a shard.
 """
 
 from __future__ import annotations

@@ -50,16 +50,13 @@ class CatalogState(HeadState):
     """Keys of the server that were altered at run time, as text."""
 
     def topics(self) -> Mapping[str, TopicEntry]:
-        """The live topics by name, sorted by name."""
         found = {entry.name: entry for entry in self.entries.values() if not entry.is_deleted}
         return MappingProxyType(dict(sorted(found.items())))
 
     def named(self, name: str) -> TopicEntry | None:
-        """The live topic of that name, or None."""
         return next((x for x in self.entries.values() if x.name == name and not x.is_deleted), None)
 
     def check(self) -> None:
-        """Raise AssertionError where the state contradicts itself."""
         names = [entry.name for entry in self.entries.values() if not entry.is_deleted]
         assert len(names) == len(set(names)), "no two live topics share a name"
         for topic_id, entry in self.entries.items():

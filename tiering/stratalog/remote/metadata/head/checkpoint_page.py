@@ -1,6 +1,5 @@
-"""A page of a checkpoint: rows of one kind, in the order of their keys.
-
-    {"format":"stratalog-page","read_version":N,"write_version":N,"kind":TEXT,"columns":[NAME...],"rows":[[VALUE...]...]}
+"""A page of a checkpoint: rows of one kind, in the order of their keys. docs/formats/metadata.md has the
+fields.
 
 A row is an array in the order of `columns`. The first columns are the key, by which rows ascend. A page does
 not name its checkpoint, so later checkpoints can share it: its bytes depend on its rows alone.

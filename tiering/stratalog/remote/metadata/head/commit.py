@@ -1,6 +1,5 @@
-"""A commit: the actions that one replacement of the head added, and their writer.
-
-    {"seq":N,"uuid":UUID,"time_ms":N,"writer":{"kind":TEXT,"id":TEXT,"epoch":N},"actions":[ACTION...]}
+"""A commit: the actions that one replacement of the head added, and their writer. docs/formats/metadata.md
+has the fields.
 
 `uuid` is fresh for every attempt, so a writer recognises its own commit after an unknown outcome. A commit
 keeps the JSON that it was read from, unknown fields included, and is written again unchanged.
@@ -44,7 +43,6 @@ class Commit:
     def build(
         seq: int, uuid: UUID, time_ms: int, writer: Writer, epoch: int | None, actions: Sequence[Action]
     ) -> Commit:
-        """A new commit."""
         assert actions, "a commit has actions"
         assert seq >= 1, "commits are numbered from one"
         document = {

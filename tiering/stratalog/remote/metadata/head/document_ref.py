@@ -27,7 +27,6 @@ class FileKind(enum.Enum):
     HISTORY = "history"
 
     def key(self, layout: StoreLayout, name: str) -> str:
-        """The key of a file of this kind."""
         match self:
             case FileKind.DATA:
                 return layout.data_key(name)
@@ -84,7 +83,6 @@ class DocumentRef(NamedTuple):
 
     @property
     def seq(self) -> int:
-        """The newest commit that the object includes."""
         return int(self.name.split("-")[_SEQ_PART])
 
     def to_json(self) -> JsonObject:
@@ -102,8 +100,7 @@ class DocumentRef(NamedTuple):
         return DocumentRef(name, fields.integer("size_bytes"), fields.integer("crc", maximum=(1 << 32) - 1))
 
     def verify(self, data: bytes, what: str) -> None:
-        """Check the data of the document. Raises StoreCorruptError where `data` does not have this size and
-        checksum."""
+        """Raise StoreCorruptError if `data` does not have this size and checksum."""
         if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
             raise StoreCorruptError(
                 "an object is not the one that was written; keep it, and restore the right one from a backup",

@@ -1,11 +1,6 @@
 """The actions that every metadata log knows, and how an action is read from JSON.
 
-    forget              {"action":"forget","names":[NAME...]}
-    fold                {"action":"fold","checkpoint":DOC,"history":DOC,"base":NAME,
-                         "dropped":[[KIND,NAME,BYTES]...]}
-
-DOC is {"name","size_bytes","crc"}. `shard_actions` and `catalog_actions` have the others. Fields that no
-version here knows are kept when a commit is written again.
+`shard_actions` and `catalog_actions` have the others, docs/formats/metadata.md the fields of all.
 """
 
 from __future__ import annotations

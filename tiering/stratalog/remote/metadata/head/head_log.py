@@ -171,7 +171,6 @@ class HeadLog(Generic[S]):
 
     @property
     def view(self) -> View[S]:
-        """The newest view at hand."""
         return self._view
 
     @property
@@ -250,7 +249,6 @@ class HeadLog(Generic[S]):
         return self._find_commit(self._view.head, seq)
 
     def check(self) -> None:
-        """Raise AssertionError where the view contradicts itself."""
         view = self._view
         assert view.state.seq == view.head.seq, "the state is the head's"
         assert view.state.checkpoint == view.head.checkpoint, "head and state agree on the checkpoint"
@@ -404,8 +402,7 @@ class HeadLog(Generic[S]):
         return view
 
     def require_writable(self, view: View[S]) -> None:
-        """Check that this version may write. Raises StoreNotUsableError where only newer software may write
-        or fold."""
+        """Raise StoreNotUsableError if only newer software may write or fold."""
         assert view.etag, "opened for writing"
         require_writable(view.head.write_version, self.layout.head_key)
         if view.state.unknown_action is not None:

@@ -53,7 +53,6 @@ class HeadState:
 
     @property
     def dropped(self) -> tuple[DroppedObject, ...]:
-        """Files that wait to be deleted, oldest drop first."""
         return tuple(sorted(self.dropped_objects.values(), key=lambda dropped: (dropped.seq, dropped.name)))
 
     def is_deletable(self, dropped: DroppedObject) -> bool:

@@ -1,8 +1,5 @@
 """History: the commits that folds took out of the head. Writers find their own commits there, operators look
-back.
-
-    {"format":"stratalog-history","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
-     "first":N,"last":N,"predecessor":DOC or null,"commits":[COMMIT...]}
+back. docs/formats/metadata.md has the fields.
 
 Each object names the one before it; the head names the newest. Objects are immutable. Old ones may be
 trimmed: a walk that passes the oldest object finds nothing, which is not an error.

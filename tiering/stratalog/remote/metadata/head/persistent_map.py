@@ -73,7 +73,6 @@ class PersistentMap(Mapping[K, V]):
         return f"PersistentMap({dict(self)!r})"
 
     def check(self) -> None:
-        """Raise AssertionError where the parts contradict each other."""
         assert self._size == sum(map(len, self._buckets)), "the size is the number of entries"
         for number, bucket in enumerate(self._buckets):
             assert all(hash(key) % _BUCKET_COUNT == number for key in bucket), "keys lie in their own bucket"

@@ -175,8 +175,7 @@ def _newest_epoch(log: UnifiedLog) -> int:
 
 
 def _require_end_mark(log: UnifiedLog, partition: TieredPartition) -> None:
-    """Check that the local log has the last tiered batch. Raises CorruptRecordError where the log has another
-    batch in the place of the last tiered one."""
+    """Raise CorruptRecordError if the log has another batch in the place of the last tiered one."""
     mark = partition.end_mark
     if mark is None or mark.base_offset < log.offsets.local_log_start_offset:
         return

@@ -24,7 +24,6 @@ from uuid import UUID
 
 from stratalog.base.errors import StoreError
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.checkpoint import CheckpointParts
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.fold import Folder
 from stratalog.remote.metadata.head.head_actions import ActionTable
@@ -101,11 +100,8 @@ class ShardMachine:
     def apply(self, state: ShardState, commit: Commit) -> ShardState:
         return apply_commit(state, commit, self._directory)
 
-    def to_checkpoint(self, state: ShardState) -> CheckpointParts:
-        return shard_to_parts(state)
-
-    def from_checkpoint(self, parts: CheckpointParts) -> ShardState:
-        return shard_from_parts(parts)
+    to_checkpoint = staticmethod(shard_to_parts)
+    from_checkpoint = staticmethod(shard_from_parts)
 
     def keep_directory(self, ref: ObjectRef, entries: Sequence[SliceEntry]) -> None:
         """Keep a directory while its object is committed, so that its writer need not read it."""
@@ -170,7 +166,6 @@ class MetadataLog:
 
     @property
     def clock_skew_ms(self) -> int:
-        """Own clock minus the store's clock, as of `store_date_ms`."""
         return self._log.clock_skew_ms
 
     @property
@@ -187,7 +182,6 @@ class MetadataLog:
         return self._log.refresh(dated=dated).state
 
     def next_object_name(self) -> str:
-        """A fresh name for one object that is about to be written."""
         return format_object_name(self.state().seq, self._log.ids.uuid())
 
     def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0) -> int:
@@ -266,12 +260,10 @@ class MetadataLog:
             return self._folder.fold()
 
     def fold_if_needed(self) -> int | None:
-        """`fold` if the head has outgrown its limits."""
         with self._fold_lock:
             return self._folder.fold() if self._folder.is_due() else None
 
     def check(self) -> None:
-        """Raise AssertionError where the state contradicts itself."""
         self._log.check()
         self.state().check()
 

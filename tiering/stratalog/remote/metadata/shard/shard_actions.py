@@ -2,24 +2,8 @@
 
 A follower applies an action as it stands and decides nothing. So an action carries every decision: slices
 that were refused, ranges that were clipped, objects that lost their last live slice. These lists are usually
-empty and left out, so an action is as small for 5,000 partitions as for one.
-
-    claim               {"action":"claim","owner":TEXT,"uuid":UUID,"epoch":N,"at_least":N}
-    add                 {"action":"add","object":REF,"refused":[[TOPIC-ID,PARTITION,REASON]...]}
-    replace             {"action":"replace","inputs":[NAME...],"outputs":[REF...],
-                         "refused":[[TOPIC-ID,PARTITION,REASON]...],
-                         "clipped":[[TOPIC-ID,PARTITION,BASE-OFFSET]...],"still_live":[NAME...],
-                         "compacting":true,"compacting_except":[[TOPIC-ID,PARTITION]...],
-                         "catalog_seq":N}
-    advance_log_start   {"action":"advance_log_start","starts":[[TOPIC-ID,PARTITION,OFFSET]...],
-                         "dropped":[NAME...],"catalog_seq":N}
-    drop_partitions     {"action":"drop_partitions","topic_id":UUID,"catalog_seq":N,
-                         "dropped":[NAME...],"expired":[UUID...]}
-    forget, fold        see `head_actions`
-
-REF is an object reference by field name. In `replace`, `inputs` are the objects that lose slices; all of them
-are dropped except those in `still_live`. `compacting` moves `compacted_upto` of every partition except those
-in `compacting_except`.
+empty and left out, so an action is as small for 5,000 partitions as for one. docs/formats/metadata.md has the
+fields of each action; `head_actions` has `forget` and `fold`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""The state of a shard as rows of checkpoint pages.
-
-    partitions   by (topic id, partition): offsets and end mark
-    slices       by (topic id, partition, base offset): see `slice_row`
-    objects      by name: the reference, its live slices and bytes, and the commit that added it
-    dropped      by name: files that wait to be deleted
-
-The root also holds `claims` (the beginning of each epoch) and `dropped_topics`.
-"""
+"""The state of a shard as rows of checkpoint pages, and its fields in the root."""
 
 from __future__ import annotations
 

@@ -143,8 +143,7 @@ def judge_drop_partitions(
 
 
 def require_epoch(state: ShardState, epoch: int) -> None:
-    """Check that the owner with this epoch still has the shard. Raises FencedError where another owner has
-    claimed the shard since."""
+    """Raise FencedError if another owner has claimed the shard since this epoch."""
     if epoch != state.epoch:
         raise FencedError(
             "another owner has claimed the shard; stop writing to it", epoch=epoch, current_epoch=state.epoch
@@ -152,9 +151,7 @@ def require_epoch(state: ShardState, epoch: int) -> None:
 
 
 def require_fresh_catalog(state: ShardState, catalog_seq: int | None) -> None:
-    """Check that no newer catalog was used before. Raises PreconditionFailedError where a newer configuration
-    was used before: an old one deletes nothing.
-    """
+    """Raise PreconditionFailedError if a newer catalog was used before: an old one deletes nothing."""
     if catalog_seq is not None and catalog_seq < state.catalog_seq:
         raise PreconditionFailedError(
             "a newer topic configuration was used here; read the catalog again and decide again",

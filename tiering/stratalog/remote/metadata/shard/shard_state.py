@@ -72,7 +72,6 @@ class ShardState(HeadState):
         return EMPTY_PARTITION if found is None else found
 
     def check(self) -> None:
-        """Raise AssertionError where the state contradicts itself. Looks at every slice."""
         live_slices: dict[str, int] = defaultdict(int)
         live_bytes: dict[str, int] = defaultdict(int)
         for tip, partition in self.partitions.items():

@@ -49,7 +49,6 @@ class TieredPartition(NamedTuple):
         return sum(live.entry.data_bytes for live in self.slices)
 
     def slices_from(self, offset: int) -> tuple[LiveSlice, ...]:
-        """The slices that end behind `offset`, in order."""
         first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
         return tuple(live for live in self.slices[first:] if live.end_offset > offset)
 
@@ -89,7 +88,6 @@ class TieredPartition(NamedTuple):
         )
 
     def check(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
         for earlier, later in itertools.pairwise(self.slices):
             assert earlier.end_offset == later.base_offset, "slices tile"
         for live in self.slices:

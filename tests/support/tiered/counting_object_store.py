@@ -2,8 +2,7 @@
 
 A request counts when it is made, whether it succeeds or not. Bytes count when they have arrived (or, for
 writes, been accepted), a stream's as they are read. A listing counts as one LIST; a bulk deletion as one
-DELETE for each thousand keys, under an empty key. Requests on the wire (retries, parts of a multipart upload)
-are not visible here: `S3ObjectStore` has a hook for those.
+DELETE for each thousand keys, under an empty key.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Scratch gives back what was put in, from memory or from a file, and leaves nothing."""
+"""A spool gives back what was put in, from memory or from a file, and leaves nothing."""
 
 from __future__ import annotations
-
-from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.compaction.scratch import Scratch, ScratchReader
-from stratalog.remote.objects.spool import clear_spool_directory
+from stratalog.remote.objects.spool import Spool, SpoolReader, clear_spool_directory
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 
@@ -17,15 +14,15 @@ def test_memory_and_file_read_alike(parts: list[bytes], limit_bytes: int, data: 
     filesystem = MemoryFileSystem()
     clear_spool_directory(filesystem, "/scratch")
     whole = b"".join(parts)
-    with Scratch(filesystem, "/scratch", UUID(int=1), limit_bytes) as scratch:
+    with Spool(filesystem, "/scratch/1.scratch", limit_bytes) as spool:
         for part in parts:
-            scratch.append(part)
-        assert scratch.size_bytes == len(whole)
+            spool.append(part)
+        assert spool.size_bytes == len(whole)
         assert bool(filesystem.list_directory("/scratch")) == (len(whole) > limit_bytes)
         begin = data.draw(st.integers(0, len(whole)))
         end = data.draw(st.integers(begin, len(whole)))
-        assert bytes(scratch.read_at(begin, end - begin)) == whole[begin:end]
-        reader = ScratchReader(scratch, begin, end - begin)
+        assert bytes(spool.read_at(begin, end - begin)) == whole[begin:end]
+        reader = SpoolReader(spool, begin, end - begin)
         pieces = [bytes(reader.read(7)) for _ in range(len(whole) // 7 + 2)]
         assert b"".join(pieces) == whole[begin:end]
         assert pieces[-1] == b""

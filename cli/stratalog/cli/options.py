@@ -1,0 +1,108 @@
+"""The options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from stratalog.client.isolation_level import IsolationLevel
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Place = TypeVar("_Place", bound=str | Path | None)
+_Decorator = Callable[[_Command], _Command]
+
+DEFAULT_SERVER = "127.0.0.1:9190"
+TOPIC_HELP = "Kafka's names, for example cleanup.policy=compact; may be repeated."
+
+
+def environment_option(name: str, *names: str, envvar: str = "", **settings: Any) -> _Decorator[Any]:
+    """Adds an option that the environment may set: `--max-silence` reads STRATALOG_MAX_SILENCE. The help has
+    the variable, and a default that is not empty."""
+    variable = envvar or "STRATALOG_" + name.removeprefix("--").replace("-", "_").upper()
+    shows_default = settings.get("default", "") != ""
+    return click.option(
+        name, *names, envvar=variable, show_envvar=True, show_default=shows_default, **settings
+    )
+
+
+def require_unicode(_context: click.Context, _parameter: click.Parameter, value: _Place) -> _Place:
+    """Refuse a name that is not UTF-8, because names of places appear in messages and URLs."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("the name is not UTF-8, choose another one") from None
+    return value
+
+
+def require_unicode_each(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse names as `require_unicode` does, for options that may be repeated."""
+    return tuple(require_unicode(context, parameter, value) for value in values)
+
+
+def _parse_isolation(_context: click.Context, _parameter: click.Parameter, value: str) -> IsolationLevel:
+    return IsolationLevel(value)
+
+
+server_option: _Decorator[Any] = environment_option(
+    "--server", default=DEFAULT_SERVER, metavar="HOST:PORT", help="The server to talk to."
+)
+json_option: _Decorator[Any] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+data_dir_option: _Decorator[Any] = environment_option(
+    "--data-dir",
+    callback=require_unicode,
+    required=True,
+    metavar="DIR",
+    help="Where the server's local logs live; made where it is missing. One process at a time.",
+)
+store_option: _Decorator[Any] = environment_option(
+    "--store",
+    "store_url",
+    callback=require_unicode,
+    default="",
+    metavar="URL",
+    help="file:///dir or s3://bucket/prefix; credentials, region and endpoint as boto3 finds them."
+    " Default: the directory DATA_DIR.store beside the data directory.",
+)
+"""`store_url` is empty for the directory beside the data directory."""
+isolation_option: _Decorator[Any] = click.option(
+    "--isolation",
+    type=click.Choice([level.value for level in IsolationLevel]),
+    default=IsolationLevel.READ_UNCOMMITTED.value,
+    show_default=True,
+    callback=_parse_isolation,
+    help="With read_committed only up to the first transaction that is still open, and without aborted ones.",
+)
+
+
+def config_option(
+    name: str = "--config", *, text: str = TOPIC_HELP, envvar: str | None = None
+) -> _Decorator[Any]:
+    """Adds the repeatable option, whose pairs become a dictionary. Its environment variable separates pairs
+    by spaces. `text` is its help.
+    """
+    return click.option(
+        name,
+        callback=_parse_pairs,
+        multiple=True,
+        envvar=envvar,
+        show_envvar=envvar is not None,
+        metavar="KEY=VALUE",
+        help=text,
+    )
+
+
+def _parse_pairs(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    config: dict[str, str] = {}
+    for value in values:
+        name, separator, setting = value.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE, for example retention.ms=-1")
+        config[name.strip()] = setting.strip()
+    return config
