@@ -152,8 +152,8 @@ def test_a_text_of_another_form_is_refused(found: str, other: str) -> None:
 def new_file(disk: FaultyFileSystem) -> ManifestFile:
     disk.make_directories(DATA_DIR)
     disk.sync_directory("/")
-    file = ManifestFile(disk, DATA_DIR, Manifest("x"))
-    file.create({PARTITION: PartitionEntry(TOPIC_ID)})
+    file = ManifestFile(disk, DATA_DIR, Manifest("x", partitions={PARTITION: PartitionEntry(TOPIC_ID)}))
+    file.create()
     return file
 
 
@@ -285,6 +285,7 @@ def test_one_that_cannot_be_used_is_no_start_and_can_be_made_anew(change: Change
             machine.open()
         assert failure.value.fields["path"] == PATH
         assert f"write `{REBUILD.decode()}`" in failure.value.message
+        assert "epochs of imports are lost" in failure.value.message
         assert disk.contents() == before
     replace_file(disk, PATH, REBUILD + b"\n")
     # Kafka's checkpoint may be older, so that deleted records are back: the operator knows.

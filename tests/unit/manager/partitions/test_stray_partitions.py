@@ -15,7 +15,9 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.log_config import LogConfig
+from stratalog.manager.directories.locked_directory import REBUILD
 from stratalog.manager.directories.manifest import (
+    MANIFEST_FILE,
     AsideEntry,
     PartitionState,
     read_manifest,
@@ -253,6 +255,22 @@ def test_its_import_epoch_comes_back_with_it() -> None:
     manager.delete_log(GHOST)
     manager.open_log(GHOST, GHOST_ID, CONFIG)
     assert manager.import_epoch(GHOST) == 5
+
+
+def test_a_manifest_that_is_made_anew_finds_it_by_its_name() -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    [stray] = strays_in(machine.disk)
+    # Nothing says whose these are: a name that was cut, and a directory without the file of the topic.
+    machine.disk.make_directories(f"{A}/{'x' * 200}.{UUID(int=5).hex}-stray")
+    machine.disk.make_directories(f"{A}/other-0.{UUID(int=6).hex}-stray")
+    replace_file(machine.disk, f"{A}/{MANIFEST_FILE}", REBUILD)
+    manager = restarted(machine)
+    assert read_manifest(machine.disk, A).aside == {stray: AsideEntry(GHOST, GHOST_ID, 0, 0)}
+    log = manager.open_log(GHOST, GHOST_ID, CONFIG)
+    # Its log start is lost, so the deleted record is back.
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 3)
 
 
 def test_one_that_was_just_created_does_not_get_it() -> None:
