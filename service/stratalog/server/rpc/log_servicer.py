@@ -157,7 +157,14 @@ class LogServicer:
         future = asyncio.get_running_loop().create_future()
         payload = self._payload(decoded)
         memory = self._append_memory.lease(decoded.size_bytes)
-        append = PendingAppend(payload, durability, future, memory, decoded.size_bytes, session)
+        append = PendingAppend(
+            batches=payload,
+            durability=durability,
+            future=future,
+            memory=memory,
+            size_bytes=decoded.size_bytes,
+            session=session,
+        )
         return partition.writer, append
 
     def _payload(self, decoded: DecodedAppend) -> Buffer | partial[bytes]:

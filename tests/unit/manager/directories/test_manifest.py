@@ -227,10 +227,10 @@ def killed_machine(*data_dirs: str) -> LogMachine:
     """Records of two logs were deleted, and the process was killed right after."""
     machine = LogMachine(config=UNTIERED, data_dirs=data_dirs or (DATA_DIR,), ids=SequentialIds())
     manager = machine.open()
-    manager.alter_cordons(data_dirs[1:])
+    manager.directories.alter_cordons(data_dirs[1:])
     filled(manager, PARTITION, 4)
     filled(manager, SECOND, 12)
-    manager.alter_cordons(None)
+    manager.directories.alter_cordons(None)
     machine.kill()
     return machine
 
@@ -301,8 +301,11 @@ def test_one_that_cannot_be_used_takes_its_own_directory_offline(change: Change)
     assert isinstance(disk, MemoryFileSystem)
     put(disk, change)
     manager = machine.open()
-    assert [one.state for one in manager.directories()] == [DirectoryState.OFFLINE, DirectoryState.LIVE]
-    assert PATH in manager.directories()[0].reason
+    assert [one.state for one in manager.directories.statuses()] == [
+        DirectoryState.OFFLINE,
+        DirectoryState.LIVE,
+    ]
+    assert PATH in manager.directories.statuses()[0].reason
     with pytest.raises(DataDirectoryError):
         manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
     new = TopicPartition("new", 0)
@@ -325,7 +328,7 @@ def test_kafkas_checkpoint_decides_nothing() -> None:
 
 def test_properties_that_are_lost_are_no_start() -> None:
     machine = killed_machine()
-    [status] = machine.open().directories()
+    [status] = machine.open().directories.statuses()
     machine.kill()
     machine.disk.unlink(f"{DATA_DIR}/{META_FILE}")
     with pytest.raises(DataDirectoryError) as failure:
