@@ -158,38 +158,15 @@ class StorageEngineBuilder:
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
-            # What was altered at run time is applied before a log is opened, see `DirectoryAdmin`.
-            config = BrokerConfig.from_overrides(self._settings.config)
-            settings = LogManagerSettings(
-                data_dirs=self._settings.all_log_dirs,
-                cordoned_dirs=tuple(
-                    path for path in self._settings.all_log_dirs if path in config.cordoned_log_dirs
-                ),
-                max_open_files=max_open_below(open_file_limit()),
-                producer_id_expiration_ms=config.producer_expiration_ms,
-                producer_id_expiration_check_interval_ms=config.producer_expiration_check_ms,
-                file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
-            )
-            logs = LogManager.open(
-                filesystem=self._seams.filesystem,
-                clock=self._clock,
-                scheduler=self._seams.scheduler,
-                ids=self._ids,
-                settings=settings,
-                on_all_failed=on_all_failed,
-            )
+            logs = self._open_logs(on_all_failed)
             undo.callback(logs.close)
             on_logs(logs)
             with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
                 require_conditional_writes(self._store, self._ids)
                 catalog, shards = self._open_metadata(logs, identity)
-                runtime = RuntimeConfig(
-                    catalog,
-                    logs,
-                    self._settings.config,
-                    self._settings.max_request_bytes,
-                )
+                static, limit = self._settings.config, self._settings.max_request_bytes
+                runtime = RuntimeConfig(catalog, logs, static, limit)
                 logs.directories.bind_store(str(identity.store_id))
                 tiers = self._claim_shards(
                     logs=logs,
@@ -219,6 +196,29 @@ class StorageEngineBuilder:
             len(self._registry.topics()),
         )
         return engine
+
+    def _open_logs(self, on_all_failed: Callable[[], None]) -> LogManager:
+        """Open the log manager. Raises DataDirectoryError, DataDirectoryInUseError."""
+        # What was altered at run time is applied before a log is opened, see `DirectoryAdmin`.
+        config = BrokerConfig.from_overrides(self._settings.config)
+        settings = LogManagerSettings(
+            data_dirs=self._settings.all_log_dirs,
+            cordoned_dirs=tuple(
+                path for path in self._settings.all_log_dirs if path in config.cordoned_log_dirs
+            ),
+            max_open_files=max_open_below(open_file_limit()),
+            producer_id_expiration_ms=config.producer_expiration_ms,
+            producer_id_expiration_check_interval_ms=config.producer_expiration_check_ms,
+            file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
+        )
+        return LogManager.open(
+            filesystem=self._seams.filesystem,
+            clock=self._clock,
+            scheduler=self._seams.scheduler,
+            ids=self._ids,
+            settings=settings,
+            on_all_failed=on_all_failed,
+        )
 
     def _open_identity(self, logs: LogManager) -> StoreIdentity:
         """Open the store's identity, or create it. Raises DataDirectoryError.
