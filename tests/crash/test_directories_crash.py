@@ -74,7 +74,7 @@ class TwoDisks:
         try:
             step()
         except LogStoreError:
-            assert DirectoryState.OFFLINE in {status.state for status in self.manager.directories()}
+            assert DirectoryState.OFFLINE in {status.state for status in self.manager.directories.statuses()}
 
     def _write(self, manager: LogManager, partition: TopicPartition) -> None:
         log, ledger = first_log(manager, partition), self.ledgers[partition]
@@ -115,7 +115,7 @@ def test_a_disk_that_fails_at_any_operation_costs_nothing_on_the_other(failing: 
 
     def verify(failure: Failure[TwoDisks]) -> None:
         disks, disk, manager = failure.subject, failure.subject.disk, failure.subject.manager
-        states = {status.path: status.state for status in manager.directories()}
+        states = {status.path: status.state for status in manager.directories.statuses()}
         assert states == {failing: DirectoryState.OFFLINE, other: DirectoryState.LIVE}
         assert disks.machine.all_failed_count == 0
         touched = [one for one in disk.trace[failure.operation :] if failing in one]

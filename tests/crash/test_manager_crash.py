@@ -39,7 +39,7 @@ class Life:
     def run(self) -> None:
         """The whole of it."""
         manager = self.machine.open()
-        manager.bind_store("store")
+        manager.directories.bind_store("store")
         self.create(manager, {MOVED: FIRST_ID, DELETED: FIRST_ID})
         for partition in (MOVED, DELETED):
             self.use(manager.log(partition))
@@ -114,8 +114,8 @@ def verify_found(disk: FaultyFileSystem, life: Life, seed: int) -> str:
     """Open what is left, and go on with it; returns the directory that has the moved partition, if any."""
     machine = machine_on(disk, CONFIG, seed)
     manager = machine.open()
-    manager.bind_store("store")
-    assert not manager.missing_directories()
+    manager.directories.bind_store("store")
+    assert not manager.directories.missing()
     place = ""
     for log in life.open_all(manager):
         partition, ledger = log.topic_partition, life.ledger(log).copy()

@@ -10,18 +10,21 @@ batches are not applied. The stream breaks for one of these reasons:
   with all later ones, in order, after growing pauses; at the deadline it fails.
 * The server refuses a batch (an answer with an error): that batch fails. The later batches are sent again
   over a new stream, in order.
-* The batch is larger than its topic or the server accepts (`RecordTooLargeError`): a batch of several records
-  is replaced by its halves, and so is every batch of that size from then on. A single record that is too
-  large fails. A batch that the transport may refuse for its size travels alone, so that no other batch is in
-  doubt.
+* The batch is larger than its topic accepts (`RecordTooLargeError`): a batch of several records is replaced
+  by its halves, and so is every batch of that size from then on. A single record that is too large fails.
 * The transport fails: the outcome of the batches in flight is unknown. All of them fail with
   `ServerUnavailableError`; sending them again could store their records twice. Later ones use a new stream.
+
+A batch that is larger than the server accepts is not sent: its transport would break the stream, and put all
+batches in flight in doubt. The headers of the stream have the limit. A batch that every server accepts does
+not wait for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -40,8 +43,11 @@ logger = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT_COUNT = 8
 
-LONELY_BYTES = 32 << 20
-"""A batch of this size, which a server's transport may refuse, is in flight alone."""
+SURE_BYTES = 1_000_000
+"""The transport of every server accepts a message with a batch of this size."""
+
+MAX_REQUEST_BYTES_METADATA_KEY = "stratalog-max-request-bytes"
+"""Initial metadata of a stream of appends: the size of the largest request that the server accepts."""
 
 ANSWER_ERRORS_METADATA = (("stratalog-answer-errors", "1"),)
 """Requests failures as answers: grpc.aio may lose the status of a call that is still written to
@@ -79,6 +85,8 @@ class PartitionSender:
         """Size of the smallest batch of several records that was too large; larger ones are split before
         sending.
         """
+        self._max_request_bytes: int | None = None
+        """Limit of the server of the current stream; None before its headers have come."""
         self._queued: deque[SealedBatch] = deque()
         self._in_flight: deque[SealedBatch] = deque()
         self._changed = asyncio.Event()
@@ -114,8 +122,7 @@ class PartitionSender:
                 reason=repr(failure),
             )
             for batch in left:
-                batch.fail(cause)
-                self._on_settled(batch, cause)
+                self._fail_one(batch, cause)
 
     async def _send_all(self) -> None:
         # Failures before the last idle time no longer count.
@@ -134,8 +141,12 @@ class PartitionSender:
         """Send over one stream until the queue is empty or the stream breaks. Raises LogStoreError of the
         transport.
         """
+        self._max_request_bytes = None
         call = self._stub.AppendStream(self._requests(self._stream), metadata=ANSWER_ERRORS_METADATA)
         try:
+            headers = await call.initial_metadata()
+            self._max_request_bytes = int(headers.get(MAX_REQUEST_BYTES_METADATA_KEY, sys.maxsize))
+            self._changed.set()
             async for response in call:
                 if response.HasField("error"):
                     self._fail(error_of_info(response.error), is_judged=True)
@@ -165,6 +176,8 @@ class PartitionSender:
             self._changed.clear()
             while stream == self._stream and self._queued and self._has_room():
                 batch = self._take_next()
+                if batch is None:
+                    continue
                 self._in_flight.append(batch)
                 yield log_pb2.AppendRequest(
                     topic=topic, partition=partition, acks=wire_acks(self._acks), batches=batch.batch
@@ -174,21 +187,38 @@ class PartitionSender:
             await self._changed.wait()
 
     def _has_room(self) -> bool:
-        """Whether the oldest queued batch may be sent beside those in flight."""
-        if not self._in_flight:
-            return True
-        largest_bytes = max(len(self._queued[0].batch), len(self._in_flight[-1].batch))
-        return len(self._in_flight) < MAX_IN_FLIGHT_COUNT and largest_bytes < LONELY_BYTES
+        """Whether the oldest queued batch may be taken beside those in flight."""
+        size_bytes = len(self._queued[0].batch)
+        if self._max_request_bytes is None and size_bytes > SURE_BYTES:
+            return False
+        # A batch that is too large fails in its turn.
+        is_beside = len(self._in_flight) < MAX_IN_FLIGHT_COUNT and not self._exceeds_request(size_bytes)
+        return is_beside or not self._in_flight
 
-    def _take_next(self) -> SealedBatch:
-        """Take the oldest queued batch, or its beginning if batches of that size were refused."""
+    def _exceeds_request(self, size_bytes: int) -> bool:
+        return self._max_request_bytes is not None and size_bytes > self._max_request_bytes
+
+    def _take_next(self) -> SealedBatch | None:
+        """Take the oldest queued batch, or its beginning if batches of that size are refused. None if it is a
+        record that is too large for the server, which has failed."""
         batch = self._queued.popleft()
-        while self._refused_bytes is not None and len(batch.batch) >= self._refused_bytes:
-            if batch.record_count == 1:
-                break
+        while batch.record_count > 1 and self._is_refused(len(batch.batch)):
             self._split(batch)
             batch = self._queued.popleft()
-        return batch
+        size_bytes = len(batch.batch)
+        if not self._exceeds_request(size_bytes):
+            return batch
+        refusal = RecordTooLargeError(
+            "the request is larger than the server accepts, send less at once",
+            size_bytes=size_bytes,
+            max_bytes=self._max_request_bytes,
+        )
+        self._fail_one(batch, _too_large_alone(refusal))
+        return None
+
+    def _is_refused(self, size_bytes: int) -> bool:
+        is_known = self._refused_bytes is not None and size_bytes >= self._refused_bytes
+        return is_known or self._exceeds_request(size_bytes)
 
     def _split(self, batch: SealedBatch) -> None:
         halves = batch.halves()
@@ -230,8 +260,11 @@ class PartitionSender:
                     self._split(batch)
                     continue
                 cause = _too_large_alone(cause)
-            batch.fail(cause)
-            self._on_settled(batch, cause)
+            self._fail_one(batch, cause)
+
+    def _fail_one(self, batch: SealedBatch, cause: LogStoreError) -> None:
+        batch.fail(cause)
+        self._on_settled(batch, cause)
 
     def _failed_count(self, cause: LogStoreError, *, is_judged: bool) -> int:
         if isinstance(cause, OverloadedError):

@@ -76,6 +76,8 @@ class LogServiceServicer:
         The first failure ends the stream with its status; nothing behind it is applied.
         Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
         metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
+        The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
+        larger one breaks the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

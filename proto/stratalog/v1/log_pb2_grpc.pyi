@@ -38,6 +38,8 @@ class LogServiceStub:
     The first failure ends the stream with its status; nothing behind it is applied.
     Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
     metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
+    The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
+    larger one breaks the stream.
     """
     Fetch: _grpc.UnaryUnaryMultiCallable[_log_pb2.FetchRequest, _log_pb2.FetchResponse]
     """Reads from any number of partitions; waits up to max_wait_ms until min_bytes are there."""
@@ -58,6 +60,8 @@ class LogServiceAsyncStub(LogServiceStub):
     The first failure ends the stream with its status; nothing behind it is applied.
     Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
     metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
+    The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
+    larger one breaks the stream.
     """
     Fetch: _aio.UnaryUnaryMultiCallable[_log_pb2.FetchRequest, _log_pb2.FetchResponse]  # type: ignore[assignment]
     """Reads from any number of partitions; waits up to max_wait_ms until min_bytes are there."""
@@ -87,6 +91,8 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         The first failure ends the stream with its status; nothing behind it is applied.
         Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
         metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
+        The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
+        larger one breaks the stream.
         """
 
     @_abc_1.abstractmethod

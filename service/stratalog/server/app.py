@@ -197,13 +197,13 @@ class Server:
 
     def _register(self, engine: StorageEngine) -> None:
         log_servicer = LogServicer(
-            self._clock,
-            engine.registry,
-            self._pools,
-            self._closing,
-            self.append_memory,
-            self.fetch_memory,
-            self.settings,
+            clock=self._clock,
+            partitions=engine.registry,
+            pools=self._pools,
+            closing=self._closing,
+            append_memory=self.append_memory,
+            fetch_memory=self.fetch_memory,
+            settings=self.settings,
         )
         admin_servicer = AdminServicer(engine, self._pools)
         log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())

@@ -72,9 +72,9 @@ class ServerMetrics(Collector):
 
 
 def _of_directories(logs: LogManager) -> Iterator[Metric]:
-    found = logs.directories()
+    found = logs.directories.statuses()
     offline = {one.path: int(one.state is DirectoryState.OFFLINE) for one in found}
-    missing_count = len(logs.missing_directories())
+    missing_count = len(logs.directories.missing())
     yield _gauge(
         "log_manager_missing_log_directory_count",
         "Known log directories that are not in log.dirs.",

@@ -158,36 +158,33 @@ class StorageEngineBuilder:
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
-            # What was altered at run time is applied before a log is opened, see `DirectoryAdmin`.
-            config = BrokerConfig.from_overrides(self._settings.config)
-            settings = LogManagerSettings(
-                data_dirs=self._settings.all_log_dirs,
-                cordoned_dirs=tuple(
-                    path for path in self._settings.all_log_dirs if path in config.cordoned_log_dirs
-                ),
-                max_open_files=max_open_below(open_file_limit()),
-                producer_id_expiration_ms=config.producer_expiration_ms,
-                producer_id_expiration_check_interval_ms=config.producer_expiration_check_ms,
-                file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
-            )
-            logs = LogManager.open(
-                self._seams.filesystem, self._clock, self._seams.scheduler, self._ids, settings, on_all_failed
-            )
+            logs = self._open_logs(on_all_failed)
             undo.callback(logs.close)
             on_logs(logs)
             with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
                 require_conditional_writes(self._store, self._ids)
                 catalog, shards = self._open_metadata(logs, identity)
-                runtime = RuntimeConfig(
-                    catalog,
-                    logs,
-                    self._settings.config,
-                    self._settings.max_request_bytes,
+                static, limit = self._settings.config, self._settings.max_request_bytes
+                runtime = RuntimeConfig(catalog, logs, static, limit)
+                logs.directories.bind_store(str(identity.store_id))
+                tiers = self._claim_shards(
+                    logs=logs,
+                    identity=identity,
+                    catalog=catalog,
+                    shards=shards,
+                    runtime=runtime,
+                    on_fenced=on_fenced,
                 )
-                logs.bind_store(str(identity.store_id))
-                tiers = self._claim_shards(logs, identity, catalog, shards, runtime, on_fenced)
-                engine = self._assemble(logs, identity, catalog, runtime, tiers, host, opening)
+                engine = self._assemble(
+                    logs=logs,
+                    identity=identity,
+                    catalog=catalog,
+                    runtime=runtime,
+                    tiers=tiers,
+                    host=host,
+                    opening=opening,
+                )
             engine.topics.open_all()
             logs.end_start(engine.topics.claim_of)
             _require_a_disk(logs)
@@ -200,13 +197,36 @@ class StorageEngineBuilder:
         )
         return engine
 
+    def _open_logs(self, on_all_failed: Callable[[], None]) -> LogManager:
+        """Open the log manager. Raises DataDirectoryError, DataDirectoryInUseError."""
+        # What was altered at run time is applied before a log is opened, see `DirectoryAdmin`.
+        config = BrokerConfig.from_overrides(self._settings.config)
+        settings = LogManagerSettings(
+            data_dirs=self._settings.all_log_dirs,
+            cordoned_dirs=tuple(
+                path for path in self._settings.all_log_dirs if path in config.cordoned_log_dirs
+            ),
+            max_open_files=max_open_below(open_file_limit()),
+            producer_id_expiration_ms=config.producer_expiration_ms,
+            producer_id_expiration_check_interval_ms=config.producer_expiration_check_ms,
+            file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
+        )
+        return LogManager.open(
+            filesystem=self._seams.filesystem,
+            clock=self._clock,
+            scheduler=self._seams.scheduler,
+            ids=self._ids,
+            settings=settings,
+            on_all_failed=on_all_failed,
+        )
+
     def _open_identity(self, logs: LogManager) -> StoreIdentity:
         """Open the store's identity, or create it. Raises DataDirectoryError.
 
         Only a directory that belongs to no store yet may create one, so that a wrong URL leaves nothing
         behind.
         """
-        bound_id = logs.bound_store_id
+        bound_id = logs.directories.bound_store_id
         if bound_id is None:
             return StoreIdentity.open_or_create(self._store, self._ids)
         identity = StoreIdentity.find(self._store)
@@ -218,14 +238,21 @@ class StorageEngineBuilder:
                 store_id=bound_id,
                 wanted_store=self._store.url,
             )
-        logs.bind_store(str(identity.store_id))
+        logs.directories.bind_store(str(identity.store_id))
         return identity
 
     def _open_metadata(self, logs: LogManager, identity: StoreIdentity) -> tuple[Catalog, list[MetadataLog]]:
         """Open the catalog and the metadata logs of the shards. Raises DataDirectoryError, StoreError."""
         witness = HeadWitness(logs.filesystem, logs.data_dirs)
         writer = Writer("owner", self._owner)
-        actor = StoreActor(self._store, self._clock, self._random, self._ids, identity, writer)
+        actor = StoreActor(
+            store=self._store,
+            clock=self._clock,
+            random_source=self._random,
+            ids=self._ids,
+            identity=identity,
+            writer=writer,
+        )
         catalog = Catalog.open(actor, witness=witness.of_catalog)
         shards = [
             MetadataLog.open(
@@ -258,16 +285,22 @@ class StorageEngineBuilder:
             lambda directory: opening(directory, runtime.current.recovery_thread_count),
         )
         topics = TopicManager(
-            self._ids,
-            catalog,
-            shards,
-            TopicHost(logs, shards, self._registry, opener, runtime),
-            self._settings,
-            runtime,
+            ids=self._ids,
+            catalog=catalog,
+            shards=shards,
+            host=TopicHost(logs, shards, self._registry, opener, runtime),
+            settings=self._settings,
+            runtime=runtime,
         )
         confirmed = ConfirmedTopics(self._clock, topics)
         cleaning = LocalCleaning(
-            self._clock, self._seams.long_scheduler, self._ids, logs, shards, confirmed, runtime.current
+            clock=self._clock,
+            scheduler=self._seams.long_scheduler,
+            ids=self._ids,
+            logs=logs,
+            shards=shards,
+            confirmed=confirmed,
+            config=runtime.current,
         )
         directories = DirectoryAdmin(self._seams.long_scheduler, logs, self._registry, runtime)
         for reconfigurable in (directories, cleaning):
@@ -326,22 +359,22 @@ class StorageEngineBuilder:
         store = StoppableObjectStore(self._store, self._seams.stop)
         writer = ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload")
         uploader = Uploader(
-            logs.filesystem,
-            store,
-            self._clock,
-            shard.metadata,
-            self._seams.stop,
-            UploaderSettings(writer=writer),
-            lambda: scratch.place(f"{number}/upload"),
+            filesystem=logs.filesystem,
+            store=store,
+            clock=self._clock,
+            metadata=shard.metadata,
+            stop=self._seams.stop,
+            settings=UploaderSettings(writer=writer),
+            spool_directory=lambda: scratch.place(f"{number}/upload"),
         )
         compactor = Compactor(
-            logs.filesystem,
-            self._clock,
-            self._ids,
-            CompactedShard(store, identity.store_id, shard.metadata, catalog),
-            CompactionSettings(spool_directory=f"{in_data_dir}/compaction"),
-            runtime.topic_defaults_under,
-            lambda: scratch.place(f"{number}/compaction"),
+            filesystem=logs.filesystem,
+            clock=self._clock,
+            ids=self._ids,
+            shard=CompactedShard(store, identity.store_id, shard.metadata, catalog),
+            settings=CompactionSettings(spool_directory=f"{in_data_dir}/compaction"),
+            defaults=runtime.topic_defaults_under,
+            spool_directory=lambda: scratch.place(f"{number}/compaction"),
         )
         return ShardTier(
             shard,
@@ -358,13 +391,13 @@ class StorageEngineBuilder:
 
 
 def _online(logs: LogManager) -> list[str]:
-    return [one.path for one in logs.directories() if one.state is not DirectoryState.OFFLINE]
+    return [one.path for one in logs.directories.statuses() if one.state is not DirectoryState.OFFLINE]
 
 
 def _require_a_disk(logs: LogManager) -> None:
     """Check that a log directory is still online. Raises DataDirectoryError if the last log directory failed
     while logs were opened."""
-    found = logs.directories()
+    found = logs.directories.statuses()
     if all(directory.state is DirectoryState.OFFLINE for directory in found):
         raise DataDirectoryError(
             "every log directory has failed, so there is nothing to serve; repair a disk and start again",

@@ -17,6 +17,7 @@ order: a log's locks before those of this package.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -32,7 +33,7 @@ from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
-from stratalog.log.disk_error import disk_error, disk_errors
+from stratalog.log.disk_error import disk_errors
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_environment import LogEnvironment
 from stratalog.log.recovery.log_recovery import LoadProgress
@@ -40,7 +41,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.found_partitions import FoundPartitions
 from stratalog.manager.directories.locked_directory import DELETE_REASON
-from stratalog.manager.directories.log_directory import LogDirectory, LogDirectoryStatus
+from stratalog.manager.directories.log_directory import LogDirectory
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.log_opener import LogOpener, SoughtPartition
 from stratalog.manager.log_tasks import LogTasks
@@ -75,7 +76,8 @@ class LogManager:
         """Use `open`."""
         self.filesystem = directories.filesystem
         """It notices when a disk fails, and refuses operations in a directory that is offline."""
-        self._directories = directories
+        self.directories = directories
+        """The log directories: their states, cordons, store, and those that are missing."""
         self._settings = settings
         self.found = FoundPartitions(directories)
         """The partitions that have a directory, opened or not."""
@@ -97,13 +99,13 @@ class LogManager:
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Cleans compacted logs. A change of a log that must not meet a clean pauses it."""
         self._opener = LogOpener(
-            LogEnvironment(clock, scheduler, seeded_random(ids)),
-            directories,
-            self._away,
-            self._resources,
-            self.cleaner,
-            settings,
-            self._checkpoint_of,
+            environment=LogEnvironment(clock, scheduler, seeded_random(ids)),
+            directories=directories,
+            away=self._away,
+            resources=self._resources,
+            cleaner=self.cleaner,
+            settings=settings,
+            checkpoint=self._checkpoint_of,
         )
         directories.tell_failures_to(self.cleaner.directory_failed)
         self._let_cleaner_into(directories)
@@ -163,54 +165,17 @@ class LogManager:
     @property
     def was_clean(self) -> bool:
         """The former process closed all logs, so none has to be recovered."""
-        return all(directory.was_clean for directory in self._directories)
-
-    @property
-    def bound_store_id(self) -> str | None:
-        """The object store that the directories are tied to."""
-        return self._directories.bound_store_id
-
-    def bind_store(self, store_id: str) -> None:
-        """Tie the directories to an object store, and to each other. Raises DataDirectoryError if one is tied
-        to another store, or cannot be written."""
-        self._directories.bind_store(store_id)
-
-    def missing_directories(self) -> tuple[LogDirectoryStatus, ...]:
-        """The directories that were used with these before, and that the process was started without."""
-        return self._directories.missing()
-
-    def forget_directory(self, directory_id: str) -> str:
-        """Give up a missing directory: partitions that are nowhere else begin anew when they are opened next.
-        Returns its last path. Raises InvalidRequestError if no missing directory has this id,
-        DataDirectoryError."""
-        try:
-            return self._directories.forget(directory_id)
-        except OSError as failure:
-            raise disk_error(failure, str(failure.filename or self._settings.data_dirs[0])) from failure
-
-    def directories(self) -> tuple[LogDirectoryStatus, ...]:
-        """The state of each directory, in the order of the settings."""
-        with self._guard:
-            return tuple(directory.status for directory in self._directories)
-
-    def altered_cordons(self) -> tuple[str, ...] | None:
-        """Paths of the cordoned directories; None if no manifest has a cordon, so the settings hold."""
-        return self._directories.altered_cordons()
-
-    def alter_cordons(self, paths: Sequence[str] | None) -> None:
-        """Let these directories take no new partitions; None: those of the settings. Raises
-        DataDirectoryError, see `DirectorySet.alter_cordons`."""
-        self._directories.alter_cordons(paths)
+        return all(directory.was_clean for directory in self.directories)
 
     def path_of(self, partition: TopicPartition) -> str:
         """The partition's directory, or the one that it would have."""
-        holder = self._directories.holder(partition)
+        holder = self.directories.holder(partition)
         return f"{self.data_dirs[0]}/{partition}" if holder is None else holder.partition_path(partition)
 
     def directory_of(self, partition: TopicPartition) -> str | None:
         """The log directory that the partition is in; None if it has none yet. Open logs of different
         directories in parallel."""
-        holder = self._directories.holder(partition)
+        holder = self.directories.holder(partition)
         return None if holder is None else holder.path
 
     @property
@@ -222,10 +187,10 @@ class LogManager:
         """Settle the strays: all logs that topics want were opened. See `StrayPartitions`."""
         with self._guard:
             strays = StrayPartitions(
-                self.filesystem, self._directories, self._away, claim_of, self.moves.is_wanted
+                self.filesystem, self.directories, self._away, claim_of, self.moves.is_wanted
             )
             strays.settle()
-            for directory in self._directories:
+            for directory in self.directories:
                 directory.note_start_over()
         self.tasks.keep_spare_space()
 
@@ -275,13 +240,13 @@ class LogManager:
             log = self._opener.open(sought, config, start_offset, on_progress)
             with self._guard:
                 assert not self._is_closed
-                self._directories.of(log).note_opened(partition)
+                self.directories.of(log).note_opened(partition)
                 self._logs[partition] = log
             self._follow_expiration(log)
         finally:
             with self._guard:
                 self._loading.discard(partition)
-                for directory in self._directories:
+                for directory in self.directories:
                     directory.note_tried(partition)
             self._opener.progress.finished()
         return log
@@ -299,8 +264,9 @@ class LogManager:
 
     def import_epoch(self, partition: TopicPartition) -> int | None:
         """The epoch under which an import took the partition over from a broker; None if none did."""
-        holder = self._directories.holder(partition)
-        return None if holder is None else holder.import_epoch(partition)
+        holder = self.directories.holder(partition)
+        entry = None if holder is None else holder.entry(partition)
+        return None if entry is None else entry.import_epoch
 
     def logs(self) -> tuple[UnifiedLog, ...]:
         """All open logs, in order, also those that are offline."""
@@ -338,7 +304,7 @@ class LogManager:
             path = self._take_out(partition, DELETE_REASON, flush=False)
         except DataDirectoryError:
             with self._guard:
-                holder = self._directories.holder(partition)
+                holder = self.directories.holder(partition)
                 if holder is not None and not holder.is_online:
                     holder.note_gone(partition)
             raise
@@ -350,7 +316,7 @@ class LogManager:
         open. Directories of other topics stay. Raises DataDirectoryError."""
         assert partition not in self._logs, f"{partition} is open"
         for directory in self.found.of_topic(partition, topic_id):
-            if self._directories.holders(partition) == [directory]:
+            if self.directories.holders(partition) == [directory]:
                 self._delete(partition, self._away.remove_unread)
                 continue
             with self._guard:
@@ -363,14 +329,14 @@ class LogManager:
         open. Returns False if there is a directory, or may be one in a log directory that is offline or
         missing."""
         with self._guard:
-            for directory in self._directories.holders(partition):
+            for directory in self.directories.holders(partition):
                 try:
                     if self.filesystem.exists(directory.partition_path(partition)):
                         return False
                     self._away.put_away(directory, partition, DELETE_REASON)
                 except (OSError, DataDirectoryError):
                     return False
-        return self._directories.is_all_known
+        return self.directories.is_all_known
 
     def set_aside(self, partition: TopicPartition, reason: str) -> str | None:
         """Close the partition's log and give its directory another name, for an operator to look at. It is
@@ -393,7 +359,7 @@ class LogManager:
             with self._guard:
                 # A log that was changed is like one that a crash has left.
                 is_clean = log.recovery_report.was_clean and not log.local_log.is_changed
-                self._directories.of(log).note_let_go(partition, is_clean=is_clean)
+                self.directories.of(log).note_let_go(partition, is_clean=is_clean)
 
     def truncate_to(self, partition: TopicPartition, offset: int) -> int:
         """Drop the batches that end at or above `offset`; returns the log's end. Durable when it returns.
@@ -424,27 +390,22 @@ class LogManager:
             self.cleaner.lower(log.topic_partition, end_offset)
 
     def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
-        with self.cleaner.paused(partition):
-            return self._rename(partition, reason, flush=flush)
-
-    def _rename(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
         assert partition not in self._loading, f"{partition} is being opened"
-        self.moves.forget(partition)
-        log = self._logs.get(partition)
-        if log is not None:
-            try:
-                log.close(flush=flush)
-            except DataDirectoryError:
-                # It is offline. Its files stay for an operator.
-                pass
-        with self._guard:
-            self._logs.pop(partition, None)
-            directory = self._directories.holder(partition)
-            moved_to = None
-            if directory is not None:
+        with self.cleaner.paused(partition):
+            self.moves.forget(partition)
+            log = self._logs.get(partition)
+            if log is not None:
+                # A log that cannot be closed is offline. Its files stay for an operator.
+                with suppress(DataDirectoryError):
+                    log.close(flush=flush)
+            with self._guard:
+                self._logs.pop(partition, None)
+                directory = self.directories.holder(partition)
+                if directory is None:
+                    return None
                 moved_to = self._away.put_away(directory, partition, reason)
                 self._away.forgetting(partition, lambda: self.cleaner.forget(partition))
-            return moved_to
+                return moved_to
 
     def checkpoint(self) -> None:
         """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
@@ -455,7 +416,7 @@ class LogManager:
         return self._logs.get(log.topic_partition) is log
 
     def _checkpoint_of(self, log: UnifiedLog, log_start_offset: int) -> None:
-        self._directories.of(log).checkpoints.write_for(log, log_start_offset)
+        self.directories.of(log).checkpoints.write_for(log, log_start_offset)
 
     def close(self, threads: Threads | None = None) -> None:
         """Flush and close all logs, write the checkpoints and the markers, release the directories. `threads`
@@ -474,7 +435,7 @@ class LogManager:
         self.cleaner.stop()
         self.tasks.give_up_spare_space()
         failures: list[LogStoreError] = []
-        online = self._directories.online()
+        online = self.directories.online()
         try:
             failed = self._close_logs(threads)
             failures += failed.values()
@@ -487,7 +448,7 @@ class LogManager:
                     failures.append(failure)
         finally:
             self._resources.files.close()
-            self._directories.release()
+            self.directories.release()
         if failures:
             raise failures[0]
 
@@ -496,7 +457,7 @@ class LogManager:
 
         def close(log: UnifiedLog) -> LogStoreError | None:
             try:
-                log.close(flush=self._directories.of(log).is_online)
+                log.close(flush=self.directories.of(log).is_online)
             except LogStoreError as failure:
                 return failure
             return None

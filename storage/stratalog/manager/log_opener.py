@@ -425,12 +425,12 @@ class LogOpener:
         end_offset = loaded.local_log.segments.end_offset
         self._settle(directory, partition, end_offset)
         log = UnifiedLog(
-            self._environment,
-            loaded,
-            self._checkpoint,
-            partition,
-            sought.topic_id,
-            directory.health,
+            environment=self._environment,
+            loaded=loaded,
+            checkpoint=self._checkpoint,
+            topic_partition=partition,
+            topic_id=sought.topic_id,
+            health=directory.health,
         )
         if end_offset < log.offsets.log_start_offset:
             # Records were deleted up to an offset that the log, which had not been flushed, has lost. Offsets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.sealed_batch import Acknowledged
 from stratalog.record.codecs.compression import Codec
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import ServiceBench
+from tests.support.service.service_bench import ServiceBench, service_bench
 
 ALL_AT_ONCE = ProducerSettings(linger_ms=3_600_000)
 LIMITS = [{"segment.bytes": "20000"}, {"max.message.bytes": "1000"}]
@@ -107,26 +108,46 @@ async def test_what_waits_for_parts_is_forgotten_with_them(bench: ServiceBench) 
     assert futures[-1].cancelled()
 
 
-async def test_what_the_transport_refuses_puts_nothing_else_in_question(bench: ServiceBench) -> None:
-    sizes = [50, 40 << 20, 60, 34 << 20, 70, 80]
+async def refuse_large_records(bench: ServiceBench, sizes: list[int], limit_bytes: int) -> None:
+    """Send records of these sizes. Those above the limit fail, alone and in their turn."""
     await bench.client.admin.create_topic("t")
-    producer = bench.client.producer(ProducerSettings(batch_bytes=100, linger_ms=0))
+    outcomes: list[BatchOutcome] = []
+    producer = bench.client.producer(
+        ProducerSettings(batch_bytes=100, linger_ms=0), on_outcome=outcomes.append
+    )
     futures = [await producer.send("t", None, bytes(size_bytes)) for size_bytes in sizes]
     await producer.flush()
     for size_bytes, future in zip(sizes, futures, strict=True):
         error = future.exception()
-        assert isinstance(error, RecordTooLargeError) == (size_bytes > 100), error
-        if error is not None:
-            assert "larger than the server accepts" in str(error)
+        assert isinstance(error, RecordTooLargeError) == (size_bytes > limit_bytes), error
+        if isinstance(error, RecordTooLargeError):
+            assert "larger than the server accepts" in str(error.fields["reason"])
+            assert error.fields["max_bytes"] == limit_bytes
     [records] = await bench.read_all("t")
-    assert [len(record.value or b"") for record in records] == [50, 60, 70, 80]
+    assert [len(record.value or b"") for record in records] == [size for size in sizes if size <= limit_bytes]
+    failed = [outcome.error is not None for outcome in outcomes for _ in range(outcome.record_count)]
+    assert failed == [size_bytes > limit_bytes for size_bytes in sizes]
 
 
-async def test_a_batch_that_the_transport_refuses_goes_out_in_parts(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t", config={"max.message.bytes": f"{16 << 20}"})
-    producer = bench.client.producer(ProducerSettings(batch_bytes=40 << 20, linger_ms=3_600_000))
-    for number in range(18):
-        await producer.post("t", None, b"%02d" % number + bytes(2 << 20))
-    await producer.flush()
-    [records] = await bench.read_all("t")
-    assert [int((record.value or b"")[:2]) for record in records] == list(range(18))
+async def test_a_record_that_the_transport_would_refuse_fails_alone(bench: ServiceBench) -> None:
+    await refuse_large_records(bench, [50, 40 << 20, 60, 34 << 20, 70, 80], 32 << 20)
+
+
+async def test_a_small_limit_of_the_server_puts_no_other_record_in_doubt(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, max_request_bytes=2_000_000) as bench:
+        sizes = [50, 5_000_000, 60, 61, 3_100_000, 62, 2_010_000, 5_000_000, 63]
+        await refuse_large_records(bench, sizes, 2_000_000)
+
+
+@pytest.mark.parametrize("limit_bytes", [2_500_000, 32 << 20])
+async def test_a_batch_that_the_transport_would_refuse_goes_out_in_parts(
+    tmp_path: Path, limit_bytes: int
+) -> None:
+    async with service_bench(tmp_path, max_request_bytes=limit_bytes) as bench:
+        await bench.client.admin.create_topic("t", config={"max.message.bytes": f"{limit_bytes}"})
+        producer = bench.client.producer(ProducerSettings(batch_bytes=40 << 20, linger_ms=3_600_000))
+        for number in range(18):
+            await producer.post("t", None, b"%02d" % number + bytes(2 << 20))
+        await producer.flush()
+        [records] = await bench.read_all("t")
+        assert [int((record.value or b"")[:2]) for record in records] == list(range(18))

@@ -22,7 +22,7 @@ def format_manifest(manifest: Manifest) -> bytes:
     """The contents of the file that has this manifest."""
     disk = MemoryFileSystem()
     disk.make_directories("/d")
-    ManifestFile(disk, "/d", manifest).create({})
+    ManifestFile(disk, "/d", manifest).create()
     return disk.read_file(f"/d/{MANIFEST_FILE}")
 
 

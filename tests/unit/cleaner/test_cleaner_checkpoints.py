@@ -40,8 +40,9 @@ def manifest_in(disk: FaultyFileSystem, directory: str) -> ManifestFile:
     """The manifest, which lists both partitions."""
     if disk.exists(f"{directory}/{MANIFEST_FILE}"):
         return ManifestFile(disk, directory, read_manifest(disk, directory))
-    manifest = ManifestFile(disk, directory, Manifest(directory))
-    manifest.create({partition: PartitionEntry(TOPIC_ID) for partition in (FIRST, SECOND)})
+    partitions = {partition: PartitionEntry(TOPIC_ID) for partition in (FIRST, SECOND)}
+    manifest = ManifestFile(disk, directory, Manifest(directory, partitions=partitions))
+    manifest.create()
     return manifest
 
 

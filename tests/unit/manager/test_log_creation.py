@@ -67,7 +67,9 @@ def test_a_crash_leaves_each_there_empty_or_not_there() -> None:
 def test_after_a_failure_the_same_can_be_created_again() -> None:
     def verify(failure: Failure[CreatingMachine]) -> None:
         machine = failure.subject
-        if failure.error is None or not all(one.reason == "" for one in machine.manager.directories()):
+        if failure.error is None or not all(
+            one.reason == "" for one in machine.manager.directories.statuses()
+        ):
             # A disk that has failed takes its partitions offline.
             return
         left = {f"{path}/{partition}" for path in (A, B) for partition in PARTITIONS}

@@ -202,7 +202,7 @@ def test_a_start_says_what_an_import_that_was_killed_has_left(
     [told] = [record.getMessage() for record in caplog.records if "was cut off" in record.getMessage()]
     assert f"path=`{left}`" in told
     assert logs.found.set_aside() == {"/data": [left]}
-    assert logs.directories()[0].set_aside_count == 1
+    assert logs.directories.statuses()[0].set_aside_count == 1
     # Its files may be the only ones left: only an import, or a human, removes it.
     logs.close()
     assert world.disk.exists(f"{left}/closed/orders-0")

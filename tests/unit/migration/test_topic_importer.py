@@ -133,7 +133,7 @@ def test_logs_of_that_name_or_id_in_the_data_directory_are_left_alone(world: Imp
 def test_logs_in_the_servers_other_log_directories_are_left_alone(world: ImportWorld) -> None:
     settings = LogManagerSettings(data_dirs=("/data", "/other/logs"))
     logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, settings)
-    logs.bind_store("none yet")
+    logs.directories.bind_store("none yet")
     logs.close()
     for name, topic_id in (("payments-9", UUID(int=99)), ("bills-0", PAYMENTS)):
         path = f"/other/logs/{name}"
@@ -217,7 +217,7 @@ def test_a_log_directory_that_is_not_fit_is_refused(
 
 def test_a_servers_data_directory_is_no_brokers(world: ImportWorld) -> None:
     broker = world.broker()
-    broker.bind_store("store")
+    broker.directories.bind_store("store")
     broker.close()
     world.refuse(DataDirectoryError, fields={"path": "/kafka"})
 

@@ -183,14 +183,14 @@ class RuntimeConfig:
             return
         is_set, is_written = CORDONED in altered.local, False
         try:
-            self._logs.alter_cordons(altered.config.cordoned_log_dirs if is_set else None)
+            self._logs.directories.alter_cordons(altered.config.cordoned_log_dirs if is_set else None)
             is_written = True
         finally:
             # A failure leaves what was written before it.
             self._enforce(self._resolve(shared, self._read_local()), changes if is_written else ())
 
     def _read_local(self) -> dict[str, str]:
-        cordoned = self._logs.altered_cordons()
+        cordoned = self._logs.directories.altered_cordons()
         return {} if cordoned is None else {CORDONED: ",".join(cordoned)}
 
     def _resolve(self, shared: Mapping[str, str], local: Mapping[str, str]) -> _InForce:

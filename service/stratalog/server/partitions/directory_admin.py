@@ -80,8 +80,8 @@ class DirectoryAdmin:
             if not log.availability.is_offline:
                 size_bytes[posixpath.dirname(log.local_log.directory)] += log.local_log.segments.size_bytes
         set_aside = self._logs.found.set_aside()
-        statuses = self._logs.directories()
-        missing = [DescribedDirectory(status, 0) for status in self._logs.missing_directories()]
+        statuses = self._logs.directories.statuses()
+        missing = [DescribedDirectory(status, 0) for status in self._logs.directories.missing()]
         return (
             [
                 *(
@@ -125,7 +125,7 @@ class DirectoryAdmin:
         """Give up a missing directory for good: partitions that are nowhere else begin anew at the next
         start. Returns its last path. Raises InvalidRequestError, DataDirectoryError.
         """
-        path = self._logs.forget_directory(directory_id)
+        path = self._logs.directories.forget(directory_id)
         logger.warning(
             "a missing log directory was given up: partitions that are nowhere else begin anew at the next"
             " start, directory_id=`%s` last_path=`%s`",

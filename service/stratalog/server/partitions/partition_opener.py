@@ -71,7 +71,12 @@ class PartitionHost:
                 shard.ensure_heard()
 
         writer = PartitionWriter(
-            self._loop, self._executor, log, shard.leader_epoch, ensure_heard, signal.notify
+            loop=self._loop,
+            executor=self._executor,
+            log=log,
+            leader_epoch=shard.leader_epoch,
+            ensure_heard=ensure_heard,
+            on_advance=signal.notify,
         )
         return HostedPartition(log, shard, reader, writer, signal)
 

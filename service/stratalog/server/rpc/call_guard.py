@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 import grpc
@@ -48,11 +48,11 @@ def guarded(
     return guarding
 
 
-async def announce(context: Context) -> None:
+async def announce(context: Context, headers: Sequence[tuple[str, str]] = ()) -> None:
     """Send the headers, which show the client that its stream is open, before any response. Ends the handler
     as `send` does.
     """
-    await _while_connected(context.send_initial_metadata(()))
+    await _while_connected(context.send_initial_metadata(tuple(headers)))
 
 
 async def send(context: Context, response: object) -> None:

@@ -39,6 +39,9 @@ from stratalog.v1 import log_pb2
 ANSWER_ERRORS_METADATA_KEY = "stratalog-answer-errors"
 """With this metadata an AppendStream also answers the failed request."""
 
+MAX_REQUEST_BYTES_METADATA_KEY = "stratalog-max-request-bytes"
+"""Initial metadata of an AppendStream: the size of the largest request that the server accepts."""
+
 MAX_FETCH_PARTITION_COUNT = 10_000
 MAX_OFFSET_QUERY_COUNT = 10_000
 
@@ -87,6 +90,9 @@ class LogServicer:
 
     @guarded
     async def AppendStream(self, request_iterator: AsyncIterator[DecodedAppend], context: Context) -> None:
+        # The transport breaks a stream with a larger request, and then some clients lose its status.
+        limit = str(self._settings.max_request_bytes)
+        await announce(context, ((MAX_REQUEST_BYTES_METADATA_KEY, limit),))
         try:
             pipeline = AppendPipeline(request_iterator, self._prepare, self._append_memory)
             async with aclosing(pipeline.answered()) as answered:
@@ -151,7 +157,14 @@ class LogServicer:
         future = asyncio.get_running_loop().create_future()
         payload = self._payload(decoded)
         memory = self._append_memory.lease(decoded.size_bytes)
-        append = PendingAppend(payload, durability, future, memory, decoded.size_bytes, session)
+        append = PendingAppend(
+            batches=payload,
+            durability=durability,
+            future=future,
+            memory=memory,
+            size_bytes=decoded.size_bytes,
+            session=session,
+        )
         return partition.writer, append
 
     def _payload(self, decoded: DecodedAppend) -> Buffer | partial[bytes]:

@@ -186,6 +186,11 @@ class DirectorySet:
                     reason=directory.health.reason,
                 )
 
+    def statuses(self) -> tuple[LogDirectoryStatus, ...]:
+        """The state of each directory, in the order of the settings."""
+        with self.guard:
+            return tuple(directory.status for directory in self._directories)
+
     def missing(self) -> tuple[LogDirectoryStatus, ...]:
         """The directories that were used with these before, and are not here, at their last paths."""
         with self.guard:
@@ -197,9 +202,14 @@ class DirectorySet:
         return all(directory.is_online for directory in self._directories) and not self.missing()
 
     def forget(self, directory_id: str) -> str:
-        """Give up a missing directory, see `MissingDirectories.forget`."""
-        with self.guard:
-            return self._missing.forget(directory_id)
+        """Give up a missing directory: partitions that are nowhere else begin anew when they are opened next.
+        Returns its last path. Raises InvalidRequestError if no missing directory has this id,
+        DataDirectoryError."""
+        try:
+            with self.guard:
+                return self._missing.forget(directory_id)
+        except OSError as failure:
+            raise disk_error(failure, str(failure.filename or self._directories[0].path)) from failure
 
     def require_nowhere(self, partition: TopicPartition) -> None:
         """Check that no directory has the partition. Raises DataDirectoryError if the partition, which no

@@ -22,10 +22,10 @@ A partition's directory has, beside the files of the log::
 
 **A manifest that is missing or damaged** beside partitions takes the directory offline: without it a start
 would show deleted records, or an older copy of a partition. An operator who accepts that stops the server,
-writes `rebuild` into the file, and starts the server. The start then makes a manifest from the
-`partition.metadata` of each directory that is named like a partition, and from Kafka's checkpoint of log
-starts. The cordon, the sibling directories, the notes about logs that were set aside, the marks of moves and
-the epochs of imports are lost. A log manager of a broker's files makes its manifest in the same way.
+writes `rebuild` into the file, and starts the server. The start then makes a manifest from the names of the
+directories, the `partition.metadata` in each, and Kafka's checkpoint of log starts. Lost are the cordon, the
+sibling directories, the marks of moves, the epochs of imports, and the log starts of strays: no other file
+has them. A log manager of a broker's files makes its manifest in the same way, without the strays.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, OffsetCheckpoint
 from stratalog.manager.directories.manifest import (
     MANIFEST_FILE,
+    AsideEntry,
     Manifest,
     ManifestFile,
     PartitionEntry,
@@ -68,6 +69,7 @@ DELETE_REASON = "delete"
 STRAY_REASON = "stray"
 REBUILD = b"rebuild"
 """An operator writes this into a manifest to have it made anew."""
+_LOST_BY_REBUILD = "the cordon, the other log directories, the marks of moves and the epochs of imports"
 # Only a broker writes this property.
 _CLUSTER_ID = "cluster.id"
 # The longest name that all usual file systems take.
@@ -130,17 +132,17 @@ class LockedDirectory:
             if not written_by_broker and (is_ours or (not self._properties and self.partition_names())):
                 raise self._manifest_error("it is missing") from None
             partitions = self._found_partitions() if written_by_broker else {}
-            file = ManifestFile(self._filesystem, self.path, Manifest(directory_id))
             # Before meta.properties: a directory of ours that lacks a manifest has lost it.
-            file.create(partitions)
-            return file
+            return self._made(Manifest(directory_id, partitions=partitions))
         # If the last process was killed its name may not be durable, and later steps rely on its contents.
         self._filesystem.sync_directory(self.path)
         if data.strip() == REBUILD:
-            file = ManifestFile(self._filesystem, self.path, Manifest(directory_id))
-            file.create(self._found_partitions())
+            file = self._made(
+                Manifest(directory_id, partitions=self._found_partitions(), aside=self._found_strays())
+            )
             logger.warning(
-                "a manifest is made anew, as it says, path=`%s` partition_count=`%d`",
+                "a manifest is made anew, as it says; %s are lost, path=`%s` partition_count=`%d`",
+                _LOST_BY_REBUILD,
                 f"{self.path}/{MANIFEST_FILE}",
                 len(file.now.partitions),
             )
@@ -164,26 +166,48 @@ class LockedDirectory:
         return ManifestError(
             "a log directory's manifest, which says what is in it, cannot be used; stop the server, restore"
             f" the manifest from a backup or write `{REBUILD.decode()}` into it, and start the server:"
-            f" `{REBUILD.decode()}` makes it anew from the partitions' files, and records that were deleted"
-            " may be back",
+            f" `{REBUILD.decode()}` makes it anew from the partitions' files; records that were deleted may"
+            f" be back, and {_LOST_BY_REBUILD} are lost",
             path=f"{self.path}/{MANIFEST_FILE}",
             reason=reason,
         )
+
+    def _made(self, manifest: Manifest) -> ManifestFile:
+        file = ManifestFile(self._filesystem, self.path, manifest)
+        file.create()
+        return file
 
     def _found_partitions(self) -> dict[TopicPartition, PartitionEntry]:
         """Entries made from the partitions' directories, without those that have no readable topic id.
         Raises OSError."""
         starts = OffsetCheckpoint(self._filesystem, f"{self.path}/{LOG_START_OFFSET_FILE}").read()
-        found: dict[TopicPartition, PartitionEntry] = {}
-        for partition in sorted(self.partition_names()):
-            try:
-                topic_id = read_partition_metadata(self._filesystem, self.partition_path(partition))
-            except DataDirectoryError as failure:
-                logger.warning("a partition is left out of the manifest: %s", failure)
-                continue
-            if topic_id is not None:
-                found[partition] = PartitionEntry(topic_id, log_start_offset=starts.get(partition, 0))
+        found = {
+            partition: self._found_topic_id(str(partition)) for partition in sorted(self.partition_names())
+        }
+        return {
+            partition: PartitionEntry(topic_id, log_start_offset=starts.get(partition, 0))
+            for partition, topic_id in found.items()
+            if topic_id is not None
+        }
+
+    def _found_strays(self) -> dict[str, AsideEntry]:
+        """Entries made from the directories of strays, so that a topic gets its log back. Left out are those
+        with no readable topic id, or with a name that was cut. Raises OSError."""
+        found: dict[str, AsideEntry] = {}
+        for name in sorted(self._directory_names()):
+            match = _NAME_BESIDE.fullmatch(name)
+            partition = parse_partition_name(match[1]) if match and match[2] == STRAY_REASON else None
+            topic_id = self._found_topic_id(name) if partition else None
+            if partition and topic_id:
+                found[name] = AsideEntry(partition, topic_id, log_start_offset=0, recovery_point=0)
         return found
+
+    def _found_topic_id(self, name: str) -> UUID | None:
+        try:
+            return read_partition_metadata(self._filesystem, f"{self.path}/{name}")
+        except DataDirectoryError as failure:
+            logger.warning("a directory is left out of the manifest: %s", failure)
+            return None
 
     def release(self) -> None:
         self._lock.release()

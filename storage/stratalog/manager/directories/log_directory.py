@@ -239,11 +239,6 @@ class LogDirectory:
         entry = self.entry(partition)
         return -1 if entry is None else entry.move_number
 
-    def import_epoch(self, partition: TopicPartition) -> int | None:
-        """The epoch under which an import took the partition over; None if none did, or it is not here."""
-        entry = self.entry(partition)
-        return None if entry is None else entry.import_epoch
-
     @property
     def altered_cordon(self) -> bool | None:
         """The cordon that the manifest has; None where it has none, or the directory could not be read."""

@@ -259,7 +259,7 @@ class ManifestFile:
     locks before this class's."""
 
     def __init__(self, filesystem: FileSystem, directory: str, manifest: Manifest) -> None:
-        """`manifest`: the file's contents, or those that `create` extends and writes."""
+        """`manifest`: the file's contents, or those that `create` writes."""
         self._filesystem = filesystem
         self._path = f"{directory}/{MANIFEST_FILE}"
         self.lock = threading.RLock()
@@ -278,10 +278,10 @@ class ManifestFile:
     def entry(self, partition: TopicPartition) -> PartitionEntry | None:
         return self._manifest.partitions.get(partition)
 
-    def create(self, partitions: Mapping[TopicPartition, PartitionEntry]) -> None:
+    def create(self) -> None:
         """Write the file for the first time. Durable when it returns. Raises OSError."""
         self._is_unsure = True
-        self.update(partitions=partitions)
+        self.update()
 
     def update(
         self,

@@ -6,7 +6,9 @@
     version=1
     directory.id=66OiJamjSDoWdGb695vWvA
 
-Kafka adds `cluster.id` and `node.id`, Stratalog the `store.id`.
+Kafka adds `cluster.id` and `node.id`, Stratalog the `store.id`: the store that the logs are tiered to. It is
+not in the manifest, because a start reads both ids before it trusts anything else in the directory, and
+because it must survive a manifest that is made anew.
 """
 
 from __future__ import annotations

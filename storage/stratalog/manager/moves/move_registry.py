@@ -121,12 +121,12 @@ class MoveRegistry:
             self._discard(partition, but_in=target.path)
             plan = MovePlan(log, source, target, self._directories.guard)
             move = LogMove(
-                self._directories.filesystem,
-                self._clock,
-                plan,
-                self._cleaner,
-                self.throttler,
-                self._away,
+                filesystem=self._directories.filesystem,
+                clock=self._clock,
+                plan=plan,
+                cleaner=self._cleaner,
+                throttler=self.throttler,
+                away=self._away,
             )
             self._moves[partition] = move
             return move

@@ -139,9 +139,10 @@ class StrayPartitions:
         """The reason why the directory may be needed under its name; None if there is none, or it is gone."""
         if not self._has(directory.partition_path(partition)):
             return None
-        if self._claim_of(partition, directory.topic_id(partition)) is PartitionClaim.KNOWN:
+        entry = directory.manifest.entry(partition)
+        if self._claim_of(partition, None if entry is None else entry.topic_id) is PartitionClaim.KNOWN:
             return _Doubt(PartitionClaim.KNOWN.value, "remove it if the topic was deleted")
-        if directory.import_epoch(partition) is not None:
+        if entry is not None and entry.import_epoch is not None:
             return _Doubt("it is of an import that was cut off", "import it again")
         if self._is_moving(partition):
             return _Doubt("a move of it was cut off", "look for its other copy")

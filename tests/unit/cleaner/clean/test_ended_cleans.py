@@ -46,6 +46,15 @@ def aborted() -> CompactedLog:
     return history
 
 
+def many_groups() -> CompactedLog:
+    """A log of which a clean makes many groups."""
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=600))
+    for number in range(40):
+        history.put(f"k{number}=1", f"k{number - 1}=2")
+    history.log.roll()
+    return history
+
+
 def test_the_next_clean_writes_a_transaction_index_that_is_there() -> None:
     """Wherever the one before it ended: by a pause, a deletion, or a disk that was full."""
     ended_count = step = 0
@@ -69,6 +78,22 @@ def test_the_next_clean_writes_a_transaction_index_that_is_there() -> None:
         history.log.check()
         assert history.read() == history.final_records(), step
     assert ended_count > 20
+
+
+def test_a_clean_looks_whether_it_must_end_before_each_group() -> None:
+    """Nothing of the next group is on the disk at the first look after an exchange."""
+    history = many_groups()
+    directory, disk = history.log.local_log.directory, history.machine.disk
+    segments, exchange_count = list(history.log.local_log.segments), 0
+
+    def look() -> None:
+        nonlocal segments, exchange_count
+        if (now := list(history.log.local_log.segments)) != segments:
+            segments, exchange_count = now, exchange_count + 1
+            assert not [name for name in disk.list_directory(directory) if name.endswith(CLEANED_SUFFIX)]
+
+    assert history.clean(on_step=look) is not None
+    assert exchange_count > 3
 
 
 @pytest.mark.parametrize("lost", [suffix for suffix in SEGMENT_SUFFIXES if suffix != ".log"])

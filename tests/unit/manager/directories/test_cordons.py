@@ -22,11 +22,13 @@ def test_a_cordon_is_in_the_manifest_and_stronger_than_the_settings() -> None:
         """The cordon of each manifest, then the states, of a machine that starts with these settings."""
         machine = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(), cordoned_dirs=given)
         manager = machine.open()
-        manager.alter_cordons(wanted)
+        manager.directories.alter_cordons(wanted)
         marks = tuple(read_manifest(disk, path).cordoned for path in (A, B, C))
-        found = tuple(one.path for one in manager.directories() if one.state is DirectoryState.CORDONED)
+        found = tuple(
+            one.path for one in manager.directories.statuses() if one.state is DirectoryState.CORDONED
+        )
         assert found == (tuple(given) if wanted is None else tuple(sorted(wanted)))
-        assert manager.altered_cordons() == (None if marks == (None, None, None) else found)
+        assert manager.directories.altered_cordons() == (None if marks == (None, None, None) else found)
         machine.stop()
         return marks
 
@@ -46,8 +48,8 @@ def test_an_alteration_is_remembered_when_the_settings_change() -> None:
         machine = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(), cordoned_dirs=given)
         manager = machine.open()
         if altered is not None:
-            manager.alter_cordons(altered)
-        assert manager.altered_cordons() == found
+            manager.directories.alter_cordons(altered)
+        assert manager.directories.altered_cordons() == found
         machine.stop()
 
 
@@ -55,17 +57,17 @@ def test_the_cordon_of_an_offline_directory_stays() -> None:
     disk = FaultyFileSystem()
     machine = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds())
     manager = machine.open()
-    manager.alter_cordons([B])
+    manager.directories.alter_cordons([B])
     disk.fail_where(lambda line: f"{B}/" in line)
     with pytest.raises(DataDirectoryError):
         manager.checkpoint()
     for refused in ([], [A], None):
         with pytest.raises(DataDirectoryError) as failure:
-            manager.alter_cordons(refused)
+            manager.directories.alter_cordons(refused)
         assert failure.value.fields["path"] == B
-        assert manager.altered_cordons() == (B,), "nothing has changed"
+        assert manager.directories.altered_cordons() == (B,), "nothing has changed"
     # Others may change while it stays cordoned.
-    manager.alter_cordons([B, C])
+    manager.directories.alter_cordons([B, C])
     disk.mend()
     disk = disk.killed()
     assert [read_manifest(disk, path).cordoned for path in (A, B, C)] == [False, True, True]
@@ -77,14 +79,16 @@ class CordoningMachine:
     def __init__(self) -> None:
         self.disk = FaultyFileSystem()
         self.manager = LogMachine(self.disk, data_dirs=(A, B, C), ids=SequentialIds()).open()
-        self.manager.alter_cordons([B])
+        self.manager.directories.alter_cordons([B])
 
 
 def test_a_crash_leaves_each_cordon_as_it_was_or_as_it_was_to_be() -> None:
     def verify(death: Death[CordoningMachine]) -> None:
         for disk in death.disks():
             manager = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds()).open()
-            found = tuple(one.path for one in manager.directories() if one.state is DirectoryState.CORDONED)
+            found = tuple(
+                one.path for one in manager.directories.statuses() if one.state is DirectoryState.CORDONED
+            )
             assert found in ((B,), (A, B), (A,), (A, C))
 
-    CrashSweep(CordoningMachine, lambda one: one.manager.alter_cordons([A, C])).at_deaths(verify)
+    CrashSweep(CordoningMachine, lambda one: one.manager.directories.alter_cordons([A, C])).at_deaths(verify)

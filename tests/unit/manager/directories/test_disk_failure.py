@@ -56,7 +56,7 @@ class TwoDisks:
 
     @property
     def states(self) -> list[DirectoryState]:
-        return [status.state for status in self.manager.directories()]
+        return [status.state for status in self.manager.directories.statuses()]
 
     def require_only_a_failed(self) -> None:
         """A answers clearly and is left alone, B works as ever."""
@@ -256,9 +256,9 @@ def test_a_disk_that_fails_while_all_are_tied_to_a_store_keeps_no_other_from_it(
     disks = TwoDisks()
     # To look whether it is tied is no operation; to write takes some.
     disks.fail_next()
-    disks.manager.bind_store("store-1")
+    disks.manager.directories.bind_store("store-1")
     assert disks.states == [DirectoryState.OFFLINE, DirectoryState.LIVE]
-    assert disks.manager.bound_store_id == "store-1"
+    assert disks.manager.directories.bound_store_id == "store-1"
     disks.log(1).appender.append_as_leader(BATCH, 1)
 
 
@@ -267,5 +267,5 @@ def test_a_full_disk_that_cannot_be_tied_to_a_store_is_named() -> None:
     manager = LogMachine(disk, data_dirs=(A, B), ids=SequentialIds()).open()
     disk.fill(B)
     with pytest.raises(DataDirectoryError) as failure:
-        manager.bind_store("store-1")
+        manager.directories.bind_store("store-1")
     assert failure.value.fields["path"] == B

@@ -169,19 +169,19 @@ def test_a_start_that_is_refused_is_no_crash() -> None:
 def test_all_directories_belong_to_one_store() -> None:
     disk = MemoryFileSystem()
     machine = machine_of(disk, A)
-    machine.open().bind_store("store-1")
+    machine.open().directories.bind_store("store-1")
     machine.stop()
     machine = machine_of(disk, B, A)
     manager = machine.open()
-    assert manager.bound_store_id == "store-1"
+    assert manager.directories.bound_store_id == "store-1"
     with pytest.raises(DataDirectoryError) as failure:
-        manager.bind_store("store-2")
+        manager.directories.bind_store("store-2")
     assert failure.value.fields == {"path": A, "store_id": "store-1", "wanted_store_id": "store-2"}
-    manager.bind_store("store-1")
+    manager.directories.bind_store("store-1")
     machine.stop()
     assert "store.id=store-1" in disk.read_file(f"{B}/meta.properties").decode()
     other = machine_of(disk, C)
-    other.open().bind_store("store-2")
+    other.open().directories.bind_store("store-2")
     other.stop()
     with pytest.raises(DataDirectoryError) as failure:
         machine_of(disk, A, B, C).open()
@@ -197,21 +197,24 @@ def test_a_cordoned_directory_serves_what_it_has_and_takes_nothing_new() -> None
     manager = machine.open()
     for partition in P[:4]:
         append(manager, partition)
-    manager.alter_cordons([B])
+    manager.directories.alter_cordons([B])
     append(manager, P[4])
     append(manager, P[5])
     assert where(manager) == {A: [0, 2, 4, 5], B: [1, 3]}
     manager.log(P[1]).appender.append_as_leader(BATCH, 1)
-    assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.CORDONED]
-    manager.alter_cordons([A, B])
+    assert [one.state for one in manager.directories.statuses()] == [
+        DirectoryState.LIVE,
+        DirectoryState.CORDONED,
+    ]
+    manager.directories.alter_cordons([A, B])
     with pytest.raises(DataDirectoryError) as failure:
         append(manager, P[6])
     assert failure.value.fields == {"path": A}
-    manager.alter_cordons([A])
+    manager.directories.alter_cordons([A])
     append(manager, P[6])
     assert manager.directory_of(P[6]) == B
     with pytest.raises(DataDirectoryError) as failure:
-        manager.alter_cordons([C])
+        manager.directories.alter_cordons([C])
     assert failure.value.fields["log_dirs"] == f"{A}, {B}"
     machine.stop()
     manager = machine_of(disk).open()
@@ -288,7 +291,7 @@ class TestOfflineFromTheStart:
         manager = machine.open()
         for partition in P[:4]:
             append(manager, partition, 2)
-        manager.bind_store("store-1")
+        manager.directories.bind_store("store-1")
         machine.stop()
         disk = FaultyFileSystem(inner)
         machine_of(disk).open()
@@ -302,11 +305,11 @@ class TestOfflineFromTheStart:
         _, machine = self.broken()
         manager = machine.open()
         assert machine.all_failed_count == 0
-        first, second = manager.directories()
+        first, second = manager.directories.statuses()
         assert (first.state, first.partition_count, first.remaining_log_count) == (DirectoryState.LIVE, 2, 2)
         assert (second.state, second.partition_count) == (DirectoryState.OFFLINE, 0)
         assert "Permission denied" in second.reason
-        assert manager.bound_store_id == "store-1"
+        assert manager.directories.bound_store_id == "store-1"
         assert [partition for partition, _ in manager.found.with_topics()] == [P[0], P[2]]
         assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
 
@@ -343,16 +346,16 @@ def test_the_start_says_how_much_is_left() -> None:
         append(manager, partition, 3)
     machine.kill()
     manager = machine.open()
-    assert [one.remaining_log_count for one in manager.directories()] == [3, 2]
+    assert [one.remaining_log_count for one in manager.directories.statuses()] == [3, 2]
     seen: list[dict[str, int]] = []
     manager.open_log(
         P[0], TOPIC_ID, CONFIG, on_progress=lambda _: seen.append(manager.remaining_segment_counts)
     )
     assert [list(counts.values()) for counts in seen] == [[1]]
     assert list(manager.remaining_segment_counts.values()) == [0]
-    assert [one.remaining_log_count for one in manager.directories()] == [2, 2]
+    assert [one.remaining_log_count for one in manager.directories.statuses()] == [2, 2]
     manager.end_start(lambda _partition, _topic_id: PartitionClaim.WANTED)
-    assert [one.remaining_log_count for one in manager.directories()] == [0, 0]
+    assert [one.remaining_log_count for one in manager.directories.statuses()] == [0, 0]
 
 
 def test_closing_waits_for_every_thread_and_marks_last() -> None:

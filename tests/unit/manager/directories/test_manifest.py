@@ -152,8 +152,8 @@ def test_a_text_of_another_form_is_refused(found: str, other: str) -> None:
 def new_file(disk: FaultyFileSystem) -> ManifestFile:
     disk.make_directories(DATA_DIR)
     disk.sync_directory("/")
-    file = ManifestFile(disk, DATA_DIR, Manifest("x"))
-    file.create({PARTITION: PartitionEntry(TOPIC_ID)})
+    file = ManifestFile(disk, DATA_DIR, Manifest("x", partitions={PARTITION: PartitionEntry(TOPIC_ID)}))
+    file.create()
     return file
 
 
@@ -227,10 +227,10 @@ def killed_machine(*data_dirs: str) -> LogMachine:
     """Records of two logs were deleted, and the process was killed right after."""
     machine = LogMachine(config=UNTIERED, data_dirs=data_dirs or (DATA_DIR,), ids=SequentialIds())
     manager = machine.open()
-    manager.alter_cordons(data_dirs[1:])
+    manager.directories.alter_cordons(data_dirs[1:])
     filled(manager, PARTITION, 4)
     filled(manager, SECOND, 12)
-    manager.alter_cordons(None)
+    manager.directories.alter_cordons(None)
     machine.kill()
     return machine
 
@@ -285,6 +285,7 @@ def test_one_that_cannot_be_used_is_no_start_and_can_be_made_anew(change: Change
             machine.open()
         assert failure.value.fields["path"] == PATH
         assert f"write `{REBUILD.decode()}`" in failure.value.message
+        assert "epochs of imports are lost" in failure.value.message
         assert disk.contents() == before
     replace_file(disk, PATH, REBUILD + b"\n")
     # Kafka's checkpoint may be older, so that deleted records are back: the operator knows.
@@ -300,8 +301,11 @@ def test_one_that_cannot_be_used_takes_its_own_directory_offline(change: Change)
     assert isinstance(disk, MemoryFileSystem)
     put(disk, change)
     manager = machine.open()
-    assert [one.state for one in manager.directories()] == [DirectoryState.OFFLINE, DirectoryState.LIVE]
-    assert PATH in manager.directories()[0].reason
+    assert [one.state for one in manager.directories.statuses()] == [
+        DirectoryState.OFFLINE,
+        DirectoryState.LIVE,
+    ]
+    assert PATH in manager.directories.statuses()[0].reason
     with pytest.raises(DataDirectoryError):
         manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
     new = TopicPartition("new", 0)
@@ -324,7 +328,7 @@ def test_kafkas_checkpoint_decides_nothing() -> None:
 
 def test_properties_that_are_lost_are_no_start() -> None:
     machine = killed_machine()
-    [status] = machine.open().directories()
+    [status] = machine.open().directories.statuses()
     machine.kill()
     machine.disk.unlink(f"{DATA_DIR}/{META_FILE}")
     with pytest.raises(DataDirectoryError) as failure:

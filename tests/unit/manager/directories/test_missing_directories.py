@@ -40,13 +40,13 @@ class Machine:
             log = with_both.open_log(partition, TOPIC_ID, CONFIG, is_first_opening=True)
             for _ in range(2):
                 log.appender.append_as_leader(BATCH, 1)
-        self.id_a, self.id_b = (one.directory_id for one in with_both.directories())
+        self.id_a, self.id_b = (one.directory_id for one in with_both.directories.statuses())
         self.stop()
 
     def open(self, *paths: str) -> LogManager:
         self._process = LogMachine(self.disk, data_dirs=paths, ids=self._ids)
         manager = self._process.open()
-        manager.bind_store("store-1")
+        manager.directories.bind_store("store-1")
         return manager
 
     def stop(self) -> None:
@@ -57,15 +57,15 @@ class Machine:
 
 
 def missing(manager: LogManager) -> Sequence[tuple[str, str]]:
-    assert all(one.state is DirectoryState.MISSING and one.reason for one in manager.missing_directories())
-    return [(one.directory_id, one.path) for one in manager.missing_directories()]
+    assert all(one.state is DirectoryState.MISSING and one.reason for one in manager.directories.missing())
+    return [(one.directory_id, one.path) for one in manager.directories.missing()]
 
 
 def test_one_that_is_left_out_is_missed() -> None:
     machine = Machine()
     manager = machine.open(A)
     assert missing(manager) == [(machine.id_b, B)]
-    assert [one.state for one in manager.directories()] == [DirectoryState.LIVE]
+    assert [one.state for one in manager.directories.statuses()] == [DirectoryState.LIVE]
     # What is here goes on, and so does what nobody has ever had.
     assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     manager.open_log(P[4], TOPIC_ID, CONFIG, is_first_opening=True)
@@ -85,7 +85,7 @@ def test_an_empty_directory_in_its_place_does_not_hide_it(caplog: pytest.LogCapt
     machine = Machine()
     machine.disk.rename("/disk-b", "/unmounted")
     manager = machine.open(A, B)
-    new_id = manager.directories()[1].directory_id
+    new_id = manager.directories.statuses()[1].directory_id
     assert new_id != machine.id_b
     assert missing(manager) == [(machine.id_b, B)]
     [record] = [record for record in caplog.records if "is missing" in record.getMessage()]
@@ -126,7 +126,7 @@ def test_a_single_directory_names_nobody_and_may_go_anywhere() -> None:
     disk = MemoryFileSystem()
     process = LogMachine(disk, data_dirs=(A,))
     manager = process.open()
-    manager.bind_store("store-1")
+    manager.directories.bind_store("store-1")
     manager.open_log(P[0], TOPIC_ID, CONFIG).appender.append_as_leader(BATCH, 1)
     process.stop()
     assert read_manifest(disk, A).siblings == {}
@@ -140,17 +140,17 @@ def test_a_single_directory_names_nobody_and_may_go_anywhere() -> None:
 def test_who_is_forgotten_is_not_waited_for() -> None:
     machine = Machine()
     manager = machine.open(A, C)
-    id_c = manager.directories()[1].directory_id
+    id_c = manager.directories.statuses()[1].directory_id
     for wrong in (id_c, machine.id_a, "nobody"):
         with pytest.raises(InvalidRequestError) as refusal:
-            manager.forget_directory(wrong)
+            manager.directories.forget(wrong)
         assert refusal.value.fields["missing_ids"] == machine.id_b
-    assert manager.forget_directory(machine.id_b) == B
+    assert manager.directories.forget(machine.id_b) == B
     assert missing(manager) == []
     assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 0
     assert machine.siblings(A) == {id_c: C}
     with pytest.raises(InvalidRequestError) as refusal:
-        manager.forget_directory(machine.id_b)
+        manager.directories.forget(machine.id_b)
     assert refusal.value.fields["missing_ids"] == "none"
     machine.stop()
     assert missing(machine.open(A, C)) == []
@@ -166,7 +166,7 @@ def test_a_directory_that_was_away_remembers_who_was_forgotten() -> None:
     machine = Machine()
     machine.open(A, B, C)
     machine.stop()
-    machine.open(A).forget_directory(machine.id_b)
+    machine.open(A).directories.forget(machine.id_b)
     machine.stop()
     assert missing(machine.open(A, C)) == [(machine.id_b, B)]
 
@@ -177,9 +177,9 @@ def test_a_disk_that_refuses_leaves_the_directory_missed() -> None:
     manager = machine.open(A)
     disk.fail_at(disk.operation_count + 1, number=errno.ENOSPC)
     with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
-        manager.forget_directory(machine.id_b)
+        manager.directories.forget(machine.id_b)
     assert missing(manager) == [(machine.id_b, B)]
-    manager.forget_directory(machine.id_b)
+    manager.directories.forget(machine.id_b)
     assert missing(manager) == []
 
 
@@ -190,7 +190,7 @@ def test_a_full_disk_does_not_keep_the_server_from_starting(caplog: pytest.LogCa
     manager = process.open()
     # The new one is tied to the store first.
     disk.fail_at(disk.operation_count + 10, number=errno.ENOSPC)
-    manager.bind_store("store-1")
+    manager.directories.bind_store("store-1")
     assert "cannot note which others it is used with" in caplog.text
     assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     process.stop()
@@ -210,8 +210,11 @@ def test_one_that_cannot_be_read_is_offline_and_not_missing() -> None:
     disk.fail_at(operation, number=errno.EACCES)
     process = LogMachine(disk, data_dirs=(A, B))
     manager = process.open()
-    manager.bind_store("store-1")
-    assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.OFFLINE]
+    manager.directories.bind_store("store-1")
+    assert [one.state for one in manager.directories.statuses()] == [
+        DirectoryState.LIVE,
+        DirectoryState.OFFLINE,
+    ]
     assert missing(manager) == []
     with pytest.raises(DataDirectoryError) as failure:
         manager.open_log(P[1], TOPIC_ID, CONFIG)
@@ -235,12 +238,12 @@ def test_a_crash_while_the_lists_are_written_loses_nothing() -> None:
             machine.disk = disk
             manager = machine.open(A, B, C)
             assert missing(manager) == []
-            id_c = manager.directories()[2].directory_id
+            id_c = manager.directories.statuses()[2].directory_id
             assert machine.siblings(A) == {machine.id_b: B, id_c: C}
             assert machine.siblings(C) == {machine.id_a: A, machine.id_b: B}
             assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
 
-    CrashSweep(Binding, lambda one: one.manager.bind_store("store-1")).at_deaths(verify)
+    CrashSweep(Binding, lambda one: one.manager.directories.bind_store("store-1")).at_deaths(verify)
 
 
 def copy_tree(disk: FileSystem, source: str, target: str, *, names: Sequence[str]) -> None:
@@ -258,8 +261,11 @@ def test_a_copy_without_the_manifest_is_offline_and_its_original_counts_no_crash
     machine = Machine()
     copy_tree(machine.disk, B, C, names=["meta.properties", "orders-1"])
     manager = machine.open(A, C)
-    assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.OFFLINE]
-    assert f"{C}/{MANIFEST_FILE}" in manager.directories()[1].reason
+    assert [one.state for one in manager.directories.statuses()] == [
+        DirectoryState.LIVE,
+        DirectoryState.OFFLINE,
+    ]
+    assert f"{C}/{MANIFEST_FILE}" in manager.directories.statuses()[1].reason
     with pytest.raises(DataDirectoryError):
         manager.open_log(P[1], TOPIC_ID, CONFIG)
     assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 2

@@ -36,8 +36,8 @@ class Disks:
         self.ids = SequentialIds()
         machine = self.machine(*DIRECTORIES)
         manager = machine.open()
-        manager.bind_store("store")
-        self.directory_ids = {one.path: one.directory_id for one in manager.directories()}
+        manager.directories.bind_store("store")
+        self.directory_ids = {one.path: one.directory_id for one in manager.directories.statuses()}
         machine.stop()
         for count, name in enumerate(copies, start=1):
             machine = self.machine(f"/{name}")
@@ -81,7 +81,7 @@ def test_the_copy_with_the_highest_number_is_the_partition(numbers: str, expecte
     log = manager.open_log(PARTITION, TOPIC_ID, CONFIG)
     assert log.offsets.log_end_offset == [copy[0] for copy in copies].index(expected) + 1
     assert disks.holders == expected
-    counts = {one.path: one.partition_count for one in manager.directories()}
+    counts = {one.path: one.partition_count for one in manager.directories.statuses()}
     assert counts == {path: int(path == f"/{expected}") for path in DIRECTORIES}
     machine.stop()
     # An older copy is no log that was not closed.
@@ -121,7 +121,7 @@ def test_a_source_is_served_when_its_target_is_given_up() -> None:
     disks.note("a", moving_to=disks.directory_ids["/b"])
     machine = disks.machine("/a", "/c")
     manager = machine.open()
-    manager.forget_directory(disks.directory_ids["/b"])
+    manager.directories.forget(disks.directory_ids["/b"])
     assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 1
 
 

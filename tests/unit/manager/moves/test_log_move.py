@@ -326,9 +326,9 @@ def test_a_move_that_cannot_be_is_refused() -> None:
     assert refusal(InvalidRequestError, PARTITION, DATA_DIR) == here
     assert refusal(DataDirectoryError, PARTITION, "/nowhere") == {"path": "/nowhere", "log_dirs": log_dirs}
     assert refusal(UnknownTopicOrPartitionError, TopicPartition("unknown", 0), OTHER_DIR)
-    manager.alter_cordons([OTHER_DIR])
+    manager.directories.alter_cordons([OTHER_DIR])
     assert refusal(InvalidRequestError, PARTITION, OTHER_DIR) == there
-    manager.alter_cordons([])
+    manager.directories.alter_cordons([])
     moving.disk.make_directories(OTHER_PARTITION_DIR)
     assert refusal(DataDirectoryError, PARTITION, OTHER_DIR) == {"path": OTHER_PARTITION_DIR}
     moving.disk.remove_tree(OTHER_PARTITION_DIR)
@@ -351,9 +351,9 @@ def test_what_other_moves_still_take_is_not_free() -> None:
         """And with a third log that is in the other directory."""
         moving = MovingLog(free_bytes=free_bytes)
         for partition, elsewhere in ((second, OTHER_DIR), (third, DATA_DIR)):
-            moving.manager.alter_cordons([elsewhere])
+            moving.manager.directories.alter_cordons([elsewhere])
             log = moving.manager.open_log(partition, TOPIC_ID, SMALL_SEGMENTS)
-            moving.manager.alter_cordons([])
+            moving.manager.directories.alter_cordons([])
             log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
         return moving
 

@@ -37,7 +37,7 @@ def refuse_names(disk: FaultyFileSystem, number: int, *, keeps_files: bool = Fal
 def full(disk: FullFileSystem) -> MovingLog:
     """The first directory is full, and so is its own block of names."""
     moving = MovingLog(disk)
-    moving.manager.bind_store("store")
+    moving.manager.directories.bind_store("store")
     moving.ledger.flush(moving.log)
     moving.machine.checkpoint()
     disk.names_are_full = True
@@ -186,7 +186,7 @@ def test_a_start_that_cannot_put_it_away_serves_the_newer_one_and_tries_again(nu
     assert disk.inner.exists(PARTITION_DIR)
     moving.ledger.copy().verify(log, after_crash=True)
     assert machine.manager is not None
-    assert machine.manager.directories()[0].partition_count == 0
+    assert machine.manager.directories.statuses()[0].partition_count == 0
     disk.mend()
     machine.clock.advance(2 * RETRY_MS)
     assert not disk.inner.exists(PARTITION_DIR)
@@ -195,7 +195,7 @@ def test_a_start_that_cannot_put_it_away_serves_the_newer_one_and_tries_again(nu
 def test_no_start_takes_an_older_copy_for_the_partition() -> None:
     """The machine dies anywhere in the move, and the newer copy's disk is away then."""
     sweep = CrashSweep(lambda: full(FullFileSystem()), move_and_remove)
-    end_offset, other = sweep.whole.ledger.durable_end_offset, sweep.whole.manager.directories()[1]
+    end_offset, other = sweep.whole.ledger.durable_end_offset, sweep.whole.manager.directories.statuses()[1]
     flip = flip_of(sweep.trace)
     outcomes = set[str]()
 

@@ -42,7 +42,7 @@ class Machine:
         self.ids = ids or SequentialIds(0 if is_new else 1 << 20)
         self.process = LogMachine(self.disk, data_dirs=(A, B), ids=self.ids)
         self.manager: LogManager = self.process.open()
-        self.manager.bind_store("store")
+        self.manager.directories.bind_store("store")
         if is_new:
             fill(self.manager.open_log(P, TOPIC_ID, CONFIG, is_first_opening=True), END)
             self.manager.checkpoint()

@@ -15,7 +15,9 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.log_config import LogConfig
+from stratalog.manager.directories.locked_directory import REBUILD
 from stratalog.manager.directories.manifest import (
+    MANIFEST_FILE,
     AsideEntry,
     PartitionState,
     read_manifest,
@@ -60,11 +62,11 @@ def machine_with_ghost(disk: FileSystem | None = None, *dirs: str, ids: Sequenti
     """Was killed with a log of `kept` and one of `ghost`, both in A; of the latter record 0 was deleted."""
     machine = LogMachine(disk, data_dirs=dirs or (A,), ids=ids)
     manager = machine.open()
-    manager.bind_store("store")
-    manager.alter_cordons(dirs[1:])
+    manager.directories.bind_store("store")
+    manager.directories.alter_cordons(dirs[1:])
     fill(manager, KEPT, KEPT_ID)
     fill(manager, GHOST, GHOST_ID)
-    manager.alter_cordons(None)
+    manager.directories.alter_cordons(None)
     manager.log(GHOST).increment_log_start_offset(1)
     manager.checkpoint()
     machine.kill()
@@ -98,7 +100,7 @@ def test_one_of_an_unknown_topic_is_set_aside_once_and_spoils_no_marker(
     [told] = warnings(caplog)
     assert f"path=`{A}/{stray}`" in told
     assert f"former_path=`{A}/{GHOST}`" in told
-    [status] = manager.directories()
+    [status] = manager.directories.statuses()
     assert (status.partition_count, status.remaining_log_count, status.set_aside_count) == (1, 0, 1)
     assert manager.found.set_aside() == {A: [f"{A}/{stray}"]}
     machine.stop()
@@ -106,7 +108,7 @@ def test_one_of_an_unknown_topic_is_set_aside_once_and_spoils_no_marker(
     caplog.clear()
     manager = restarted(machine)
     assert (manager.was_clean, warnings(caplog)) == (True, [])
-    assert manager.directories()[0].set_aside_count == 1
+    assert manager.directories.statuses()[0].set_aside_count == 1
     # Nobody removes it.
     machine.clock.advance(1_000_000)
     assert strays_in(machine.disk) == [stray]
@@ -152,7 +154,7 @@ def test_a_topic_that_is_known_again_has_its_log_again_with_all_that_is_known_of
     assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
     assert not log.recovery_report.was_clean, "it was never closed"
     assert "is taken back" in caplog.text
-    assert (strays_in(machine.disk), manager.directories()[0].set_aside_count) == ([], 0)
+    assert (strays_in(machine.disk), manager.directories.statuses()[0].set_aside_count) == ([], 0)
     manager.check()
     machine.stop()
     assert machine.open().open_log(GHOST, GHOST_ID, CONFIG).recovery_report.was_clean
@@ -255,6 +257,22 @@ def test_its_import_epoch_comes_back_with_it() -> None:
     assert manager.import_epoch(GHOST) == 5
 
 
+def test_a_manifest_that_is_made_anew_finds_it_by_its_name() -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    [stray] = strays_in(machine.disk)
+    # Nothing says whose these are: a name that was cut, and a directory without the file of the topic.
+    machine.disk.make_directories(f"{A}/{'x' * 200}.{UUID(int=5).hex}-stray")
+    machine.disk.make_directories(f"{A}/other-0.{UUID(int=6).hex}-stray")
+    replace_file(machine.disk, f"{A}/{MANIFEST_FILE}", REBUILD)
+    manager = restarted(machine)
+    assert read_manifest(machine.disk, A).aside == {stray: AsideEntry(GHOST, GHOST_ID, 0, 0)}
+    log = manager.open_log(GHOST, GHOST_ID, CONFIG)
+    # Its log start is lost, so the deleted record is back.
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 3)
+
+
 def test_one_that_was_just_created_does_not_get_it() -> None:
     machine = machine_with_ghost()
     manager = restarted(machine)
@@ -311,7 +329,7 @@ def test_one_that_may_be_somebodys_is_told_stays_and_spoils_no_marker(
         assert DOUBTS[doubt] in told
         assert f"path=`{A}/{GHOST}`" in told
         assert (strays_in(disk), disk.list_directory(f"{A}/{GHOST}")) == ([], files)
-        [status] = manager.directories()
+        [status] = manager.directories.statuses()
         assert (status.partition_count, status.remaining_log_count, status.set_aside_count) == (1, 0, 1)
         assert manager.found.set_aside() == {A: [f"{A}/{GHOST}"]}
         assert manager.was_clean is is_clean

@@ -43,7 +43,7 @@ class Opening:
         """A process with these log directories."""
         self.disk.inner.release_locks()
         manager = LogMachine(self.disk, data_dirs=data_dirs, ids=SequentialIds()).open()
-        manager.bind_store("store")
+        manager.directories.bind_store("store")
         reader = RemoteReader(self._harness.store, self._shard.metadata)
         return PartitionOpener(
             self._harness.clock,

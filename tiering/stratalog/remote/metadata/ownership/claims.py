@@ -4,6 +4,9 @@ Each log directory keeps the uuids of the claims, one a line, in `claims-NNNN` (
 is written to every directory that accepts it. The claims of the first directory count, and those of other
 directories that know all of them and more: the first directory was away, or is new in the place of a lost
 disk. A directory with other claims comes from another server and does not count.
+
+Claims are not in the manifests of the directories: they concern a server and a shard, an operator may copy
+them to a new directory, and they survive a manifest that is made anew.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
+from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 
@@ -38,7 +42,6 @@ class ClaimsFile:
         self.shard = shard
         self.path = f"{directory}/claims-{shard:04d}"
         self._filesystem = filesystem
-        self._directory = directory
 
     @staticmethod
     def find_all(filesystem: FileSystem, directory: str) -> Iterator[ClaimsFile]:
@@ -62,17 +65,7 @@ class ClaimsFile:
 
     def write(self, claims: frozenset[UUID]) -> None:
         """Replace the file durably. After a crash the file is the old or the new one. Raises OSError."""
-        new_path = self.path + ".new"
-        if self._filesystem.exists(new_path):
-            self._filesystem.unlink(new_path)
-        file = self._filesystem.open_append(new_path)
-        try:
-            file.append(["".join(f"{uuid}\n" for uuid in sorted(claims)).encode("ascii")])
-            file.sync()
-        finally:
-            file.close()
-        self._filesystem.rename(new_path, self.path)
-        self._filesystem.sync_directory(self._directory)
+        replace_file(self._filesystem, self.path, "".join(f"{uuid}\n" for uuid in sorted(claims)).encode())
 
 
 class Claims:
