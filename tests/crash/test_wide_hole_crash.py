@@ -7,17 +7,14 @@ retention has taken its segment.
 
 from __future__ import annotations
 
-import pytest
-
 from stratalog.base.errors import DataDirectoryError
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.full_filesystem import FullFileSystem
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, LogMachine
+from tests.support.logs.log_machine import NEVER_MS, LogMachine
 from tests.support.logs.plain_batches import NO_PRODUCER, batch
 
 FAR = 2**31
@@ -117,29 +114,3 @@ def test_an_error_at_any_moment_leaves_a_log_that_goes_on_or_is_offline() -> Non
         assert in_transactions(log) == [(7, 10)]
 
     sweep.at_failures(verify, expected=(DataDirectoryError,))
-
-
-def test_a_full_disk_refuses_the_hole_and_nothing_has_changed() -> None:
-    disk = FullFileSystem()
-    follower = Follower(disk)
-    follower.begin()
-    disk.fill(DATA_DIR)
-    with pytest.raises(DataDirectoryError):
-        follower.go_on()
-    disk.fill(None)
-    assert not follower.log.availability.is_offline
-    follower.log.check()
-    follower.go_on()
-    follower.log.check()
-    assert offsets(follower.log) == follower.acknowledged
-
-
-def test_an_empty_log_begins_where_its_first_batch_does() -> None:
-    follower = Follower()
-    follower.log.appender.append_as_follower(placed(FAR + 100))
-    follower.log.check()
-    assert follower.log.offsets.log_start_offset == FAR + 100
-    assert follower.log.reader.read(follower.log.offsets.log_start_offset, 1000).batches
-    follower.log.flusher.flush()
-    again = Follower(follower.disk.killed())
-    assert (again.log.offsets.log_start_offset, again.log.offsets.log_end_offset) == (FAR + 100, FAR + 101)

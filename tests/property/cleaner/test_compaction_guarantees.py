@@ -17,7 +17,6 @@ from stratalog.log.isolation import Isolation
 from stratalog.record.header import TimestampType
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
 from tests.support.logs.log_consumer import Consumer, table_of
-from tests.support.logs.log_ledger import read_local
 
 SEEDS = st.integers(0, 2**32)
 STEPS = st.lists(
@@ -147,58 +146,6 @@ def test_a_message_is_eligible_when_max_compaction_lag_is_over(seed: int, lag_ms
             result = history.clean()
             assert result is None or is_due, "it is cleaned before that, though there is little to gain"
             cleaned_end_offset = cleaned_end_offset if result is None else result.end_offset
-
-
-@given(seed=SEEDS, steps=STEPS)
-def test_order_never_changes_only_some_messages_are_removed(seed: int, steps: list[str]) -> None:
-    """Guarantee 2: what is read after a clean, and at any moment while it runs, is what was published with
-    some left out."""
-    history = CompactedLog(seed=seed)
-
-    def require_order() -> None:
-        everything = iter(written.record for written in history.published.values())
-        for one in read_local(history.log):
-            # `in` goes on from where the last one was found, so this is a subsequence.
-            assert one.offset not in history.published or one in everything
-
-    def sometimes() -> None:
-        if history.chance.random() < 0.1:
-            require_order()
-
-    for step in steps:
-        play(history, step, sometimes)
-        require_order()
-
-
-@given(seed=SEEDS, steps=STEPS)
-def test_an_offset_is_for_ever_and_always_a_valid_position(seed: int, steps: list[str]) -> None:
-    """Guarantee 3, and the note on removed offsets in the basics: a message is found under the offset that it
-    was given; a read that begins where one was removed begins with the next one that there is."""
-    history = CompactedLog(seed=seed)
-
-    def require_positions(offsets: list[int]) -> None:
-        there = read_local(history.log)
-        for one in there:
-            written = history.published.get(one.offset)
-            assert written is None or one == written.record
-        for offset in offsets:
-            consumer = Consumer(history.log, offset, Isolation.LOG_END)
-            while not consumer.records and consumer.poll():
-                pass
-            expected = next((one for one in there if one.offset >= offset), None)
-            assert (consumer.records[0] if consumer.records else None) == expected
-
-    def any_offset() -> int:
-        return history.chance.randrange(history.log.offsets.log_end_offset + 1)
-
-    def sometimes() -> None:
-        if history.chance.random() < 0.1:
-            require_positions([any_offset()])
-
-    for step in steps:
-        play(history, step, sometimes)
-        require_positions([any_offset(), any_offset()])
-    require_positions(list(range(history.log.offsets.log_end_offset + 1)))
 
 
 @given(seed=SEEDS, steps=STEPS, begins=st.integers(0, 60), max_bytes=st.sampled_from([1, 400]))

@@ -44,21 +44,6 @@ def test_a_tombstone_that_never_goes_stays_under_a_shorter_time_until_it_is_writ
     assert cleaned.left() == [(5, b"x", b"3")]
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
-def test_the_time_of_a_tombstone_waits_for_all_of_its_batch(codec: Codec) -> None:
-    cleaned = Cleaned()
-    cleaned.put((b"a", None), (b"b", b"1"), (b"c", None), (b"d", b"1"), codec=codec)
-    cleaned.clean(limits(2, load_factor=1.0))
-    assert cleaned.end_offset == 2
-    assert [header.delete_horizon_ms for header in cleaned.headers()] == [None]
-    cleaned.machine.clock.advance(100)
-    cleaned.clean(limits(100))
-    assert cleaned.end_offset == 4
-    horizons = [header.delete_horizon_ms for header in cleaned.headers()]
-    assert horizons == [cleaned.machine.clock.now_ms() + 1000]
-    assert [key for _, key, _ in cleaned.left()] == [b"a", b"b", b"c", b"d"]
-
-
 def test_the_batch_before_the_high_watermark_stays() -> None:
     cleaned = Cleaned(dataclasses.replace(CONFIG, min_durability=Durability.DISK))
     cleaned.put((b"a", b"1"))

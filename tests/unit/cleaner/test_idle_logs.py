@@ -152,67 +152,6 @@ def test_dirt_comes_first_and_then_the_longest_overdue() -> None:
     assert [found.partition.partition for found in machine.cleans] == [2, 0, 1]
 
 
-def test_the_next_process_knows_it_or_finds_it_out() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine, 0, b"a", b"b")
-    due_ms = machine.clock.now_ms() + RETENTION_MS
-    assert machine.noted_horizons() == {0: due_ms}
-    worker = machine.worker(machine.new_manager())
-    assert not worker.clean_filthiest()
-    assert worker.stats().next_horizon_ms == due_ms
-    machine.horizons.clear()
-    manager = machine.new_manager()
-    worker = machine.worker(manager)
-    assert manager.take_filthiest() is None
-    assert not manager.find_horizon(lambda _: False)
-    with manager.paused(log.topic_partition):
-        assert not worker.clean_filthiest()
-    # A round in which it looks into the log, and is not counted as a clean.
-    assert worker.clean_filthiest()
-    assert not worker.clean_filthiest()
-    assert machine.noted_horizons() == {0: due_ms}
-    assert (worker.stats().clean_count, worker.stats().next_horizon_ms) == (0, due_ms)
-    machine.clock.advance(RETENTION_MS)
-    assert worker.clean_filthiest()
-    assert [one.offset for one in read_local(log)] == [4, 5, 6]
-    assert not worker.clean_filthiest()
-
-
-def test_a_walk_knows_the_markers_that_wait() -> None:
-    machine = IdleMachine()
-    log = machine.open(0, CONFIG)
-    machine.put(log, b"a", producer_id=7)
-    log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
-    log.appender.append_as_leader(
-        encode_batch([Record(0, 0, b"b", b"v")], producer=BatchProducer(7, 0, 2)), 1
-    )
-    machine.fill(log, 2)
-    worker = machine.worker()
-    assert worker.clean_filthiest()
-    offsets = [[1, 2, 3, 4, 5], [2, 3, 4, 5], [2, 3, 4, 5], [3, 4, 5]]
-    for number, expected in enumerate(offsets):
-        assert [one.offset for one in read_local(log)] == expected
-        machine.horizons.clear()
-        worker = machine.worker(machine.new_manager())
-        assert worker.clean_filthiest(), "it is unknown when it is due"
-        assert not worker.clean_filthiest()
-        machine.clock.advance(RETENTION_MS)
-        assert worker.clean_filthiest() == (number < 3)
-    assert worker.stats().next_horizon_ms == NO_HORIZON
-
-
-def test_where_all_that_is_clean_was_deleted_nothing_is_due() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    machine.fill(log, 1)
-    log.increment_log_start_offset(5)
-    machine.clock.advance(RETENTION_MS)
-    log.reconfigure(replace(CONFIG, min_cleanable_dirty_ratio=1.0))
-    worker = machine.worker()
-    assert not worker.clean_filthiest()
-    assert worker.stats().next_horizon_ms == NO_HORIZON
-
-
 def damaged(machine: IdleMachine) -> tuple[str, bytes]:
     """The file of a log that was cleaned, of which no horizon is known and no header can be read; and what
     was in it."""
@@ -308,40 +247,6 @@ def test_a_truncation_below_what_is_clean_forgets_it() -> None:
     machine.clock.advance(1)
     assert machine.worker().clean_filthiest()
     assert read_local(log) == []
-
-
-def test_a_checkpoint_that_is_corrected_takes_the_horizon_with_it() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    machine.fill(log, 1)
-    log.increment_log_start_offset(6)
-    machine.clock.advance(RETENTION_MS)
-    worker = machine.worker()
-    assert not worker.clean_filthiest()
-    assert machine.noted_horizons() == {}
-    assert worker.stats().next_horizon_ms == NO_HORIZON
-
-
-@pytest.mark.parametrize("is_timed", [True, False])
-def test_a_log_without_appends_is_sealed_in_time_and_once(*, is_timed: bool) -> None:
-    machine = IdleMachine()
-    log = machine.open(0, IN_TIME)
-    timestamp_ms = machine.clock.now_ms() if is_timed else -1
-    log.appender.append_as_leader(encode_batch([Record(0, timestamp_ms, b"k", b"v")]), 1)
-    worker = machine.worker()
-    machine.clock.advance(LAG_MS)
-    assert not worker.clean_filthiest()
-    assert log.local_log.segments.active.base_offset == 0
-    machine.clock.advance(1)
-    assert worker.clean_filthiest()
-    assert (log.local_log.segments.active.base_offset, machine.cleans[-1].first_uncleanable_offset) == (1, 1)
-    for _ in range(3):
-        machine.clock.advance(10 * LAG_MS)
-        assert not worker.clean_filthiest()
-    assert [info.base_offset for info in log.reader.segments()] == [0, 1]
-    log.appender.append_as_follower(encode_batch([Record(0, 0, b"k", b"v")], base_offset=9, leader_epoch=1))
-    assert log.offsets.log_end_offset == 10
-    log.check()
 
 
 @pytest.mark.parametrize("who", ["paused", "offline", "tiered", "unbounded", "young"])

@@ -37,23 +37,6 @@ def append(manager: LogManager, partition: TopicPartition, count: int = 1, topic
         log.appender.append_as_leader(BATCH, 1)
 
 
-@pytest.mark.parametrize("contents", [b"", b"version=9\ndirectory.id=x\n", b"version=1\n", b"\xff\xff"])
-def test_damaged_properties_are_a_matter_for_a_human(contents: bytes) -> None:
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk)
-    machine.open()
-    machine.stop()
-    file = disk.open_append(f"{DATA_DIR}/meta.properties")
-    file.truncate(0)
-    file.append([contents])
-    file.close()
-    for _ in range(2):
-        with pytest.raises(DataDirectoryError) as failure:
-            machine.open()
-        # The lock is given back: the same error again, not "in use".
-        assert (type(failure.value), failure.value.fields) == (DataDirectoryError, {"path": DATA_DIR})
-
-
 def test_checkpoints_are_kafkas_and_carry_over_what_was_not_opened() -> None:
     machine = LogMachine()
     manager = machine.open()

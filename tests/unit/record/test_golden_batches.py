@@ -15,7 +15,6 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import HEADER_SIZE, BatchHeader, TimestampType
 from stratalog.record.record import Record
-from tests.support.decoded_records import decode_all
 from tests.support.places import GOLDEN
 
 NAMES = ["appendtime", "codecs", "compacted", "recompressed", "txn"]
@@ -97,19 +96,6 @@ def test_records_are_what_the_consumer_got(name: str) -> None:
     assert seen == set(expected)
 
 
-def test_every_codec_and_kind_of_batch_is_there() -> None:
-    headers = [header for name in NAMES for _, header in batches(log_of(name))]
-    assert {header.codec for header in headers} == set(Codec)
-    assert {header.timestamp_type for header in headers} == set(TimestampType)
-    for is_there in (
-        [header.is_control for header in headers],
-        [header.is_transactional for header in headers],
-        [header.delete_horizon_ms is not None for header in headers],
-        [header.base_sequence >= 0 for header in headers],
-    ):
-        assert set(is_there) == {False, True}
-
-
 @pytest.mark.parametrize("name", ["txn", "compacted"])
 def test_markers_tell_what_a_committed_reader_sees(name: str) -> None:
     """Records wait for the end of their producer's transaction; an abort drops them."""
@@ -152,14 +138,6 @@ def test_markers_are_read_and_made_as_the_broker_does(name: str) -> None:
     # The lines of the transaction index: where each aborted transaction ends.
     dump = (GOLDEN / "expected" / f"{name}.dump.txt").read_text()
     assert aborted_offsets == [int(found) for found in re.findall(r"version: 0 .* lastOffset: (\d+)", dump)]
-
-
-@each_log
-def test_markers_are_not_records(name: str) -> None:
-    data = log_of(name)
-    for position, header in batches(data):
-        one = data[position : position + header.size_in_bytes]
-        assert decode_all(one) == ([] if header.is_control else decode(one))
 
 
 @each_log

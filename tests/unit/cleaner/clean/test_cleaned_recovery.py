@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
-from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint, parse_checkpoint
+from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.file_names import LOG_SUFFIX, segment_path
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.cleaner.compacted_log import CompactedLog
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
 
@@ -52,51 +51,6 @@ def test_holes_stay_known_where_the_end_of_the_clean_says_nothing_of_this_log() 
         assert tuple(record.offset for record in read_local(log)) == BASES
         assert OffsetCheckpoint(machine.disk, f"{DATA_DIR}/{CLEANER_OFFSET_FILE}").read() == {}
         machine.kill()
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_an_older_copy_in_the_place_of_a_cleaned_log_is_cleaned_from_its_start(
-    caplog: pytest.LogCaptureFixture, *, is_clean: bool
-) -> None:
-    """The cleaned part of the log that was there is not clean in the copy: a key would come back that was
-    deleted in it, once the time of its tombstone has come and the copy has grown over the checkpoint."""
-    history = CompactedLog()
-    history.put("a=old")
-    history.put("b=1")
-    history.put("a")
-    history.put("b=2")
-    history.log.roll()
-    history.machine.stop()
-    older = history.disk_now()
-    history.log = history.machine.start()
-    for number in range(6):
-        history.put(f"b={number}")
-    history.clean_all()
-    end_offset = history.log.offsets.log_end_offset
-    if is_clean:
-        history.machine.stop()
-    else:
-        history.machine.kill()
-    disk = history.machine.disk
-    assert parse_checkpoint(disk.read_file(f"{DATA_DIR}/{CLEANER_OFFSET_FILE}").decode()) == {PARTITION: 10}
-    disk.remove_tree(PARTITION_DIR)
-    disk.make_directories(PARTITION_DIR)
-    for path, data in older.contents().items():
-        if path.startswith(f"{PARTITION_DIR}/") and data is not None:
-            disk.open_append(path).append([data])
-    if not is_clean:
-        # Where it ended it is not to be missed.
-        disk.unlink(f"{DATA_DIR}/{RECOVERY_POINT_FILE}")
-    history.log = history.machine.start()
-    assert history.log.offsets.log_end_offset < end_offset
-    assert "is cleaned from its start" in caplog.text
-    assert parse_checkpoint(disk.read_file(f"{DATA_DIR}/{CLEANER_OFFSET_FILE}").decode()) == {}
-    for number in range(8):
-        history.put(f"b={number}")
-        history.clean_all()
-        history.machine.clock.advance(history.log.local_log.config.delete_retention_ms + 1)
-    assert history.read_table() == {b"b": b"7"}
-    assert [one.key for one in history.read()] == [b"b"]
 
 
 def test_what_is_damaged_below_it_is_cut_as_ever() -> None:

@@ -11,7 +11,6 @@ import pytest
 from stratalog.base.errors import CorruptRecordError
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
-from stratalog.log.isolation import Isolation
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -34,39 +33,6 @@ def test_nothing_is_done_where_nothing_may_be_cleaned() -> None:
     result = LogCleaner(cleaned.machine.clock, SequentialIds()).clean(to_clean, limits())
     assert result.end_offset == 0
     assert len(cleaned.left()) == 2
-
-
-def test_a_segment_of_which_nothing_stays_keeps_its_last_batch_empty() -> None:
-    cleaned = Cleaned(dataclasses.replace(CONFIG, segment_bytes=1024))
-    for number in range(40):
-        cleaned.put((b"a", b"%d" % number), (b"b", b"x" * 50))
-    before = cleaned.log.reader.segments()
-    assert len(before) > 4
-    cleaned.clean()
-    infos = cleaned.log.reader.segments()
-    assert [info.base_offset for info in infos[: len(before)]] == [info.base_offset for info in before]
-    assert infos[0].size_bytes == 61
-    assert [header.records_count for header in cleaned.headers()][:3] == [0, 0, 0]
-    assert cleaned.log.offsets.log_start_offset == 0
-    assert cleaned.log.reader.read(0, 100, Isolation.LOG_END).next_offset > 0, (
-        "the log's start can still be read"
-    )
-    cleaned.put((b"b", b"y"))
-    cleaned.clean()
-    # Together they fit into one segment, whose last batch says where it ends.
-    assert len(cleaned.log.local_log.segments) == 2
-    assert cleaned.left() == [(78, b"a", b"39"), (80, b"b", b"y")]
-    assert len(cleaned.headers()) == 2
-
-
-def test_a_map_with_room_for_one_key_still_makes_progress() -> None:
-    cleaned = Cleaned()
-    for number in range(6):
-        cleaned.put((b"k%d" % (number % 2), b"%d" % number))
-    for _ in range(6):
-        cleaned.clean(limits()._replace(map_bytes=1, map_load_factor=0.01))
-    assert cleaned.end_offset == 6
-    assert cleaned.left() == [(4, b"k0", b"4"), (5, b"k1", b"5")]
 
 
 def test_small_logs_take_small_maps() -> None:

@@ -93,39 +93,3 @@ def test_one_that_is_alone_goes_in_its_time(oddity: str, control_type: ControlTy
     assert cleaned.result.horizon_ms == NO_HORIZON
     assert cleaned.result.stats.dropped_marker_count == 1
     assert {one.offset for one in read_local(cleaned.log)} >= {2, 3, 4}
-
-
-@pytest.mark.parametrize("oddity", ODDITIES)
-def test_one_whose_data_has_just_gone_is_waited_for(oddity: str) -> None:
-    cleaned = OddMarkers(oddity)
-    cleaned.data(epoch=0, sequence=0, is_transactional=True)
-    cleaned.mark(0)
-    cleaned.put((b"a0", b"2"))
-    # Its last batch would stay empty otherwise.
-    cleaned.data(epoch=0, sequence=1, is_transactional=False)
-    if oddity == "below the log start":
-        cleaned.begin_at(2)
-    now_ms = cleaned.machine.clock.now_ms()
-    cleaned.clean()
-    assert cleaned.markers() == [(1, 1, None)]
-    assert cleaned.result.horizon_ms == now_ms + RETENTION_MS
-    cleaned.machine.clock.advance(RETENTION_MS)
-    cleaned.clean(all_dirty=True)
-    assert cleaned.markers() == [(1, 1, now_ms + 2 * RETENTION_MS)]
-
-
-@pytest.mark.parametrize("oddity", ODDITIES)
-def test_one_that_alone_tells_an_epoch_is_not_waited_for(oddity: str) -> None:
-    cleaned = OddMarkers(oddity)
-    cleaned.data(epoch=0, sequence=0, is_transactional=True)
-    cleaned.mark(1)
-    cleaned.put((b"a0", b"2"))
-    assert [(entry.epoch, entry.batches) for entry in cleaned.log.producers()] == [(1, ())]
-    if oddity == "below the log start":
-        cleaned.begin_at(2)
-    for _ in range(3):
-        # The first time with data of the transaction, which goes.
-        cleaned.clean(all_dirty=True)
-        assert cleaned.markers() == [(1, 1, None)]
-        assert cleaned.result.horizon_ms == NO_HORIZON
-        cleaned.machine.clock.advance(2 * RETENTION_MS)

@@ -63,23 +63,6 @@ def test_a_file_that_is_gone_is_a_failure_that_names_it(suffix: str) -> None:
     assert (stats.clean_count, stats.aborted_count) == (0, 0)
 
 
-def test_a_transaction_index_that_is_gone_is_made_again_by_a_restart() -> None:
-    """The reason of the failure asks for the restart."""
-    history = with_transactions()
-    vanish(history, TRANSACTION_INDEX_SUFFIX)
-    worker = worker_of(history)
-    assert worker.clean_filthiest()
-    (failure,) = worker.stats().failures
-    assert "restart the server" in failure.reason
-    history.restart(is_clean=True)
-    worker = worker_of(history)
-    while worker.clean_filthiest():
-        pass
-    assert worker.stats().failures == ()
-    assert worker.stats().clean_count == 1
-    assert history.read() == history.final_records()
-
-
 def test_segments_that_retention_drops_are_no_failure() -> None:
     """A clean that misses them ends, and the next one begins at once with what is left."""
     history = with_transactions()

@@ -9,10 +9,7 @@ from contextlib import suppress
 import pytest
 
 from stratalog.base.errors import (
-    CoordinatorFencedError,
     DataDirectoryError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
 )
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
@@ -79,18 +76,6 @@ def test_a_request_that_comes_again_is_answered_and_not_stored() -> None:
     log.check()
 
 
-def test_a_producer_out_of_order_is_refused_alone() -> None:
-    log = LogMachine().start()
-    outcomes = log.appender.append_group(
-        [sent(7, 0), sent(7, 2), sent(8, 0, epoch=3), sent(8, 0, epoch=2), sent(7, 1), plain()], 1
-    )
-    assert [type(outcome) for outcome in outcomes] == [
-        AppendInfo, OutOfOrderSequenceError, AppendInfo, ProducerFencedError, AppendInfo, AppendInfo,
-    ]  # fmt: skip
-    assert log.offsets.log_end_offset == 4
-    log.check()
-
-
 def test_a_write_that_fails_leaves_the_producer_where_it_was() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk).start()
@@ -121,17 +106,6 @@ def test_a_leader_epoch_whose_batch_failed_is_not_kept() -> None:
     log.appender.append_as_leader(plain(), 2)
     assert (log.end_offset_for(1), log.end_offset_for(2)) == ((1, 3), (2, 4))
     log.check()
-
-
-def test_markers_are_judged_by_epochs() -> None:
-    log = LogMachine().start()
-    log.appender.append_as_leader(sent(1, 0, epoch=4, txn=True), 1)
-    with pytest.raises(ProducerFencedError):
-        end(log, 1, committed=True, epoch=3)
-    end(log, 1, committed=True, epoch=4, coordinator=9)
-    with pytest.raises(CoordinatorFencedError):
-        end(log, 1, committed=True, epoch=4, coordinator=8)
-    assert log.offsets.log_end_offset == 2
 
 
 def test_a_transaction_that_is_aborted_beside_a_read_is_not_read_as_committed(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -104,21 +103,6 @@ def test_total_retention_moves_the_log_start(config: LogConfig, expected: int) -
     log.check()
 
 
-def test_the_size_that_is_kept_is_met_exactly() -> None:
-    _, log = started(LogConfig(remote_storage_enable=False, retention_ms=-1))
-    fill(log, 5)
-    segment_bytes = log.reader.segments()[0].size_bytes
-    for retention_bytes, dropped_count in (
-        (3 * segment_bytes + 1, 1),
-        (3 * segment_bytes, 1),
-        (2 * segment_bytes, 1),
-    ):
-        log.reconfigure(
-            LogConfig(remote_storage_enable=False, retention_ms=-1, retention_bytes=retention_bytes)
-        )
-        assert log.retention.delete_old_segments() == dropped_count
-
-
 def test_a_record_of_the_future_keeps_its_segment_and_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -142,26 +126,6 @@ def test_a_record_of_the_future_keeps_its_segment_and_is_reported_once(
     assert log.retention.delete_old_segments() == 2
     assert len(caplog.records) == 2
     assert log.retention.future_segment_count == 0, "its time has come"
-
-
-def test_a_segment_of_the_future_counts_as_long_as_it_is_there_and_judged_by_its_age() -> None:
-    config = LogConfig(
-        remote_storage_enable=False, retention_ms=HOUR_MS, message_timestamp_after_max_ms=9 * HOUR_MS
-    )
-    machine, log = started(config)
-    fill(log, 3, age_step_ms=-HOUR_MS)
-    log.retention.delete_old_segments()
-    assert log.retention.future_segment_count == 1
-    log.reconfigure(replace(config, retention_ms=-1))
-    log.retention.delete_old_segments()
-    assert log.retention.future_segment_count == 0, "no rule asks for its age"
-    log.reconfigure(config)
-    log.retention.delete_old_segments()
-    assert log.retention.future_segment_count == 1
-    log.increment_log_start_offset(log.offsets.log_end_offset)
-    log.retention.delete_old_segments()
-    assert log.retention.future_segment_count == 0, "it is gone"
-    machine.stop()
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -12,7 +12,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
-from stratalog.manager.directories.manifest import MANIFEST_FILE, ManifestFile, read_manifest
+from stratalog.manager.directories.manifest import ManifestFile, read_manifest
 from stratalog.manager.directories.spare_space import SpareSpace
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -21,7 +21,6 @@ from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.disk_refusals import refused_by_disk
-from tests.support.logs.crash_moments import SURVIVALS
 from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
 
@@ -74,20 +73,6 @@ def require_all_of_the_new(disk: FaultyFileSystem) -> None:
     assert log.reader.read(0, 100_000).batches.count(b"new") == 25
 
 
-def test_a_topic_deleted_on_a_full_disk_takes_no_record_from_the_next_one_of_its_name() -> None:
-    disk = FullFileSystem()
-    machine = Machine(disk)
-    disk.fill(DATA_DIR)
-    machine.manager.delete_log(PARTITION)
-    with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
-        machine.create_again()
-    disk.fill(None)
-    machine.create_again()
-    for survival in SURVIVALS:
-        require_all_of_the_new(disk.reopened(survival))
-    require_all_of_the_new(disk.killed())
-
-
 def test_whichever_step_of_a_deletion_or_a_creation_is_refused_nothing_old_is_believed() -> None:
     def replace(machine: Machine) -> None:
         for work in (machine.delete, machine.create_again):
@@ -122,24 +107,6 @@ def test_a_deletion_of_records_that_is_refused_is_not_written_down_later() -> No
         lambda: Machine(FaultyFileSystem()), lambda machine: machine.first.increment_log_start_offset(18)
     )
     sweep.at_failures(verify, errors=(errno.ENOSPC,))
-
-
-def test_a_start_is_nobodys_to_see_before_it_is_written() -> None:
-    seen: list[int] = []
-
-    class Watching(FaultyFileSystem):
-        watched: UnifiedLog | None = None
-
-        def rename(self, source: str, target: str) -> None:
-            if self.watched is not None and target.endswith(MANIFEST_FILE):
-                seen.append(self.watched.offsets.log_start_offset)
-            super().rename(source, target)
-
-    disk = Watching()
-    machine = Machine(disk)
-    disk.watched = machine.first
-    machine.first.increment_log_start_offset(18)
-    assert (seen, machine.first.offsets.log_start_offset) == ([15], 18)
 
 
 def test_a_start_that_is_written_is_not_taken_back_by_who_writes_all() -> None:

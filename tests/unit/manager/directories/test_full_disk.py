@@ -106,40 +106,12 @@ def test_a_full_disk_is_left_in_order_and_found_so() -> None:
     assert machine.paths("-delete") == []
 
 
-def test_what_is_kept_for_a_stop_is_not_for_deletions_and_serves_the_next_start() -> None:
-    disk = FullFileSystem()
-    machine = Machine(disk)
-    disk.fill(DATA_DIR)
-    machine.first.increment_log_start_offset(5)
-    disk.room_bytes = 0
-    with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
-        machine.first.increment_log_start_offset(6)
-    machine = Machine(disk.killed(), is_new=False)
-    assert (machine.first.offsets.log_start_offset, machine.first.offsets.log_end_offset) == (5, 20)
-    machine.machine.stop()
-    assert disk.inner.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
-
-
 def test_a_stop_without_any_room_says_what_to_do() -> None:
     disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
     machine = Machine(disk)
     disk.fill(DATA_DIR)
     with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
         machine.machine.stop()
-
-
-def test_a_deleted_partition_is_removed_whatever_the_checkpoints_say(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
-    machine = Machine(disk)
-    machine.manager.checkpoint()
-    disk.fill(DATA_DIR)
-    machine.manager.delete_log(PARTITION)
-    assert "a checkpoint still has an entry of orders-0" in caplog.text
-    assert len(machine.paths("-delete")) == 1
-    machine.machine.clock.advance(DELETE_DELAY_MS)
-    assert machine.paths("-delete") == []
 
 
 def test_a_deleted_partition_that_cannot_be_removed_is_tried_again() -> None:

@@ -191,35 +191,6 @@ def test_all_directories_belong_to_one_store() -> None:
     }
 
 
-def test_a_cordoned_directory_serves_what_it_has_and_takes_nothing_new() -> None:
-    disk = MemoryFileSystem()
-    machine = machine_of(disk)
-    manager = machine.open()
-    for partition in P[:4]:
-        append(manager, partition)
-    manager.alter_cordons([B])
-    append(manager, P[4])
-    append(manager, P[5])
-    assert where(manager) == {A: [0, 2, 4, 5], B: [1, 3]}
-    manager.log(P[1]).appender.append_as_leader(BATCH, 1)
-    assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.CORDONED]
-    manager.alter_cordons([A, B])
-    with pytest.raises(DataDirectoryError) as failure:
-        append(manager, P[6])
-    assert failure.value.fields == {"path": A}
-    manager.alter_cordons([A])
-    append(manager, P[6])
-    assert manager.directory_of(P[6]) == B
-    with pytest.raises(DataDirectoryError) as failure:
-        manager.alter_cordons([C])
-    assert failure.value.fields["log_dirs"] == f"{A}, {B}"
-    machine.stop()
-    manager = machine_of(disk).open()
-    assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 1
-    append(manager, P[7])
-    assert manager.directory_of(P[7]) == B
-
-
 def test_a_partition_in_two_directories_is_a_matter_for_a_human() -> None:
     disk = MemoryFileSystem()
     for path in (A, B):

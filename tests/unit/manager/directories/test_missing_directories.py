@@ -8,18 +8,16 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
-from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.log_directory import DirectoryState
-from stratalog.manager.directories.manifest import MANIFEST_FILE, read_manifest
+from stratalog.manager.directories.manifest import read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.disk_refusals import refused_by_disk
 from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
 
@@ -171,18 +169,6 @@ def test_a_directory_that_was_away_remembers_who_was_forgotten() -> None:
     assert missing(machine.open(A, C)) == [(machine.id_b, B)]
 
 
-def test_a_disk_that_refuses_leaves_the_directory_missed() -> None:
-    disk = FaultyFileSystem()
-    machine = Machine(disk)
-    manager = machine.open(A)
-    disk.fail_at(disk.operation_count + 1, number=errno.ENOSPC)
-    with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
-        manager.forget_directory(machine.id_b)
-    assert missing(manager) == [(machine.id_b, B)]
-    manager.forget_directory(machine.id_b)
-    assert missing(manager) == []
-
-
 def test_a_full_disk_does_not_keep_the_server_from_starting(caplog: pytest.LogCaptureFixture) -> None:
     disk = FaultyFileSystem()
     machine = Machine(disk)
@@ -241,42 +227,3 @@ def test_a_crash_while_the_lists_are_written_loses_nothing() -> None:
             assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
 
     CrashSweep(Binding, lambda one: one.manager.bind_store("store-1")).at_deaths(verify)
-
-
-def copy_tree(disk: FileSystem, source: str, target: str, *, names: Sequence[str]) -> None:
-    disk.make_directories(target)
-    for name in names:
-        if disk.is_directory(f"{source}/{name}"):
-            copy_tree(
-                disk, f"{source}/{name}", f"{target}/{name}", names=disk.list_directory(f"{source}/{name}")
-            )
-        else:
-            disk.copy_file(f"{source}/{name}", f"{target}/{name}")
-
-
-def test_a_copy_without_the_manifest_is_offline_and_its_original_counts_no_crash() -> None:
-    machine = Machine()
-    copy_tree(machine.disk, B, C, names=["meta.properties", "orders-1"])
-    manager = machine.open(A, C)
-    assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.OFFLINE]
-    assert f"{C}/{MANIFEST_FILE}" in manager.directories()[1].reason
-    with pytest.raises(DataDirectoryError):
-        manager.open_log(P[1], TOPIC_ID, CONFIG)
-    assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
-    machine.stop()
-    manager = machine.open(B)
-    assert manager.was_clean
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
-
-
-def test_a_whole_copy_takes_the_place_of_its_original_and_needs_it_no_more() -> None:
-    machine = Machine()
-    names = [name for name in machine.disk.list_directory(B) if name != ".lock"]
-    copy_tree(machine.disk, B, C, names=names)
-    manager = machine.open(A, C)
-    assert (missing(manager), machine.siblings(A)) == ([], {machine.id_b: C})
-    assert manager.open_log(P[3], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
-    manager.delete_log(P[3])
-    machine.stop()
-    # From now on the former place is nobody's business.
-    assert missing(machine.open(A, C)) == []

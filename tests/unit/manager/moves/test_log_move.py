@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +16,7 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cleaner.throttler import Throttler
-from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.manifest import PartitionEntry, PartitionState, read_manifest
 from stratalog.manager.moves.log_move import MoveProgress, MoveState
@@ -71,13 +70,6 @@ def test_everything_comes_along_byte_for_byte() -> None:
     moving.ledger.verify(moving.log, after_crash=False)
 
 
-def test_the_log_says_how_a_move_ended(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    assert MovingLog().begin().run() is MoveState.DONE
-    [told] = [one.message for one in caplog.records if "has ended" in one.message]
-    assert told.endswith(" has ended: done")
-
-
 def test_segments_keep_the_time_when_they_were_written() -> None:
     """Retention asks for it where records have no time."""
     moving = MovingLog()
@@ -106,38 +98,6 @@ def test_a_log_moves_back_to_where_it_was() -> None:
     moving.manager.check()
     moving.restart()
     moving.ledger.verify(moving.log, after_crash=False)
-
-
-def test_checkpoints_and_log_start_come_along() -> None:
-    moving = MovingLog()
-    moving.log.increment_log_start_offset(moving.log.reader.segments()[1].base_offset + 2)
-    moving.ledger.note_starts(moving.log)
-
-    def delete_more(step: int) -> None:
-        if step == 3:
-            moving.log.increment_log_start_offset(moving.log.reader.segments()[2].base_offset + 1)
-            moving.log.retention.delete_old_segments()
-            moving.ledger.note_starts(moving.log)
-
-    assert moving.begin(delete_more).run() is MoveState.DONE
-    for path, start_offset in ((DATA_DIR, None), (OTHER_DIR, moving.log.offsets.log_start_offset)):
-        entry = read_manifest(moving.disk, path).partitions.get(PARTITION)
-        assert (None if entry is None else entry.log_start_offset) == start_offset
-
-    def offsets(name: str) -> list[int | None]:
-        return [
-            OffsetCheckpoint(moving.disk, f"{path}/{name}").read().get(PARTITION)
-            for path in (DATA_DIR, OTHER_DIR)
-        ]
-
-    source_point, recovery_point = offsets(RECOVERY_POINT_FILE)
-    assert source_point is None
-    assert recovery_point is not None
-    assert moving.log.reader.segments()[-1].base_offset <= recovery_point <= moving.log.offsets.recovery_point
-    moving.ledger.verify(moving.log, after_crash=False)
-    machine = machine_on(moving.disk.killed(), ids=1)
-    moving.ledger.durable_end_offset = moving.log.offsets.recovery_point
-    moving.ledger.verify(machine.start(), after_crash=True)
 
 
 def fill(history: CompactedLog) -> None:
@@ -281,23 +241,6 @@ def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
             kind, log.offsets.log_end_offset
         ) >= log.offsets.log_end_offset
         moving.log.check()
-
-
-def test_a_move_that_the_process_did_not_finish_is_begun_again() -> None:
-    moving = MovingLog()
-    with ThreadPoolExecutor(1) as pool:
-        moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
-    moving.log = moving.machine.start()
-    [wanted] = moving.manager.moves.wanted
-    assert (wanted.partition, wanted.target_path) == (PARTITION, OTHER_DIR)
-    # Twice: a wish lasts until somebody begins the move, or the partition goes.
-    moving.restart()
-    [wanted] = moving.manager.moves.wanted
-    assert moving.begin(target=wanted.target_path).run() is MoveState.DONE
-    assert moving.wish_count == 0
-    moving.ledger.verify(moving.log, after_crash=False)
-    moving.machine.clock.advance(60_000)
-    assert moving.left_over() == []
 
 
 def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:

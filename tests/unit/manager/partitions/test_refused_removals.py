@@ -85,27 +85,6 @@ def make_immutable(disk: FaultyFileSystem, *suffixes: str) -> None:
     disk.fail_where(is_refused, number=errno.EPERM)
 
 
-@pytest.mark.parametrize("room_bytes", [0, 1, 3 * 4096])
-def test_retention_frees_a_disk_that_has_no_room_for_names(room_bytes: int) -> None:
-    """Some files are renamed then, and the others unlinked."""
-    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
-    _, log = started(disk)
-    log.reconfigure(DROP)
-    disk.fill(DATA_DIR)
-    disk.names_are_full, disk.room_bytes = True, room_bytes
-    count = len(log.local_log.segments) - 1
-    assert log.retention.delete_old_segments() >= count
-    assert not log.availability.is_offline
-    assert disk.room_bytes > 0
-    live = [name for name in names(disk) if name.endswith(".log")]
-    assert len(live) == len(log.local_log.segments)
-    require_whole(log)
-    require_whole(started(disk.killed(), is_new=False)[1])
-    disk.fill(None)
-    append(log, COUNT)
-    require_whole(log, COUNT + 1)
-
-
 class StartedLog:
     """A log of twelve records, as `started` makes it."""
 
@@ -245,26 +224,6 @@ def test_a_flush_that_opens_no_file_is_made_up_for_by_the_next_one(number: int) 
         require_whole(started(durable, is_new=False)[1])
 
     CrashSweep(UnflushedLog, UnflushedLog.flush).at_failures(verify, errors=(number,))
-
-
-def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> None:
-    disk = FaultyFileSystem()
-    _, log = started(disk)
-    log.increment_log_start_offset(5)
-    first_operation = disk.operation_count
-    count = log.retention.delete_old_segments()
-    assert count == 2
-    [sync] = [at for at, found in enumerate(disk.trace) if at > first_operation and "sync_directory" in found]
-    disk = FaultyFileSystem()
-    _, log = started(disk)
-    log.increment_log_start_offset(5)
-    disk.fail_at(sync + 1, number=errno.EMFILE)
-    assert log.retention.delete_old_segments() == count
-    assert not log.availability.is_offline
-    require_whole(log)
-    assert names(disk.reopened(NOTHING_KEPT)) != names(disk)
-    log.flusher.flush()
-    assert names(disk.reopened(NOTHING_KEPT)) == names(disk)
 
 
 @pytest.mark.parametrize("can_reserve", [True, False])

@@ -141,23 +141,6 @@ def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there() -> None:
     assert outcomes == {False, True}
 
 
-def test_a_topic_that_is_known_again_has_its_log_again_with_all_that_is_known_of_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    machine = machine_with_ghost()
-    restarted(machine)
-    machine.stop()
-    manager = restarted(machine)
-    log = manager.open_log(GHOST, GHOST_ID, CONFIG)
-    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
-    assert not log.recovery_report.was_clean, "it was never closed"
-    assert "is taken back" in caplog.text
-    assert (strays_in(machine.disk), manager.directories()[0].set_aside_count) == ([], 0)
-    manager.check()
-    machine.stop()
-    assert machine.open().open_log(GHOST, GHOST_ID, CONFIG).recovery_report.was_clean
-
-
 def by_the_end_of_a_start(machine: LogMachine) -> LogManager:
     return restarted(machine)
 
@@ -197,21 +180,6 @@ def test_where_it_starts_is_kept_with_it_whoever_has_the_name_meanwhile(
         machine.kill()
         set_aside(machine)
         machine.kill()
-
-
-def test_what_a_recovery_has_to_look_at_is_kept_with_it() -> None:
-    machine = machine_with_ghost()
-    restarted(machine)
-    machine.stop()
-    [stray] = strays_in(machine.disk)
-    assert isinstance(machine.disk, MemoryFileSystem)
-    path = f"{A}/{stray}/{0:020d}.log"
-    size = machine.disk.file_size(path)
-    file = machine.disk.open_append(path)
-    file.truncate(size - 1)
-    file.close()
-    with pytest.raises(DataDirectoryError):
-        restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
 
 
 def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there() -> None:
