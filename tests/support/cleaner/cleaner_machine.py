@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 from stratalog.base.filesystem import FileSystem
@@ -97,22 +95,3 @@ class CleanerMachine:
             records = [Record(0, now_ms, b"k%d" % number, bytes(100)) for number in range(record_count)]
             log.appender.append_as_leader(encode_batch(records), 1)
             log.roll()
-
-
-class Paused:
-    """A thread that pauses a partition. Used by one thread."""
-
-    def __init__(self, machine: CleanerMachine, pause: Callable[[], None]) -> None:
-        """Returns when the thread waits for a clean to end."""
-        self._pool = ThreadPoolExecutor(1)
-        self._pausing = self._pool.submit(pause)
-        machine.clock.until_waiting()
-
-    @property
-    def is_waiting(self) -> bool:
-        return not self._pausing.done()
-
-    def join(self) -> None:
-        """Return when the pause has begun, or raise what kept it from that."""
-        self._pausing.result(timeout=30)
-        self._pool.shutdown()

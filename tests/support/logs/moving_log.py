@@ -56,7 +56,6 @@ class MovingLog:
 
     @property
     def manager(self) -> LogManager:
-        assert self.machine.manager is not None
         return self.machine.manager
 
     def begin(self, work: Callable[[int], None] = lambda _: None, target: str = OTHER_DIR) -> LogMove:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from errno import ENOSPC
 
 import pytest
@@ -74,26 +72,6 @@ def test_a_worker_does_not_wait_for_itself() -> None:
     found = taken(machine.manager)
     with pytest.raises(AssertionError):
         machine.manager.pause(found.partition)
-
-
-class BrokenOffError(BaseException):
-    pass
-
-
-def test_a_pause_that_is_broken_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = started()
-    manager, partition = machine.manager, machine.partition(0)
-    found = taken(manager)
-
-    def break_off(condition: threading.Condition, timeout_s: float | None) -> bool:
-        raise BrokenOffError
-
-    monkeypatch.setattr(machine.clock, "wait", break_off)
-    with ThreadPoolExecutor(1) as pool, pytest.raises(BrokenOffError):
-        pool.submit(manager.pause, partition).result(30)
-    manager.check_done(found.log)
-    manager.release(partition)
-    manager.check()
 
 
 def test_a_log_that_was_deleted_in_a_pause_is_not_taken() -> None:

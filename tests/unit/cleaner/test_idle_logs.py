@@ -3,7 +3,6 @@ sealed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from errno import EIO
@@ -30,7 +29,6 @@ from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
-from tests.support.logs.log_ledger import read_local
 from tests.support.logs.overwriting import overwrite
 
 RETENTION_MS = 60_000
@@ -111,32 +109,6 @@ def cleaned_once(machine: IdleMachine, number: int = 0, *keys: bytes) -> Unified
     return log
 
 
-def test_it_is_due_once_and_takes_nothing_dirty() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    worker = machine.worker()
-    # Not enough dirt.
-    machine.fill(log, 1)
-    assert machine.manager.last_survey.next_horizon_ms == NO_HORIZON
-    machine.clock.advance(RETENTION_MS - 1)
-    assert not worker.clean_filthiest()
-    assert worker.stats().next_horizon_ms == machine.clock.now_ms() + 1
-    machine.clock.advance(1)
-    assert worker.clean_filthiest()
-    chosen = machine.cleans[-1]
-    assert (chosen.first_dirty_offset, chosen.first_uncleanable_offset) == (5, 5)
-    assert (chosen.is_filthy, chosen.is_horizon_past) == (False, True)
-    assert [one.offset for one in read_local(log)] == [2, 3, 4, 5]
-    assert not worker.clean_filthiest()
-    assert machine.noted_horizons() == {0: NO_HORIZON}
-    assert worker.stats().next_horizon_ms == NO_HORIZON
-    assert worker.stats().clean_count == 1
-    machine.clock.advance(10**10)
-    assert not worker.clean_filthiest()
-    assert machine.manager.failures() == ()
-    log.check()
-
-
 def test_dirt_comes_first_and_then_the_longest_overdue() -> None:
     machine = IdleMachine()
     for number in range(2):
@@ -187,27 +159,6 @@ def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
     assert worker.stats().next_horizon_ms < NO_HORIZON
 
 
-def test_a_look_ends_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    machine.horizons.clear()
-    manager = machine.new_manager()
-
-    def take(size_bytes: int, check_done: Callable[[], None]) -> None:
-        assert size_bytes > 0
-        log.reconfigure(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
-        check_done()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(manager.throttler, "take", take)
-        assert manager.find_horizon()
-    assert not machine.horizons
-    assert manager.failures() == ()
-    log.reconfigure(CONFIG)
-    assert manager.find_horizon()
-    assert not manager.find_horizon()
-
-
 def test_a_clean_that_drops_nothing_is_backed_off() -> None:
     machine = IdleMachine()
     cleaned_once(machine)
@@ -224,29 +175,6 @@ def test_a_clean_that_drops_nothing_is_backed_off() -> None:
         machine.clock.advance(MAX_DELAY_MS)
     assert machine.worker().clean_filthiest()
     assert manager.failures() == ()
-
-
-def test_a_truncation_below_what_is_clean_forgets_it() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    manager = machine.manager
-    with manager.paused(log.topic_partition):
-        manager.lower(log.topic_partition, 5)
-        log.truncation.truncate_to(5)
-    assert machine.noted_horizons() == {0: RETENTION_MS + machine.clock.now_ms()}
-    with manager.paused(log.topic_partition):
-        manager.lower(log.topic_partition, 2)
-        log.truncation.truncate_to(2)
-    assert machine.noted_horizons() == {}
-    machine.clock.advance(RETENTION_MS)
-    # What is clean is not sealed any more.
-    assert manager.take_filthiest() is None
-    assert not manager.find_horizon()
-    log.roll()
-    assert manager.find_horizon()
-    machine.clock.advance(1)
-    assert machine.worker().clean_filthiest()
-    assert read_local(log) == []
 
 
 @pytest.mark.parametrize("who", ["paused", "offline", "tiered", "unbounded", "young"])

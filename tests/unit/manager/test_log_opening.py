@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
-import pytest
-
-from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -76,22 +70,3 @@ def test_an_expiry_of_producers_that_is_altered_while_a_log_opens_holds_for_that
         machine.clock.advance(2 * HOUR_MS)
         log.remove_expired_producers()
         assert log.producers() == (), f"altered before {disk.trace[at - 1]}"
-
-
-class TestTheGaugeOfRemainingSegments:
-    """It is of the thread that opens, and 0 whenever that has nothing to do."""
-
-    def test_when_the_disk_has_refused_to_be_read(self) -> None:
-        disk = FaultyFileSystem()
-        manager = killed_machine(disk, PARTITION).open()
-        seen: list[dict[str, int]] = []
-
-        def fail(_: LoadProgress) -> None:
-            seen.append(manager.remaining_segment_counts)
-            disk.fail_at(disk.operation_count + 1)
-
-        with pytest.raises(DataDirectoryError):
-            manager.open_log(PARTITION, TOPIC_ID, CONFIG, on_progress=fail)
-        name = threading.current_thread().name
-        assert seen == [{name: 3}]
-        assert manager.remaining_segment_counts == {name: 0}

@@ -177,16 +177,6 @@ def test_size_and_age_count_them(empty: tuple[int, ...]) -> None:
     assert emptied.log.retention.delete_old_segments() == 7 - leading
 
 
-def test_what_is_in_the_object_store_goes_with_them() -> None:
-    emptied = Emptied((0, 2, 3), config=LogConfig(retention_ms=UNLIMITED, segment_bytes=4096))
-    emptied.log.flusher.flush()
-    sources = emptied.log.reader.upload_candidates(0)
-    assert [(source.base_offset, source.end_offset) for source in sources] == [(3, 6), (12, 15), (15, 18)]
-    emptied.log.update_tiered_end_offset(15)
-    assert emptied.log.retention.delete_local_segments(ignore_retention=True) == 5
-    assert emptied.bases() == [15, 18]
-
-
 @pytest.mark.parametrize("empty", PLACES)
 def test_epochs_are_learned_from_the_others(empty: tuple[int, ...]) -> None:
     emptied = Emptied(empty)

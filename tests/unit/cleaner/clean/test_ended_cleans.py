@@ -1,27 +1,41 @@
-"""A clean that ended early leaves nothing that the next one trips over."""
+"""Cleans that end early: by the throttle, by a file that is gone, by a disk that is full."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from errno import ENOSPC
 
 import pytest
 
 from stratalog.cleaner.clean import log_cleaner
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS
+from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
+from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.exchange.cleaned_segment import CleanedSegment
-from stratalog.segment.file_names import CLEANED_SUFFIX, SEGMENT_SUFFIXES, segment_path
+from stratalog.segment.file_names import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
 from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.transaction_index import ENTRY_SIZE
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
 from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import DATA_DIR
 
 
 @pytest.mark.parametrize("lost", [suffix for suffix in SEGMENT_SUFFIXES if suffix != ".log"])
@@ -75,3 +89,137 @@ def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exceptio
     assert workers.clean_filthiest()
     assert workers.stats().clean_count == 1
     assert workers.stats().reclaimed_bytes == before_bytes - log.local_log.segments.size_bytes
+
+
+SETTINGS = CleanerSettings(max_bytes_per_s=1.0)
+
+
+class ThrottledClean:
+    """A log, and a cleaner which may move a byte a second and has moved too much. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.machine = CleanerMachine()
+        self.partition = self.machine.partition(0)
+        self.log = self.machine.open(0)
+        self.machine.fill(self.log, 3, 3)
+        self.manager: CleanerManager = self.machine.manager
+        self.cleaner = CleanerPool(
+            self.machine.clock, self.machine.machine.scheduler, self.manager, self._clean, SETTINGS
+        )
+        self.manager.throttler.take(1 << 40, lambda: None)
+
+    def _clean(self, chosen: LogToClean, limits: CleanLimits) -> CleanResult:
+        return LogCleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
+
+    def pause(self) -> None:
+        with self.manager.paused(self.partition):
+            assert self.manager.take_filthiest() is None
+
+
+ENDS: dict[str, Callable[[ThrottledClean], None]] = {
+    "pause": ThrottledClean.pause,
+    "stop": lambda throttled: throttled.cleaner.stop(),
+    "directory": lambda throttled: throttled.manager.directory_failed(DATA_DIR),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "walk"])
+def test_what_waits_for_the_throttle_ends_at_once(end: str, *, is_clean: bool) -> None:
+    """The time stands still meanwhile. A walk over what others have cleaned is throttled as a clean is."""
+    throttled = ThrottledClean()
+    machine, manager = throttled.machine, throttled.manager
+    if not is_clean:
+        found = manager.take_filthiest()
+        assert found is not None
+        manager.done(found, found.first_uncleanable_offset)
+    elapsed_ms = machine.clock.elapsed_ms
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            cleaning = pool.submit(throttled.cleaner.clean_filthiest)
+            machine.clock.until_waiting()
+            assert throttled.cleaner.stats().running_count == 1
+            ending = pool.submit(ENDS[end], throttled)
+            assert cleaning.result(30)
+            ending.result(30)
+        finally:
+            # A clean that was not woken up goes on now, or this test would never end.
+            manager.throttler.set_max_bytes_per_s(float(1 << 60))
+    assert machine.clock.elapsed_ms == elapsed_ms
+    stats = throttled.cleaner.stats()
+    assert (stats.aborted_count, stats.clean_count, stats.failures) == (int(is_clean), 0, ())
+    assert [one.size_bytes > 0 for one in throttled.log.local_log.segments] == [True, True, False]
+    manager.check()
+
+
+def with_transactions() -> CompactedLog:
+    """Every other one aborted, in many segments."""
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=600))
+    for number in range(30):
+        history.put(f"a{number}=" + "x" * 150, "k=1", txn=1)
+        history.end(1, committed=number % 2 == 0)
+    history.log.roll()
+    return history
+
+
+def worker_of(history: CompactedLog) -> CleanerPool:
+    machine = history.machine
+    clean = LogCleaner(machine.clock, SequentialIds()).clean
+    return CleanerPool(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
+
+
+def vanish(history: CompactedLog, suffix: str, ordinal: int = 3) -> str:
+    """The path of the file, of one of the segments that have such a file."""
+    segments = history.log.local_log.segments.sealed
+    if suffix == TRANSACTION_INDEX_SUFFIX:
+        segments = tuple(segment for segment in segments if segment.has_aborted)
+    segment = segments[ordinal]
+    path = segment_path(segment.directory, segment.base_offset, suffix)
+    history.machine.disk.unlink(path)
+    history.log.segment_exchange.resources.files.forget(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX])
+def test_a_file_that_is_gone_is_a_failure_that_names_it(suffix: str) -> None:
+    history = with_transactions()
+    path = vanish(history, suffix)
+    worker, clock = worker_of(history), history.machine.clock
+    begun_ms = clock.now_ms()
+    for count in (1, 2):
+        assert worker.clean_filthiest()
+        assert not worker.clean_filthiest(), "it is tried again without a pause"
+        (failure,) = worker.stats().failures
+        assert (failure.kind, failure.failure_count, failure.since_ms) == (FailureKind.DISK, count, begun_ms)
+        assert failure.reason.endswith(repr(path))
+        assert "dropped" not in failure.reason
+        clock.advance(count * FIRST_DELAY_MS)
+    stats = worker.stats()
+    assert (stats.clean_count, stats.aborted_count) == (0, 0)
+
+
+def test_segments_that_retention_drops_are_no_failure() -> None:
+    """A clean that misses them ends, and the next one begins at once with what is left."""
+    history = with_transactions()
+    log = history.log
+    dropped = log.local_log.segments.sealed[3]
+
+    class Dropping(SequentialIds):
+        """At the moment when the segments of the clean are chosen."""
+
+        def secret(self, size_bytes: int) -> bytes:
+            if log.local_log.segments.start_offset < dropped.end_offset:
+                log.increment_log_start_offset(dropped.end_offset)
+                log.retention.delete_old_segments()
+            return super().secret(size_bytes)
+
+    machine = history.machine
+    clean = LogCleaner(machine.clock, Dropping()).clean
+    worker = CleanerPool(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
+    assert worker.clean_filthiest()
+    stats = worker.stats()
+    assert (stats.clean_count, stats.aborted_count, stats.failures) == (0, 1, ())
+    while worker.clean_filthiest():
+        pass
+    assert history.read() == history.final_records()
+    assert worker.stats().failures == ()

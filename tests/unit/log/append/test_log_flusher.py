@@ -87,7 +87,6 @@ def test_no_other_append_waits_for_a_flush() -> None:
 
     machine = LogMachine(HookedDisk(wait), LogConfig(flush_messages=3))
     log = machine.start()
-    assert machine.manager is not None
     other = machine.manager.open_log(OTHER, UUID(int=8), machine.config)
     log.appender.append_as_leader(batch(2), 1)
     waiting = threading.Thread(target=lambda: log.appender.append_as_leader(batch(), 1))
@@ -116,7 +115,6 @@ def test_records_wait_no_longer_than_flush_ms_and_the_period_of_the_task() -> No
     machine = LogMachine(disk, LogConfig(flush_ms=5000))
     log = machine.start()
     manager = machine.manager
-    assert manager is not None
     log.appender.append_as_leader(batch(2), 1)
     machine.clock.advance(4999)
     manager.tasks.flush_old()
@@ -153,7 +151,6 @@ def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
     machine = LogMachine(disk, LogConfig(flush_ms=1))
     log = machine.start()
     manager = machine.manager
-    assert manager is not None
     other = manager.open_log(OTHER, UUID(int=8), machine.config)
     for each in (log, other):
         each.appender.append_as_leader(batch(), 1)

@@ -117,24 +117,6 @@ def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
     log.check()
 
 
-class BesideALeftover(Exchange):
-    """The first segment has half of a copy, as a process leaves it that was killed. All else is known to be
-    durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.history.machine.checkpoint()
-        overwrite(self.disk, self.log.local_log.segments[0].path + CLEANED_SUFFIX, b"half of a batch")
-
-
-def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
-    """A machine dies in the midst of it: a start finds the old segments or the new ones."""
-    CrashSweep(BesideALeftover, Exchange.run, count=30).at_deaths(
-        lambda death: death.subject.require_found(),
-        always=lambda name: name.startswith(("rename", "sync_directory")),
-    )
-
-
 def test_the_active_segment_is_never_replaced() -> None:
     log = filled().log
     group = log.local_log.segments[-2:]
@@ -245,27 +227,6 @@ def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
         "expected_bytes": cleaned.size_bytes,
     }
     assert log.local_log.segments is segments
-    log.check()
-
-
-@pytest.mark.parametrize("call_count", [1, 2])
-def test_reading_back_may_be_ended(call_count: int) -> None:
-    history = filled()
-    log = history.log
-    group, records = log.local_log.segments[:3], read_local(log)
-    cleaned = copied(log, group)
-    asked: list[int] = []
-
-    def on_read(size_bytes: int) -> None:
-        asked.append(size_bytes)
-        if len(asked) == call_count:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        log.segment_exchange.replace([cleaned], group, on_read)
-    assert asked[0] == cleaned.size_bytes
-    assert not copies_of(log)
-    assert read_local(log) == records
     log.check()
 
 

@@ -23,7 +23,6 @@ from stratalog.record.record import Record
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from tests.support.logs.log_consumer import read_as_consumer
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 from tests.support.logs.plain_batches import batch
 
@@ -177,35 +176,6 @@ def test_idle_producers_are_forgotten_unless_a_transaction_is_open() -> None:
     assert [entry.producer_id for entry in log.producers()] == [2]
     machine.stop()
     assert [entry.producer_id for entry in machine.start().producers()] == [2]
-
-
-@pytest.mark.parametrize("rolls_by_append", [False, True])
-@pytest.mark.parametrize("restarts", [False, True])
-def test_what_was_aborted_survives_a_roll_that_was_not_flushed(restarts: bool, rolls_by_append: bool) -> None:
-    """The recovery point is the end of the segment before that is sealed, so no recovery walks it again."""
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk, SMALL)
-    log = machine.start()
-    log.appender.append_as_leader(sent(1, 0, 5, txn=True), 1)
-    end(log, 1, committed=False)
-    log.appender.append_as_leader(plain(5), 1)
-    expected = read_as_consumer(log, Isolation.TXN_COMMITTED, 300)
-    assert len(expected) == 5
-    log.flusher.flush()
-    machine.checkpoint()
-    if restarts:
-        machine.kill()
-        log = machine.start()
-    if rolls_by_append:
-        log.appender.append_as_leader(plain(70), 1)
-    else:
-        log.roll()
-    assert log.local_log.segments.active.base_offset == 11
-    for contents in Kept:
-        found = LogMachine(disk.after_crash(Survival(contents, Kept.ALL)), SMALL).start()
-        found.check()
-        assert read_as_consumer(found, Isolation.TXN_COMMITTED, 300)[:5] == expected
-        assert found.reader.aborted_transactions(0, 11) == (AbortedTransaction(1, 0, 5, 6),)
 
 
 def test_a_transaction_index_that_cannot_be_synced_takes_the_log_offline() -> None:

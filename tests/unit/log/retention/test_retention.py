@@ -188,9 +188,7 @@ def test_a_log_that_was_never_flushed_keeps_its_start_in_a_power_loss() -> None:
     machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
     fill(log, 3)
     assert log.retention.delete_old_segments() == 2
-    assert isinstance(machine.disk, MemoryFileSystem)
-    machine.disk = machine.disk.after_crash(Survival(Kept.ALL, Kept.NONE))
-    machine.manager = None
+    machine.crash(Survival(Kept.ALL, Kept.NONE))
     assert machine.start().offsets.log_start_offset == 2
 
 
@@ -201,9 +199,7 @@ def test_a_start_behind_what_is_durable_is_kept_here_though_the_store_says_where
     log.flusher.flush()
     fill(log, 3)
     log.increment_log_start_offset(3)
-    assert isinstance(machine.disk, MemoryFileSystem)
-    machine.disk = machine.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
-    machine.manager = None
+    machine.crash(Survival(Kept.NONE, Kept.ALL))
     log = machine.start()
     assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (3, 3)
     assert log.recovery_report.lost_end_offset == 1
@@ -220,9 +216,7 @@ def test_producers_of_what_went_are_remembered_after_a_power_loss() -> None:
     log.roll()
     fill(log, 1)
     assert log.retention.delete_old_segments() == 1
-    assert isinstance(machine.disk, MemoryFileSystem)
-    machine.disk = machine.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
-    machine.manager = None
+    machine.crash(Survival(Kept.NONE, Kept.ALL))
     [entry] = machine.start().producers()
     assert (entry.producer_id, entry.next_sequence) == (7, 3)
 

@@ -104,22 +104,6 @@ def test_an_append_that_the_disk_refuses_takes_the_directory_away(number: int) -
     disks.require_only_a_failed()
 
 
-def test_new_partitions_go_to_the_disks_that_are_left() -> None:
-    disks = TwoDisks()
-    disks.fail_next()
-    with pytest.raises(DataDirectoryError):
-        disks.log(0).appender.append_as_leader(BATCH, 1)
-    log = disks.manager.open_log(TopicPartition("new", 0), TOPIC_ID, CONFIG)
-    assert log.local_log.directory == f"{B}/new-0"
-    disks.manager.let_go(P[0])
-    with pytest.raises(DataDirectoryError) as failure:
-        disks.manager.open_log(P[0], TOPIC_ID, CONFIG, is_first_opening=True)
-    assert failure.value.fields["path"] == f"{A}/orders-0"
-    with pytest.raises(DataDirectoryError) as failure:
-        disks.manager.delete_log(P[2])
-    assert failure.value.fields["path"] == A
-
-
 @pytest.mark.parametrize("paths", [(A, B), (B, A)])
 def test_a_log_that_is_deleted_on_a_failed_disk_leaves_its_name_to_another_one(
     paths: tuple[str, str],

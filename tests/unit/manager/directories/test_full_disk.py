@@ -1,9 +1,10 @@
-"""What a full disk still lets be done: delete, and have the space back; stop in order; start again."""
+"""A full disk: what it still lets be done, and what its checkpoints say then."""
 
 from __future__ import annotations
 
 import errno
 import os
+from uuid import UUID
 
 import pytest
 
@@ -12,7 +13,9 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.retention.late_removal import RETRY_MS
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.manifest import ManifestFile, read_manifest
 from stratalog.manager.directories.spare_space import (
     SHORT_BYTES,
     SPARE_BYTES,
@@ -29,6 +32,7 @@ from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.disk_refusals import refused_by_disk
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
@@ -140,21 +144,6 @@ def test_what_a_former_process_has_deleted_goes_at_once_where_space_is_short(fre
     assert not any("-delete" in path for path in disk.inner.contents())
 
 
-def test_what_cannot_be_removed_at_a_start_does_not_keep_it_and_is_tried_again() -> None:
-    disk = FaultyFileSystem(MemoryFileSystem(free_bytes=0))
-    machine = Machine(disk)
-    machine.manager.delete_log(PARTITION)
-    disk = FaultyFileSystem(disk.killed().inner)
-    disk.fail_where(lambda line: line.startswith("remove_tree "), number=errno.EPERM)
-    again = LogMachine(disk, ids=SequentialIds(100))
-    again.open()
-    again.clock.advance(RETRY_MS)
-    disk.mend()
-    assert any("-delete" in path for path in disk.inner.contents())
-    again.clock.advance(RETRY_MS)
-    assert not any("-delete" in path for path in disk.inner.contents())
-
-
 def test_little_is_kept_of_little_and_more_when_there_is_more() -> None:
     disk = FullFileSystem()
     disk.make_directories(DATA_DIR)
@@ -204,3 +193,130 @@ def test_a_new_directory_on_a_full_disk_is_no_directory_of_other_rights() -> Non
     disk.fill(DATA_DIR)
     with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
         LogMachine(disk).open()
+
+
+UNTIERED = LogConfig(remote_storage_enable=False, retention_ms=-1)
+NEW_ID = UUID(int=8)
+
+
+def new_checkpoints(disk: FaultyFileSystem) -> DirectoryCheckpoints:
+    manifest = ManifestFile(disk, DATA_DIR, read_manifest(disk, DATA_DIR))
+    return DirectoryCheckpoints(disk, DATA_DIR, SpareSpace(disk, DATA_DIR), manifest)
+
+
+def batch(value: bytes) -> bytes:
+    return encode_batch([Record(0, 1000, b"key", value)])
+
+
+def fill_log(log: UnifiedLog, count: int, value: bytes = b"value") -> None:
+    for _ in range(count):
+        log.appender.append_as_leader(batch(value), 1)
+    log.flusher.flush()
+
+
+class TwoLogs:
+    """Two partitions in one directory, each with 20 records; those of the first below 15 are deleted."""
+
+    def __init__(self, disk: FaultyFileSystem) -> None:
+        self.disk = disk
+        self.manager = LogMachine(disk, ids=SequentialIds()).open()
+        self.first, self.second = (
+            self.manager.open_log(partition, TOPIC_ID, UNTIERED) for partition in (PARTITION, SECOND)
+        )
+        for log in (self.first, self.second):
+            fill_log(log, 20)
+        self.first.increment_log_start_offset(15)
+
+    def delete(self) -> None:
+        self.manager.delete_log(PARTITION)
+
+    def create_again(self) -> None:
+        """Another topic has the first one's name, and 25 records that are durable."""
+        log = self.manager.open_log(PARTITION, NEW_ID, UNTIERED, is_first_opening=True)
+        assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 0)
+        fill_log(log, 25, b"new")
+
+
+def require_all_of_the_new(disk: FaultyFileSystem) -> None:
+    log = LogMachine(disk, ids=SequentialIds(1000)).open().open_log(PARTITION, NEW_ID, UNTIERED)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 25)
+    assert log.reader.read(0, 100_000).batches.count(b"new") == 25
+
+
+def test_whichever_step_of_a_deletion_or_a_creation_is_refused_nothing_old_is_believed() -> None:
+    def replace(machine: TwoLogs) -> None:
+        for work in (machine.delete, machine.create_again):
+            for _ in range(3):
+                try:
+                    work()
+                    break
+                except DataDirectoryError:
+                    if work == machine.create_again:
+                        # As a server does with what it could not create.
+                        machine.delete()
+
+    sweep = CrashSweep(lambda: TwoLogs(FaultyFileSystem()), replace)
+    sweep.at_failures(
+        lambda failure: require_all_of_the_new(failure.subject.disk.killed()),
+        errors=(errno.ENOSPC, errno.EACCES),
+    )
+
+
+def test_a_deletion_of_records_that_is_refused_is_not_written_down_later() -> None:
+    def verify(failure: Failure[TwoLogs]) -> None:
+        machine = failure.subject
+        if failure.error is None:
+            return
+        assert machine.first.offsets.log_start_offset == 15
+        machine.second.increment_log_start_offset(2)
+        machine.manager.checkpoint()
+        reopened = LogMachine(machine.disk.killed(), ids=SequentialIds(1000)).open()
+        assert reopened.open_log(PARTITION, TOPIC_ID, UNTIERED).offsets.log_start_offset == 15
+
+    sweep = CrashSweep(
+        lambda: TwoLogs(FaultyFileSystem()), lambda machine: machine.first.increment_log_start_offset(18)
+    )
+    sweep.at_failures(verify, errors=(errno.ENOSPC,))
+
+
+def test_a_start_that_is_written_is_not_taken_back_by_who_writes_all() -> None:
+    disk = FaultyFileSystem()
+    log = TwoLogs(disk).first
+    checkpoints = new_checkpoints(disk)
+    checkpoints.write_for(log, 18)
+    checkpoints.write_starts([log], lambda _: True)
+    assert new_checkpoints(disk).log_start_offset(PARTITION) == 18
+    # The log ends before it: that is written at once, and counts.
+    checkpoints.write_for(log, 16)
+    checkpoints.write_starts([log], lambda _: True)
+    assert new_checkpoints(disk).log_start_offset(PARTITION) == 16
+
+
+def test_what_could_not_be_written_is_written_by_the_next_who_asks_for_it() -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    TwoLogs(disk)
+    checkpoints = new_checkpoints(disk)
+    checkpoints.put_recovery_point(PARTITION, 20)
+    checkpoints.put_recovery_point(SECOND, 20)
+    disk.fill(DATA_DIR)
+    with pytest.RaisesExc(OSError, check=refused_by_disk(errno.ENOSPC)):
+        checkpoints.lower_recovery_point(PARTITION, 10)
+    with pytest.RaisesExc(OSError, check=refused_by_disk(errno.ENOSPC)):
+        checkpoints.lower_recovery_point(PARTITION, 10)
+    with pytest.RaisesExc(OSError, check=refused_by_disk(errno.ENOSPC)):
+        checkpoints.forget(SECOND)
+    with pytest.RaisesExc(OSError, check=refused_by_disk(errno.ENOSPC)):
+        checkpoints.forget(SECOND)
+    # Partitions without a change are not kept.
+    checkpoints.lower_recovery_point(TopicPartition("others", 0), 10)
+    checkpoints.forget(TopicPartition("others", 0))
+    disk.fill(None)
+    checkpoints.forget(SECOND)
+    checkpoints.lower_recovery_point(PARTITION, 10)
+    found = new_checkpoints(disk)
+    assert (found.recovery_point(PARTITION), found.log_start_offset(PARTITION)) == (10, 15)
+    assert found.recovery_point(SECOND) == 0
+    count = disk.operation_count
+    checkpoints.forget(SECOND)
+    checkpoints.lower_recovery_point(PARTITION, 10)
+    assert disk.operation_count == count, "there is nothing to write"

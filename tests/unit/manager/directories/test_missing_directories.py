@@ -169,22 +169,6 @@ def test_a_directory_that_was_away_remembers_who_was_forgotten() -> None:
     assert missing(machine.open(A, C)) == [(machine.id_b, B)]
 
 
-def test_a_full_disk_does_not_keep_the_server_from_starting(caplog: pytest.LogCaptureFixture) -> None:
-    disk = FaultyFileSystem()
-    machine = Machine(disk)
-    process = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(100))
-    manager = process.open()
-    # The new one is tied to the store first.
-    disk.fail_at(disk.operation_count + 10, number=errno.ENOSPC)
-    manager.bind_store("store-1")
-    assert "cannot note which others it is used with" in caplog.text
-    assert manager.open_log(P[1], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
-    process.stop()
-    assert {len(machine.siblings(path)) for path in (A, B, C)} == {1, 2}
-    machine.open(A, B, C)
-    assert {len(machine.siblings(path)) for path in (A, B, C)} == {2}
-
-
 def test_one_that_cannot_be_read_is_offline_and_not_missing() -> None:
     inner = MemoryFileSystem()
     machine = Machine(FaultyFileSystem(inner))

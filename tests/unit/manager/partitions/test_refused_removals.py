@@ -23,7 +23,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.disk_refusals import refused_by_disk
 from tests.support.logs.crash_moments import NOTHING_KEPT
-from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
+from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 KEEP = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
@@ -83,6 +83,27 @@ def make_immutable(disk: FaultyFileSystem, *suffixes: str) -> None:
         return kind in ("rename", "unlink") and path.endswith(suffixes)
 
     disk.fail_where(is_refused, number=errno.EPERM)
+
+
+@pytest.mark.parametrize("room_bytes", [0, 1, 3 * 4096])
+def test_retention_frees_a_disk_that_has_no_room_for_names(room_bytes: int) -> None:
+    """Some files are renamed then, and the others unlinked."""
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    _, log = started(disk)
+    log.reconfigure(DROP)
+    disk.fill(DATA_DIR)
+    disk.names_are_full, disk.room_bytes = True, room_bytes
+    count = len(log.local_log.segments) - 1
+    assert log.retention.delete_old_segments() >= count
+    assert not log.availability.is_offline
+    assert disk.room_bytes > 0
+    live = [name for name in names(disk) if name.endswith(".log")]
+    assert len(live) == len(log.local_log.segments)
+    require_whole(log)
+    require_whole(started(disk.killed(), is_new=False)[1])
+    disk.fill(None)
+    append(log, COUNT)
+    require_whole(log, COUNT + 1)
 
 
 class StartedLog:
@@ -149,33 +170,6 @@ def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
     disk.mend()
     log.retention.delete_old_segments()
     assert log.offsets.log_start_offset == log.offsets.log_end_offset == COUNT + 1
-
-
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
-    suffix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    disk = FaultyFileSystem()
-    _, log = started(disk)
-    log.reconfigure(DROP)
-    left = os.path.basename(log.local_log.segments[1].path).replace(".log", suffix)
-    make_immutable(disk, left)
-    log.retention.delete_old_segments()
-    assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
-    assert "orders-0: a file of a deleted segment cannot be removed" in caplog.text
-    assert [name for name in names(disk) if name.endswith(suffix)] == [left]
-    append(log, COUNT)
-    require_whole(log, COUNT + 1)
-    log.flusher.flush()
-    caplog.clear()
-    disk = disk.killed()
-    make_immutable(disk, left)
-    require_whole(started(disk, is_new=False)[1], COUNT + 1)
-    assert left in names(disk)
-    assert "a file of a deleted segment cannot be removed" in caplog.text
-    disk = disk.killed()
-    require_whole(started(disk, is_new=False)[1], COUNT + 1)
-    assert left not in names(disk)
 
 
 def test_without_a_descriptor_records_are_not_deleted_and_the_log_goes_on() -> None:
@@ -268,26 +262,6 @@ def test_a_partition_that_gets_no_other_name_at_all_is_removed_where_it_is() -> 
     log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
     append(log, 0)
     require_whole(log, 1)
-
-
-def test_a_crash_while_it_is_removed_in_place_leaves_none_of_it() -> None:
-    class Removing:
-        def __init__(self) -> None:
-            self.disk = nameless()
-            self.manager, _ = started(self.disk)
-
-    def verify(death: Death[Removing]) -> None:
-        for disk in death.disks():
-            manager = LogMachine(nameless(disk.inner), ids=SequentialIds(100)).open()
-            is_listed = PARTITION in read_manifest(disk, DATA_DIR).partitions
-            assert disk.inner.exists(PARTITION_DIR) == is_listed
-            outcomes.add(is_listed)
-            if is_listed:
-                require_whole(manager.open_log(PARTITION, TOPIC_ID, KEEP))
-
-    outcomes = set[bool]()
-    CrashSweep(Removing, lambda one: one.manager.delete_log(PARTITION)).at_deaths(verify)
-    assert outcomes == {False, True}
 
 
 def test_what_is_set_aside_for_a_human_is_never_removed_for_room() -> None:
