@@ -1,8 +1,8 @@
-"""The guarantees of Kafka's documentation for a compacted log.
+"""The guarantees of Kafka's documentation for a compacted log that readers see.
 
-The documentation's list ("What guarantees does log compaction provide?") has four points, the first with
-three promises and the third with two sides. Each docstring names its point.
-Histories are random; what is expected follows from what was published alone.
+The documentation's list ("What guarantees does log compaction provide?") has four points. Each docstring
+names its point. Order and offsets are in `test_cleaner_oracle`, the two lags in `test_cleaner_selection` and
+in scenarios. Histories are random; what is expected follows from what was published alone.
 """
 
 from __future__ import annotations

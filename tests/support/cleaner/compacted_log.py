@@ -185,8 +185,7 @@ class CompactedLog:
 
     def disk_now(self, survival: Survival = KILLED) -> MemoryFileSystem:
         """The disk that the next process would find if this one were killed at this moment, or lost power."""
-        disk = self.machine.disk
-        assert isinstance(disk, MemoryFileSystem)
+        disk = self.machine.memory
         return disk.after_crash(survival)
 
     def restart_from(self, disk: MemoryFileSystem) -> None:

@@ -71,11 +71,6 @@ class MovingLog:
             if path.startswith(directory + "/")
         }
 
-    @property
-    def wish_count(self) -> int:
-        """The number of moves that wait to be begun again."""
-        return len(self.manager.moves.wanted)
-
     def restart(self) -> None:
         self.machine.stop()
         self.log = self.machine.start()

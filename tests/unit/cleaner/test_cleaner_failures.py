@@ -26,6 +26,9 @@ from stratalog.testing.manual_clock import DEFAULT_NOW_MS, ManualClock
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LEAST_WAIT_MS = round(FIRST_DELAY_MS * (1 - JITTER))
+LAG_MS = LEAST_WAIT_MS // 4
+BOUNDED = replace(COMPACTED, max_compaction_lag_ms=LAG_MS)
 
 
 def failed(
@@ -151,11 +154,6 @@ def test_an_error_says_what_there_is_to_do(failure: Exception, kind: str, reason
 
 def test_a_reason_is_bounded() -> None:
     assert len(reason_of(CorruptRecordError("x" * 10_000))) == MAX_REASON_LENGTH
-
-
-LEAST_WAIT_MS = round(FIRST_DELAY_MS * (1 - JITTER))
-LAG_MS = LEAST_WAIT_MS // 4
-BOUNDED = replace(COMPACTED, max_compaction_lag_ms=LAG_MS)
 
 
 def test_a_topic_that_is_made_anew_is_cleaned_at_once() -> None:

@@ -20,11 +20,10 @@ from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.native.cleaned_batches import NO_HORIZON
-from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.cleaner.cleaner_machine import COMPACTED, DEFAULTS, CleanerMachine
 from tests.support.logs.log_machine import DATA_DIR
 
 BOTH = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
-DEFAULTS = CleanerSettings()
 STATS = CleanStats(
     map_entry_count=3,
     max_map_entry_count=12,
@@ -73,8 +72,7 @@ class CleanedMachine(CleanerMachine):
     def __init__(self, settings: CleanerSettings = DEFAULTS) -> None:
         super().__init__()
         self.fake = FakeCleaner()
-        scheduler = self.machine.scheduler
-        self.cleaner = CleanerPool(self.clock, scheduler, self.manager, self.fake.clean, settings)
+        self.cleaner = self.pool(self.fake.clean, settings)
 
     def filled(self, count: int) -> list[UnifiedLog]:
         logs = [self.open(number) for number in range(count)]

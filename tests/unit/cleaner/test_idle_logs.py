@@ -17,7 +17,6 @@ from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_failures import MAX_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_pool import CleanerPool
-from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
@@ -84,9 +83,7 @@ class IdleMachine(CleanerMachine):
             self.cleans.append(chosen)
             return cleaner.clean(chosen, limits)
 
-        return CleanerPool(
-            self.clock, self.machine.scheduler, manager or self.manager, clean, CleanerSettings()
-        )
+        return self.pool(clean, manager=manager)
 
     def put(self, log: UnifiedLog, *keys: bytes, producer_id: int = -1) -> None:
         """A value of each key, and a tombstone behind it; in a transaction, if there is a producer."""

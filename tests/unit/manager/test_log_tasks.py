@@ -27,6 +27,14 @@ from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, OTHER_DIR, PARTITION, TOPIC_ID, LogMachine
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
 
+THREE = encode_batch([Record(number, 1000, b"k", b"v") for number in range(3)])
+COMPACTED = LogConfig(
+    remote_storage_enable=False,
+    retention_ms=-1,
+    cleanup_policy=frozenset({"compact"}),
+    segment_bytes=1024,
+)
+
 
 def policy(*kinds: str, retention_bytes: int = -1) -> LogConfig:
     return LogConfig(
@@ -90,15 +98,6 @@ def test_behind_a_move_a_compacted_log_is_the_cleaners_again() -> None:
     log.increment_log_start_offset(log.reader.segments()[2].base_offset + 1)
     assert manager.tasks.delete_old_segments(log) == 0
     assert cleaner_of(moving.machine.clock, manager).delete_old_segments() == 2
-
-
-THREE = encode_batch([Record(number, 1000, b"k", b"v") for number in range(3)])
-COMPACTED = LogConfig(
-    remote_storage_enable=False,
-    retention_ms=-1,
-    cleanup_policy=frozenset({"compact"}),
-    segment_bytes=1024,
-)
 
 
 def machine_cleaned_to(offset: int) -> LogMachine:

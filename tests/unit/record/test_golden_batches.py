@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 
 import pytest
@@ -15,6 +13,7 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import HEADER_SIZE, BatchHeader, TimestampType
 from stratalog.record.record import Record
+from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
 
 NAMES = ["appendtime", "codecs", "compacted", "recompressed", "txn"]
@@ -26,22 +25,6 @@ def log_of(name: str) -> bytes:
     segments = sorted((GOLDEN / "data" / f"g1-{name}-0").glob("*.log"))
     assert segments
     return b"".join(segment.read_bytes() for segment in segments)
-
-
-def records_of(name: str, isolation: str = "read_uncommitted") -> dict[int, tuple[Record, int]]:
-    """By offset: the record that the consumer got, and its timestamp type."""
-    found: dict[int, tuple[Record, int]] = {}
-    for line in (GOLDEN / "expected" / f"{name}.{isolation}.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        headers = tuple((header, from_base64(value)) for header, value in row["headers"])
-        key, value = from_base64(row["key"]), from_base64(row["value"])
-        record = Record(row["offset"], row["timestamp"], key, value, headers)
-        found[record.offset] = (record, row["timestamp_type"])
-    return found
-
-
-def from_base64(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
 
 
 def dumped(name: str) -> list[str]:
@@ -82,18 +65,16 @@ def test_headers_are_what_kafka_prints(name: str) -> None:
 
 @each_log
 def test_records_are_what_the_consumer_got(name: str) -> None:
-    data, expected = log_of(name), records_of(name)
-    log_start_offset = min(expected)
-    seen: set[int] = set()
+    data, seen = log_of(name), list[Record]()
+    expected = golden_records(GOLDEN, name, "read_uncommitted")
+    is_stamped = name == "appendtime"
     for position, header in batches(data):
         if header.is_control:
             continue
         verify(data, position, header)
-        for record in decode(data, position):
-            if record.offset >= log_start_offset:
-                assert (record, header.timestamp_type + 1) == expected[record.offset]
-                seen.add(record.offset)
-    assert seen == set(expected)
+        assert (header.timestamp_type is TimestampType.LOG_APPEND_TIME) == is_stamped
+        seen += [one for one in decode(data, position) if one.offset >= expected[0].offset]
+    assert seen == expected
 
 
 @pytest.mark.parametrize("name", ["txn", "compacted"])
@@ -112,9 +93,9 @@ def test_markers_tell_what_a_committed_reader_sees(name: str) -> None:
             pending.setdefault(header.producer_id, []).extend(decode(data, position))
         else:
             seen += decode(data, position)
-    assert sorted(seen) == [record for record, _ in records_of(name, "read_committed").values()]
+    assert sorted(seen) == golden_records(GOLDEN, name, "read_committed")
     # Kafka's cleaner has dropped what was aborted.
-    assert (len(seen) < len(records_of(name))) == (name == "txn")
+    assert (len(seen) < len(golden_records(GOLDEN, name, "read_uncommitted"))) == (name == "txn")
 
 
 @each_log

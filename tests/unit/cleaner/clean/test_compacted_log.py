@@ -21,6 +21,9 @@ from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, L
 WIDE = dataclasses.replace(CONFIG, segment_bytes=1 << 24)
 SMALL = dataclasses.replace(CONFIG, segment_bytes=300)
 RETENTION_MS = CONFIG.delete_retention_ms
+SHORT_MS = 1000
+HOLED = LogConfig(remote_storage_enable=False, retention_ms=UNLIMITED)
+BASES = (0, 100, 200)
 
 
 def pairs(history: CompactedLog) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -74,9 +77,6 @@ def test_the_batch_of_a_producer_that_was_forgotten_goes() -> None:
     assert not [header for header in history.headers() if header.has_producer_id]
 
 
-SHORT_MS = 1000
-
-
 def test_what_is_undecided_again_is_not_due_for_its_tombstones() -> None:
     """No clean may go beyond the last stable offset, be it only for the time of what it kept."""
     history = CompactedLog(dataclasses.replace(CONFIG, delete_retention_ms=SHORT_MS))
@@ -109,10 +109,6 @@ def test_what_is_undecided_again_is_not_due_for_its_tombstones() -> None:
     assert history.clean() is not None
     assert [(one.offset, one.key) for one in history.read()] == [(0, b"z"), (2, b"a")]
     assert cleaner.failures() == ()
-
-
-HOLED = LogConfig(remote_storage_enable=False, retention_ms=UNLIMITED)
-BASES = (0, 100, 200)
 
 
 def with_holes() -> LogMachine:

@@ -37,6 +37,8 @@ from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR
 
+SETTINGS = CleanerSettings(max_bytes_per_s=1.0)
+
 
 @pytest.mark.parametrize("lost", [suffix for suffix in SEGMENT_SUFFIXES if suffix != ".log"])
 def test_a_cleaned_segment_without_one_of_its_files_replaces_nothing(lost: str) -> None:
@@ -76,7 +78,7 @@ def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exceptio
             chosen, limits._replace(check_done=check_done)
         )
 
-    workers = CleanerPool(machine.clock, machine.machine.scheduler, machine.manager, clean, CleanerSettings())
+    workers = machine.pool(clean)
     assert workers.clean_filthiest()
     stats, reclaimed_bytes = workers.stats(), before_bytes - log.local_log.segments.size_bytes
     assert stats.clean_count == 0
@@ -91,9 +93,6 @@ def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exceptio
     assert workers.stats().reclaimed_bytes == before_bytes - log.local_log.segments.size_bytes
 
 
-SETTINGS = CleanerSettings(max_bytes_per_s=1.0)
-
-
 class ThrottledClean:
     """A log, and a cleaner which may move a byte a second and has moved too much. Used by one thread."""
 
@@ -103,13 +102,8 @@ class ThrottledClean:
         self.log = self.machine.open(0)
         self.machine.fill(self.log, 3, 3)
         self.manager: CleanerManager = self.machine.manager
-        self.cleaner = CleanerPool(
-            self.machine.clock, self.machine.machine.scheduler, self.manager, self._clean, SETTINGS
-        )
+        self.cleaner = self.machine.pool(settings=SETTINGS)
         self.manager.throttler.take(1 << 40, lambda: None)
-
-    def _clean(self, chosen: LogToClean, limits: CleanLimits) -> CleanResult:
-        return LogCleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
 
     def pause(self) -> None:
         with self.manager.paused(self.partition):
@@ -162,9 +156,9 @@ def with_transactions() -> CompactedLog:
     return history
 
 
-def worker_of(history: CompactedLog) -> CleanerPool:
+def worker_of(history: CompactedLog, ids: SequentialIds) -> CleanerPool:
     machine = history.machine
-    clean = LogCleaner(machine.clock, SequentialIds()).clean
+    clean = LogCleaner(machine.clock, ids).clean
     return CleanerPool(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
 
 
@@ -184,7 +178,7 @@ def vanish(history: CompactedLog, suffix: str, ordinal: int = 3) -> str:
 def test_a_file_that_is_gone_is_a_failure_that_names_it(suffix: str) -> None:
     history = with_transactions()
     path = vanish(history, suffix)
-    worker, clock = worker_of(history), history.machine.clock
+    worker, clock = worker_of(history, SequentialIds()), history.machine.clock
     begun_ms = clock.now_ms()
     for count in (1, 2):
         assert worker.clean_filthiest()
@@ -213,9 +207,7 @@ def test_segments_that_retention_drops_are_no_failure() -> None:
                 log.retention.delete_old_segments()
             return super().secret(size_bytes)
 
-    machine = history.machine
-    clean = LogCleaner(machine.clock, Dropping()).clean
-    worker = CleanerPool(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
+    worker = worker_of(history, Dropping())
     assert worker.clean_filthiest()
     stats = worker.stats()
     assert (stats.clean_count, stats.aborted_count, stats.failures) == (0, 1, ())

@@ -28,6 +28,7 @@ from tests.support.cleaner.cleaning_history import CleaningHistory, limits
 from tests.support.logs.overwriting import flip
 
 FAR = 2**31 - 1
+LARGE = dataclasses.replace(CONFIG, segment_bytes=100_000)
 
 
 def test_nothing_is_done_where_nothing_may_be_cleaned() -> None:
@@ -280,9 +281,6 @@ def test_the_time_of_a_tombstone_begins_when_older_segments_without_the_value_ar
     assert horizon_ms >= last_seen_ms + CONFIG.delete_retention_ms
 
 
-LARGE = dataclasses.replace(CONFIG, segment_bytes=100_000)
-
-
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize("start_offset", [1, 5, 6, 11, 14, 23])
 def test_the_log_start_moves_into_what_a_full_map_has_not_reached(start_offset: int, codec: Codec) -> None:
@@ -304,22 +302,3 @@ def test_the_log_start_moves_into_what_a_full_map_has_not_reached(start_offset: 
     while cleaned.end_offset < 24:
         cleaned.clean(limits(6, load_factor=1.0))
     assert cleaned.left() == wanted
-
-
-def test_deleted_segments_that_go_during_a_clean_do_not_end_it() -> None:
-    cleaned = Cleaned()
-    for number in range(3):
-        cleaned.put_as(1, number, (b"a%d" % number, b"1"))
-        cleaned.log.roll()
-    cleaned.end(1, committed=True)
-    cleaned.put((b"a2", b"2"))
-
-    def drop() -> None:
-        cleaned.log.increment_log_start_offset(2)
-        cleaned.log.retention.delete_old_segments()
-
-    # What is dropped is dropped before the second pass asks for it.
-    cleaned.log.roll()
-    cleaned.end_offset = 2
-    cleaned.clean(limits(on_step=drop))
-    assert [offset for offset, key, _ in cleaned.left() if key == b"a2"] == [4]

@@ -31,6 +31,7 @@ from tests.support.places import GOLDEN
 
 CLIENT, COORDINATOR, REPLICATION = AppendOrigin
 ABORT, COMMIT = ControlType
+TRANSACTIONS = GOLDEN / "data" / "g1-txn-0" / f"{2:020d}.log"
 
 
 @pytest.fixture
@@ -161,9 +162,6 @@ def test_transactions_that_end_in_what_is_staged_are_handed_out_in_order(state: 
     append.stage([marker_batch(2, 7, 0, ABORT)], COORDINATOR)
     append.stage([marker_batch(3, 8, 0, COMMIT)], COORDINATOR)
     assert append.commit() == [(7, 0, 2, True, 1), (8, 1, 3, False, 4)]
-
-
-TRANSACTIONS = GOLDEN / "data" / "g1-txn-0" / f"{2:020d}.log"
 
 
 @given(sequence=st.integers(0, MAX_SEQUENCE), count=st.integers(0, MAX_SEQUENCE))

@@ -1,4 +1,4 @@
-"""Producer state beside its snapshots: when they are taken and loaded, and crashes.
+"""Producer state beside its snapshots: when they are taken and loaded.
 
 Transactions, sequences and expiry are tested against an oracle in tests/property/test_producer_state.py.
 """

@@ -33,6 +33,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.disk_refusals import refused_by_disk
 from tests.support.logs.crash_sweep import CrashSweep, Failure
+from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
@@ -41,6 +42,7 @@ BATCH = encode_batch([Record(0, 1000, b"key", b"v" * 400)])
 SPARE_PATH = f"{DATA_DIR}/{SPARE_DELETION_FILE}"
 STOP_PATH = f"{DATA_DIR}/{SPARE_STOP_FILE}"
 DELETE_DELAY_MS = 1000
+NEW_ID = UUID(int=8)
 
 
 class Machine:
@@ -195,36 +197,18 @@ def test_a_new_directory_on_a_full_disk_is_no_directory_of_other_rights() -> Non
         LogMachine(disk).open()
 
 
-UNTIERED = LogConfig(remote_storage_enable=False, retention_ms=-1)
-NEW_ID = UUID(int=8)
-
-
 def new_checkpoints(disk: FaultyFileSystem) -> DirectoryCheckpoints:
     manifest = ManifestFile(disk, DATA_DIR, read_manifest(disk, DATA_DIR))
     return DirectoryCheckpoints(disk, DATA_DIR, SpareSpace(disk, DATA_DIR), manifest)
 
 
-def batch(value: bytes) -> bytes:
-    return encode_batch([Record(0, 1000, b"key", value)])
-
-
-def fill_log(log: UnifiedLog, count: int, value: bytes = b"value") -> None:
-    for _ in range(count):
-        log.appender.append_as_leader(batch(value), 1)
-    log.flusher.flush()
-
-
-class TwoLogs:
-    """Two partitions in one directory, each with 20 records; those of the first below 15 are deleted."""
+class DeletedRecords(Machine):
+    """All is flushed, and records of the first below 15 are deleted."""
 
     def __init__(self, disk: FaultyFileSystem) -> None:
-        self.disk = disk
-        self.manager = LogMachine(disk, ids=SequentialIds()).open()
-        self.first, self.second = (
-            self.manager.open_log(partition, TOPIC_ID, UNTIERED) for partition in (PARTITION, SECOND)
-        )
+        super().__init__(disk)
         for log in (self.first, self.second):
-            fill_log(log, 20)
+            log.flusher.flush()
         self.first.increment_log_start_offset(15)
 
     def delete(self) -> None:
@@ -232,19 +216,21 @@ class TwoLogs:
 
     def create_again(self) -> None:
         """Another topic has the first one's name, and 25 records that are durable."""
-        log = self.manager.open_log(PARTITION, NEW_ID, UNTIERED, is_first_opening=True)
+        log = self.manager.open_log(PARTITION, NEW_ID, CONFIG, is_first_opening=True)
         assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 0)
-        fill_log(log, 25, b"new")
+        for _ in range(25):
+            log.appender.append_as_leader(encode_batch([Record(0, 1000, b"key", b"new")]), 1)
+        log.flusher.flush()
 
 
 def require_all_of_the_new(disk: FaultyFileSystem) -> None:
-    log = LogMachine(disk, ids=SequentialIds(1000)).open().open_log(PARTITION, NEW_ID, UNTIERED)
+    log = LogMachine(disk, ids=SequentialIds(1000)).open().open_log(PARTITION, NEW_ID, CONFIG)
     assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 25)
-    assert log.reader.read(0, 100_000).batches.count(b"new") == 25
+    assert [one.value for one in read_local(log)] == [b"new"] * 25
 
 
 def test_whichever_step_of_a_deletion_or_a_creation_is_refused_nothing_old_is_believed() -> None:
-    def replace(machine: TwoLogs) -> None:
+    def replace(machine: DeletedRecords) -> None:
         for work in (machine.delete, machine.create_again):
             for _ in range(3):
                 try:
@@ -255,7 +241,7 @@ def test_whichever_step_of_a_deletion_or_a_creation_is_refused_nothing_old_is_be
                         # As a server does with what it could not create.
                         machine.delete()
 
-    sweep = CrashSweep(lambda: TwoLogs(FaultyFileSystem()), replace)
+    sweep = CrashSweep(lambda: DeletedRecords(FaultyFileSystem()), replace)
     sweep.at_failures(
         lambda failure: require_all_of_the_new(failure.subject.disk.killed()),
         errors=(errno.ENOSPC, errno.EACCES),
@@ -263,7 +249,7 @@ def test_whichever_step_of_a_deletion_or_a_creation_is_refused_nothing_old_is_be
 
 
 def test_a_deletion_of_records_that_is_refused_is_not_written_down_later() -> None:
-    def verify(failure: Failure[TwoLogs]) -> None:
+    def verify(failure: Failure[DeletedRecords]) -> None:
         machine = failure.subject
         if failure.error is None:
             return
@@ -271,17 +257,18 @@ def test_a_deletion_of_records_that_is_refused_is_not_written_down_later() -> No
         machine.second.increment_log_start_offset(2)
         machine.manager.checkpoint()
         reopened = LogMachine(machine.disk.killed(), ids=SequentialIds(1000)).open()
-        assert reopened.open_log(PARTITION, TOPIC_ID, UNTIERED).offsets.log_start_offset == 15
+        assert reopened.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_start_offset == 15
 
     sweep = CrashSweep(
-        lambda: TwoLogs(FaultyFileSystem()), lambda machine: machine.first.increment_log_start_offset(18)
+        lambda: DeletedRecords(FaultyFileSystem()),
+        lambda machine: machine.first.increment_log_start_offset(18),
     )
     sweep.at_failures(verify, errors=(errno.ENOSPC,))
 
 
 def test_a_start_that_is_written_is_not_taken_back_by_who_writes_all() -> None:
     disk = FaultyFileSystem()
-    log = TwoLogs(disk).first
+    log = DeletedRecords(disk).first
     checkpoints = new_checkpoints(disk)
     checkpoints.write_for(log, 18)
     checkpoints.write_starts([log], lambda _: True)
@@ -294,7 +281,7 @@ def test_a_start_that_is_written_is_not_taken_back_by_who_writes_all() -> None:
 
 def test_what_could_not_be_written_is_written_by_the_next_who_asks_for_it() -> None:
     disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
-    TwoLogs(disk)
+    DeletedRecords(disk)
     checkpoints = new_checkpoints(disk)
     checkpoints.put_recovery_point(PARTITION, 20)
     checkpoints.put_recovery_point(SECOND, 20)

@@ -341,9 +341,6 @@ def test_what_one_file_system_cannot_do_the_other_may(caplog: pytest.LogCaptureF
     assert len([record for record in caplog.records if "cannot reserve space" in record.getMessage()]) == 1
 
 
-A, B, C = "/disk-a/logs", "/disk-b/logs", "/disk-c/logs"
-
-
 def test_a_cordon_is_in_the_manifest_and_stronger_than_the_settings() -> None:
     disk = FaultyFileSystem()
 

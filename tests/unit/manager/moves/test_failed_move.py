@@ -18,6 +18,8 @@ from tests.support.logs.crash_moments import NOTHING_KEPT
 from tests.support.logs.log_machine import DATA_DIR, OTHER_DIR, PARTITION, PARTITION_DIR, machine_on
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, flip_of
 
+DELAY_MS = 1000
+
 
 def test_a_directory_in_the_partitions_directory_is_for_a_human(caplog: pytest.LogCaptureFixture) -> None:
     moving = MovingLog()
@@ -94,9 +96,6 @@ def test_a_copy_that_cannot_be_removed_is_tried_again_and_is_no_wish() -> None:
     disk.mend()
     moving.machine.clock.advance(RETRY_MS)
     assert moving.left_over() == []
-
-
-DELAY_MS = 1000
 
 
 def refuse_names(disk: FaultyFileSystem, number: int, *, keeps_files: bool = False) -> None:

@@ -243,18 +243,6 @@ def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
         moving.log.check()
 
 
-def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
-    moving = MovingLog()
-    with ThreadPoolExecutor(1) as pool:
-        moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
-    manager = moving.machine.open()
-    assert moving.wish_count == 1
-    manager.delete_log(PARTITION)
-    assert moving.wish_count == 0
-    moving.machine.clock.advance(60_000)
-    assert moving.left_over() == []
-
-
 def test_a_move_that_cannot_be_is_refused() -> None:
     moving = MovingLog()
     manager = moving.manager

@@ -249,8 +249,7 @@ def test_one_that_may_be_somebodys_is_told_stays_and_spoils_no_marker(
     doubt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = machine_with_ghost()
-    disk = machine.disk
-    assert isinstance(disk, MemoryFileSystem)
+    disk = machine.memory
     put_doubt(disk, doubt)
     files = disk.list_directory(f"{A}/{GHOST}")
     for is_clean in (False, True, True):
@@ -272,8 +271,7 @@ def test_one_that_may_be_somebodys_is_told_stays_and_spoils_no_marker(
 
 def test_one_that_stays_is_never_taken_for_closed() -> None:
     machine = machine_with_ghost()
-    assert isinstance(machine.disk, MemoryFileSystem)
-    put_doubt(machine.disk, "import")
+    put_doubt(machine.memory, "import")
     restarted(machine)
     machine.stop()
     assert machine.disk.read_file(f"{A}/{MARKER}") == b'{"version":0}'
