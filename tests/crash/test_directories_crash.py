@@ -42,7 +42,6 @@ class TwoDisks:
 
     @property
     def manager(self) -> LogManager:
-        assert self.machine.manager is not None
         return self.machine.manager
 
     def run(self) -> None:

@@ -10,7 +10,6 @@ from stratalog.base.errors import CorruptRecordError, LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.migration.log_export import ExportedLog, ExportTargetError, LogExport
-from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -161,7 +160,3 @@ def test_a_disk_that_fails_leaves_nothing_of_the_target() -> None:
         assert is_published or not published(failure.subject.disk)
 
     sweep.at_failures(verify, expected=(LogStoreError, OSError))
-
-
-def test_the_log_of_these_tests_is_valid() -> None:
-    assert [header.next_offset for _, header in batches(LOG)] == [35, 54, 58]

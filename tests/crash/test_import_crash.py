@@ -242,25 +242,6 @@ def test_a_crash_before_or_after_any_request_to_the_store() -> None:
         require_whole_or_not_at_all(machine)
 
 
-def test_repetitions_that_die_as_well_until_one_ends() -> None:
-    """Each is cut off after one request more than the one before, so every one leaves something else."""
-    machine = used_machine()
-    report, number, known = None, 0, list[set[str]]()
-    while report is None:
-        store = FaultyObjectStore(machine.store, random.Random(0), FaultsAt({number: Fault.STOPS_AFTER}))
-        with contextlib.suppress(ActorStopped):
-            report = machine.run(store=store)
-        if report is None:
-            machine.disk = machine.disk.reopened(NOTHING_KEPT)
-            known.append(machine.topics & TOPICS)
-        number += 1
-    sizes = [len(names) for names in known]
-    assert sizes == sorted(sizes)
-    assert 1 in sizes, "one was cut off between the topics"
-    machine.disk = machine.disk.reopened(NOTHING_KEPT)
-    require_whole_or_not_at_all(machine)
-
-
 @pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED])
 def test_a_store_that_fails_at_any_write(fault: Fault) -> None:
     trace = StoreTrace()

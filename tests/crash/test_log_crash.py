@@ -11,20 +11,13 @@ from typing import NamedTuple
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import Durability
-from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
-from stratalog.record.header import HEADER_SIZE
-from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import LogLedger, read_local
-from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, PARTITION, PARTITION_DIR, LogMachine
-from tests.support.logs.overwriting import flip
+from tests.support.logs.log_machine import NEVER_MS, PARTITION, LogMachine
 
 TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=Durability.DISK)
 PLAIN = LogConfig(
@@ -197,7 +190,6 @@ class Worker:
     def sweep(cut: Cut) -> CrashSweep[Worker]:
         sweep = CrashSweep(lambda: Worker(cut), Worker.run, count=cut.sample_count)
         machine = sweep.whole.machine
-        assert machine.manager is not None
         sweep.whole.ledger.verify(machine.manager.log(PARTITION), after_crash=False)
         assert not machine.scheduler.failures
         return sweep
@@ -231,58 +223,13 @@ def test_dying_at_every_operation_loses_nothing_that_was_flushed(cut: Cut) -> No
     Worker.sweep(cut).at_deaths(verify)
 
 
-@pytest.mark.parametrize("cut", [WORKS["tiered"], WORKS["transactional"]], ids=["tiered", "transactional"])
-def test_a_log_that_is_refused_is_left_as_it_was_at_every_operation(cut: Cut) -> None:
-    """A human decides on the files as they were found, whatever operation had stopped the former process."""
-    refused_count = 0
-
-    def verify(death: Death[Worker]) -> None:
-        nonlocal refused_count
-        disk = death.subject.disk.killed()
-        if not damage_below_recovery_point(disk.inner):
-            return
-        before = log_files(disk.inner)
-        with pytest.raises(DataDirectoryError):
-            new_machine(disk, cut.config).start()
-        assert log_files(disk.inner) == before
-        refused_count += 1
-
-    Worker.sweep(cut).at_deaths(verify)
-    assert refused_count > 0
-
-
-def damage_below_recovery_point(disk: MemoryFileSystem) -> bool:
-    """Alter the first batch of the segment that has the recovery point in it, if there is one; no clean
-    shutdown hides it."""
-    recovery_point = OffsetCheckpoint(disk, f"{DATA_DIR}/{RECOVERY_POINT_FILE}").read().get(PARTITION, 0)
-    logs = sorted(path for path in log_files(disk) if path.endswith(LOG_SUFFIX))
-    below = [path for path in logs if base_offset_of(path) < recovery_point]
-    later = logs[len(below) :]
-    if not below or (later and base_offset_of(later[0]) == recovery_point):
-        return False
-    if not disk.read_file(below[-1]):
-        return False
-    flip(disk, below[-1], HEADER_SIZE - 1)
-    if disk.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}"):
-        disk.unlink(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
-    return True
-
-
-def base_offset_of(path: str) -> int:
-    return int(path.rpartition("/")[2].removesuffix(LOG_SUFFIX))
-
-
-def log_files(disk: MemoryFileSystem) -> dict[str, bytes | None]:
-    return {path: data for path, data in disk.contents().items() if path.startswith(f"{PARTITION_DIR}/")}
-
-
 @all_works
 def test_a_disk_that_fails_once_leaves_no_half_truths(cut: Cut) -> None:
     """Steps may fail; what is acknowledged is there, what was refused is not."""
 
     def verify(failure: Failure[Worker]) -> None:
         worker, ledger = failure.subject, failure.subject.ledger
-        for log in worker.machine.manager.logs() if worker.machine.manager is not None else ():
+        for log in worker.machine.manager.logs() if worker.machine.is_running else ():
             if not log.availability.is_offline and not log.availability.is_closed:
                 ledger.append(log, [ledger.batch(2)])
                 ledger.verify(log, after_crash=False)

@@ -154,7 +154,6 @@ def test_a_machine_that_dies_anywhere_has_each_partition_once_and_whole() -> Non
 
     sweep = CrashSweep(Life, Life.run)
     manager = sweep.whole.machine.manager
-    assert manager is not None
     for log in manager.logs():
         sweep.whole.ledger(log).verify(log, after_crash=False)
     # The moments when the moved partition gets its place, and when names change, are in every sample.

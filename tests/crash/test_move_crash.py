@@ -1,15 +1,11 @@
-"""A machine that dies at every operation of a move between two log directories, or whose disks fail there.
-
-The process appends, flushes, deletes records and lets retention drop segments while it moves its partition,
-and moves it back. From each moment of a death several disks are built, as they may be found; each is opened
-by a new process, which must find the partition in one directory, with all that was promised to be durable.
-"""
+"""A machine that dies at every operation of a move between two log directories, or whose disks fail there."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -18,7 +14,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
 from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
@@ -31,6 +27,7 @@ from tests.support.logs.log_machine import (
     LogMachine,
     machine_on,
 )
+from tests.support.logs.moving_log import aside_of, flip_of
 
 PLAIN = replace(SMALL_SEGMENTS, retention_bytes=5000)
 TRANSACTIONAL = replace(SMALL_SEGMENTS, segment_bytes=1400)
@@ -105,7 +102,6 @@ class MovedLog:
 
     @property
     def manager(self) -> LogManager:
-        assert self.machine.manager is not None
         return self.machine.manager
 
     def move(self) -> None:
@@ -130,7 +126,6 @@ class MovedLog:
         found = self.ledger.copy()
         machine = machine_on(disk, self.config, 2)
         log = machine.start()
-        assert machine.manager is not None
         place = log.local_log.directory.rpartition("/")[0]
         assert machine.manager.directory_of(PARTITION) == place
         found.verify(log, after_crash=True)
@@ -210,3 +205,99 @@ def test_a_disk_that_fails_at_any_operation_of_a_move_loses_nothing(
     sweep.at_failures(verify, errors=(errno.EIO, errno.ENOSPC), part=part)
     assert states >= {MoveState.DONE, MoveState.FAILED}
     assert survivor_count
+
+
+class Move:
+    """The move of a small log, all of which was flushed. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.ledger = LogLedger()
+        self._machine = machine_on(self.disk)
+        self._log: UnifiedLog = self._machine.start()
+        for _ in range(3):
+            self.ledger.append(self._log, [self.ledger.batch(7)])
+        self.ledger.flush(self._log)
+        self._machine.checkpoint()
+
+    def run(self) -> None:
+        assert self._machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+
+
+class Start:
+    """A start of what a process that was killed at that operation of the move has left."""
+
+    def __init__(self, killed_operation: int) -> None:
+        move = Move()
+        move.disk.crash_at(killed_operation)
+        with pytest.raises(SimulatedCrash):
+            move.run()
+        self.disk, self.ledger = move.disk.killed(), move.ledger
+
+    def run(self) -> None:
+        machine_on(self.disk, ids=1).open()
+
+
+def test_losing_power_while_a_start_settles_what_a_kill_left_leaves_one_log() -> None:
+    rehearsal = Move()
+    rehearsal.run()
+    flip, aside = flip_of(rehearsal.disk.trace), aside_of(rehearsal.disk.trace)
+    assert flip < aside
+    places = set[str]()
+
+    def verify(death: Death[Start]) -> None:
+        for disk in death.disks():
+            places.add(verified_place(disk, death.subject.ledger))
+
+    for killed_operation in range(flip + 1, aside + 1):
+        sweep = CrashSweep(partial(Start, killed_operation), Start.run)
+        assert aside_of(sweep.trace), "the older copy is put away by that start"
+        sweep.at_deaths(verify)
+    assert places == {DATA_DIR, OTHER_DIR}
+
+
+def verified_place(disk: FaultyFileSystem, ledger: LogLedger) -> str:
+    """Open what is left, twice; returns the log directory that has the partition, with all that it must
+    have."""
+    found, directories = ledger.copy(), set[str]()
+    for number in (2, 3):
+        log = machine_on(disk, ids=number).start()
+        found.verify(log, after_crash=True)
+        directories.add(log.local_log.directory.rpartition("/")[0])
+        disk = disk.reopened(NOTHING_KEPT)
+    [place] = directories
+    return place
+
+
+class UnflushedMove:
+    """A log of which nothing is durable, not even the name of its directory, and its move."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.ledger = LogLedger()
+        self._machine = machine_on(self.disk, ids=1)
+        self._log: UnifiedLog = self._machine.start()
+        for _ in range(2):
+            self.ledger.append(self._log, [self.ledger.batch(7)])
+
+    def run(self) -> None:
+        """Move, and use the log in the new place, until what it has left is removed."""
+        assert self._machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+        self.ledger.durable_end_offset = self._log.offsets.recovery_point
+        self.ledger.append(self._log, [self.ledger.batch(3)])
+        self.ledger.flush(self._log)
+        self._machine.clock.advance(60_000)
+        assert not self._machine.scheduler.failures
+
+
+def test_dying_in_the_move_of_an_unflushed_log_leaves_one_log() -> None:
+    places = set[str]()
+
+    def verify(death: Death[UnflushedMove]) -> None:
+        for disk in death.disks():
+            places.add(verified_place(disk, death.subject.ledger))
+
+    sweep = CrashSweep(UnflushedMove, UnflushedMove.run)
+    assert not [name for name in sweep.whole.disk.inner.list_directory(DATA_DIR) if "orders" in name]
+    sweep.at_deaths(verify)
+    assert places == {DATA_DIR, OTHER_DIR}

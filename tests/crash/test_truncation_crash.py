@@ -68,7 +68,6 @@ class Follower:
         self.log.appender.append_as_follower(encode_batch([record], base_offset=offset, leader_epoch=1))
 
     def truncate(self, offset: int) -> None:
-        assert self.machine.manager is not None
         self.machine.manager.truncate_to(PARTITION, offset)
 
 
@@ -145,11 +144,9 @@ class Deleting:
         self.machine.checkpoint()
 
     def cut(self) -> None:
-        assert self.machine.manager is not None
         self.machine.manager.truncate_to(PARTITION, 7)
 
     def cut_fully(self) -> None:
-        assert self.machine.manager is not None
         self.machine.manager.truncate_fully_and_start_at(PARTITION, 3)
 
 

@@ -170,7 +170,6 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     @rule(key_count=st.integers(1, 4))
     def clean(self, key_count: int) -> None:
         """Clean as often as something is due, with look-ups in between."""
-        assert self.machine.manager is not None
         cleanings, log = self.machine.manager.cleaner, self.log
         for _ in range(100):
             chosen = cleanings.take_filthiest()
@@ -184,7 +183,6 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     @rule(producers=st.lists(PRODUCERS, max_size=3))
     def move(self, producers: list[int]) -> None:
         """To the other log directory, with aborted transactions and rolls beside it."""
-        assert self.machine.manager is not None
         manager = self.machine.manager
 
         def work(_: int) -> None:

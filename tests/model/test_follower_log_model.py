@@ -138,7 +138,6 @@ class FollowerLogMachine(RuleBasedStateMachine):
             cut = next((batch for batch in self.batches if batch.last_offset >= offset), None)
             # Batches go as a whole; in a hole the log ends at the given offset.
             expected = offset if cut is None else min(offset, cut.base_offset)
-        assert self.machine.manager is not None
         assert self.machine.manager.truncate_to(PARTITION, offset) == expected
         self.cut_to(expected)
         if self.log.offsets.log_start_offset != self.start_offset:
@@ -152,7 +151,6 @@ class FollowerLogMachine(RuleBasedStateMachine):
     @rule(delta=st.integers(-3000, 3000))
     def restart_at(self, delta: int) -> None:
         self.end_offset = max(0, self.end_offset + delta)
-        assert self.machine.manager is not None
         self.machine.manager.truncate_fully_and_start_at(PARTITION, self.end_offset)
         self.batches.clear()
         self.durable_end_offset = self.start_offset = self.end_offset
@@ -253,7 +251,6 @@ class FollowerLogMachine(RuleBasedStateMachine):
         self.durable_end_offset = self.log.offsets.recovery_point
         assert read_local(self.log, 1500) == self.records
         self.verify_epochs()
-        assert self.machine.manager is not None
         self.machine.manager.check()
 
     def verify_epochs(self) -> None:

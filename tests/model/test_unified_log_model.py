@@ -135,7 +135,6 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule()
     def flush_old(self) -> None:
         """Flush as the server's task does."""
-        assert self.machine.manager is not None
         self.machine.manager.tasks.flush_old()
         if self.machine.config.flush_ms == 0:
             assert self.log.offsets.recovery_point == self.log.offsets.log_end_offset
@@ -208,7 +207,6 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(counts=st.lists(COUNTS, max_size=5))
     def move(self, counts: list[int]) -> None:
         """To the other log directory, with appends beside it."""
-        assert self.machine.manager is not None
         manager, left = self.machine.manager, list(counts)
 
         def append(_: int) -> None:
@@ -286,7 +284,6 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         self.log.check()
         assert read_local(self.log, 1500) == self.records
         self.ledger.verify_producers(self.log)
-        assert self.machine.manager is not None
         self.machine.manager.check()
         assert (
             self.log.offsets.log_end_offset - self.log.offsets.recovery_point

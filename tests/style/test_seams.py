@@ -113,18 +113,9 @@ def engine_raises_its_own_errors(source: Source) -> Iterator[str]:
                 yield f"{node.lineno}: raises {raised.id}"
 
 
-# These files still have a disk of their own. The list may only shrink.
-OWN_DISKS = {
-    "tests/unit/manager/directories/test_directory_checkpoints.py",
-    "tests/unit/manager/directories/test_log_directories.py",
-    "tests/unit/manager/moves/test_older_copy.py",
-    "tests/unit/manager/test_log_opening.py",
-}
-
-
 def doubles_are_shared(source: Source) -> Iterator[str]:
     """Doubles of disks and stores stand in `stratalog.testing` and `tests/support`."""
-    if source.name.startswith("tests/support/") or source.name in OWN_DISKS:
+    if source.name.startswith("tests/support/"):
         return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ClassDef):

@@ -1,23 +1,20 @@
-"""The guarantees of Kafka's documentation for a compacted log.
+"""The guarantees of Kafka's documentation for a compacted log that readers see.
 
-The documentation's list ("What guarantees does log compaction provide?") has four points, the first with
-three promises and the third with two sides. Each docstring names its point.
-Histories are random; what is expected follows from what was published alone.
+The documentation's list ("What guarantees does log compaction provide?") has four points. Each docstring
+names its point. Order and offsets are in `test_cleaner_oracle`, the two lags in `test_cleaner_selection` and
+in scenarios. Histories are random; what is expected follows from what was published alone.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.log.isolation import Isolation
-from stratalog.record.header import TimestampType
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
 from tests.support.logs.log_consumer import Consumer, table_of
-from tests.support.logs.log_ledger import read_local
 
 SEEDS = st.integers(0, 2**32)
 STEPS = st.lists(
@@ -72,133 +69,6 @@ def test_a_consumer_in_the_head_sees_every_message_under_sequential_offsets(
     assert seen == [written.record for written in history.published.values()]
     assert [one.offset for one in consumer.records] == list(range(history.log.offsets.log_end_offset))
     assert history.log.offsets.log_end_offset == len(history.published) + len(history.outcomes)
-
-
-@given(
-    seed=SEEDS,
-    steps=st.lists(st.sampled_from(["put", "put", "put", "roll", "wait", "clean", "clean"]), max_size=80),
-    timestamp_type=st.sampled_from(TimestampType),
-    lag_ms=st.sampled_from([1, 1000, 10_000]),
-)
-def test_a_message_stays_in_the_head_for_min_compaction_lag(
-    seed: int, steps: list[str], timestamp_type: TimestampType, lag_ms: int
-) -> None:
-    """Guarantee 1, second and third sentence: `min.compaction.lag.ms` is a lower bound. A message that is
-    younger is there, superseded or not; one that is older is not kept for its sake."""
-    config = dataclasses.replace(
-        CONFIG, min_compaction_lag_ms=lag_ms, message_timestamp_type=timestamp_type, segment_bytes=300
-    )
-    history = CompactedLog(config, seed=seed)
-    chance = history.chance
-    for step in steps:
-        if step == "put":
-            history.put(*(f"k{chance.randrange(2)}={chance.getrandbits(20)}" for _ in range(2)))
-        elif step == "wait":
-            history.machine.clock.advance(chance.choice([1, lag_ms // 3, lag_ms - 1, lag_ms]))
-        else:
-            play(history, step)
-        young = [one for one in history.committed() if history.now_ms - one.timestamp_ms < lag_ms]
-        there = history.read()
-        assert [one for one in there if one in young] == young
-    history.put("other=1")
-    history.log.roll()
-    history.machine.clock.advance(lag_ms)
-    history.put("young=1")
-    history.clean_all()
-    old = [one for one in history.read() if one.key != b"young"]
-    assert old == history.final_records()[:-1]
-
-
-@given(seed=SEEDS, lag_ms=st.sampled_from([1000, 60_000, 3_600_000]), batches=st.integers(1, 30))
-def test_a_message_is_eligible_when_max_compaction_lag_is_over(seed: int, lag_ms: int, batches: int) -> None:
-    """Guarantee 1, last sentence: `max.compaction.lag.ms` bounds the delay from a message's being written to
-    its being eligible, though the log is hardly dirty and records come so rarely that no segment would be
-    full or old enough by itself."""
-    ratio_never_reached = 1.0
-    config = dataclasses.replace(
-        CONFIG,
-        max_compaction_lag_ms=lag_ms,
-        min_cleanable_dirty_ratio=ratio_never_reached,
-        segment_bytes=1 << 20,
-    )
-    history = CompactedLog(config, seed=seed)
-    chance = history.chance
-    written_ms: dict[int, int] = {}
-    cleaned_end_offset = 0
-    for number in range(batches):
-        written_ms[history.log.offsets.log_end_offset] = history.now_ms
-        history.put(f"k{chance.randrange(2)}={number}")
-        if chance.random() < 0.3:
-            history.log.roll()
-        history.machine.clock.advance(chance.choice([lag_ms // 10, lag_ms // 2, lag_ms]))
-        if chance.random() < 0.2:
-            # The next record finds the first one of the active segment too old, so it begins another.
-            history.machine.clock.advance(lag_ms + 1)
-            written_ms[history.log.offsets.log_end_offset] = history.now_ms
-            history.put("k0=last")
-            due = [offset for offset, at_ms in written_ms.items() if history.now_ms - at_ms > lag_ms]
-            result = history.clean()
-            assert result is not None or max(due) < cleaned_end_offset
-            cleaned_end_offset = cleaned_end_offset if result is None else result.end_offset
-            assert cleaned_end_offset > max(due), "a message stays ineligible"
-        else:
-            dirty = [at_ms for offset, at_ms in written_ms.items() if offset >= cleaned_end_offset]
-            is_due = any(history.now_ms - at_ms > lag_ms for at_ms in dirty)
-            result = history.clean()
-            assert result is None or is_due, "it is cleaned before that, though there is little to gain"
-            cleaned_end_offset = cleaned_end_offset if result is None else result.end_offset
-
-
-@given(seed=SEEDS, steps=STEPS)
-def test_order_never_changes_only_some_messages_are_removed(seed: int, steps: list[str]) -> None:
-    """Guarantee 2: what is read after a clean, and at any moment while it runs, is what was published with
-    some left out."""
-    history = CompactedLog(seed=seed)
-
-    def require_order() -> None:
-        everything = iter(written.record for written in history.published.values())
-        for one in read_local(history.log):
-            # `in` goes on from where the last one was found, so this is a subsequence.
-            assert one.offset not in history.published or one in everything
-
-    def sometimes() -> None:
-        if history.chance.random() < 0.1:
-            require_order()
-
-    for step in steps:
-        play(history, step, sometimes)
-        require_order()
-
-
-@given(seed=SEEDS, steps=STEPS)
-def test_an_offset_is_for_ever_and_always_a_valid_position(seed: int, steps: list[str]) -> None:
-    """Guarantee 3, and the note on removed offsets in the basics: a message is found under the offset that it
-    was given; a read that begins where one was removed begins with the next one that there is."""
-    history = CompactedLog(seed=seed)
-
-    def require_positions(offsets: list[int]) -> None:
-        there = read_local(history.log)
-        for one in there:
-            written = history.published.get(one.offset)
-            assert written is None or one == written.record
-        for offset in offsets:
-            consumer = Consumer(history.log, offset, Isolation.LOG_END)
-            while not consumer.records and consumer.poll():
-                pass
-            expected = next((one for one in there if one.offset >= offset), None)
-            assert (consumer.records[0] if consumer.records else None) == expected
-
-    def any_offset() -> int:
-        return history.chance.randrange(history.log.offsets.log_end_offset + 1)
-
-    def sometimes() -> None:
-        if history.chance.random() < 0.1:
-            require_positions([any_offset()])
-
-    for step in steps:
-        play(history, step, sometimes)
-        require_positions([any_offset(), any_offset()])
-    require_positions(list(range(history.log.offsets.log_end_offset + 1)))
 
 
 @given(seed=SEEDS, steps=STEPS, begins=st.integers(0, 60), max_bytes=st.sampled_from([1, 400]))

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.record.batch import batches, complete_prefix_size, crc_matches, decode, stamp, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import RecordBatchBuilder, encode_batch
@@ -234,3 +234,16 @@ def test_the_highest_timestamp_must_be_true(batch_and_records: tuple[bytes, list
     with pytest.raises(CorruptRecordError) as refused:
         verify(forged, 0, parse_header(forged))
     assert refused.value.fields["field"] == "max_timestamp"
+
+
+def test_what_cannot_be_a_batch_is_refused() -> None:
+    for records in (
+        [],
+        [Record(0, 2**63, None, None)],
+        [Record(0, -(2**62) - 1, None, None), Record(0, 2**62, None, None)],
+        [Record(0, 0, None, None, (("\ud800", None),))],
+    ):
+        with pytest.raises(InvalidRequestError):
+            encode_batch(records)
+    with pytest.raises(InvalidRequestError):
+        encode_batch([Record(0, 0, b"k", b"v")], codec=Codec.SNAPPY, level=1)

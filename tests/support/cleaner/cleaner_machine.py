@@ -5,12 +5,17 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
 from uuid import UUID
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.cleaner.cleaner_pool import CleanerPool
+from stratalog.cleaner.cleaner_settings import CleanerSettings
+from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
@@ -18,9 +23,12 @@ from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.noted_horizons import NotedHorizons
 from tests.support.logs.log_machine import DATA_DIR, LogMachine
 
+DEFAULTS = CleanerSettings()
+CleanLog: TypeAlias = Callable[[LogToClean, CleanLimits], CleanResult]
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), remote_storage_enable=False)
 
 
@@ -81,6 +89,16 @@ class CleanerMachine:
         manager.add_directory(DATA_DIR, self.horizons)
         return manager
 
+    def pool(
+        self,
+        clean: CleanLog | None = None,
+        settings: CleanerSettings = DEFAULTS,
+        manager: CleanerManager | None = None,
+    ) -> CleanerPool:
+        """Workers that clean as those of a server, or by `clean`."""
+        clean = clean or LogCleaner(self.clock, SequentialIds()).clean
+        return CleanerPool(self.clock, self.machine.scheduler, manager or self.manager, clean, settings)
+
     def partition(self, number: int) -> TopicPartition:
         return TopicPartition("orders", number)
 
@@ -97,22 +115,3 @@ class CleanerMachine:
             records = [Record(0, now_ms, b"k%d" % number, bytes(100)) for number in range(record_count)]
             log.appender.append_as_leader(encode_batch(records), 1)
             log.roll()
-
-
-class Paused:
-    """A thread that pauses a partition. Used by one thread."""
-
-    def __init__(self, machine: CleanerMachine, pause: Callable[[], None]) -> None:
-        """Returns when the thread waits for a clean to end."""
-        self._pool = ThreadPoolExecutor(1)
-        self._pausing = self._pool.submit(pause)
-        machine.clock.until_waiting()
-
-    @property
-    def is_waiting(self) -> bool:
-        return not self._pausing.done()
-
-    def join(self) -> None:
-        """Return when the pause has begun, or raise what kept it from that."""
-        self._pausing.result(timeout=30)
-        self._pool.shutdown()

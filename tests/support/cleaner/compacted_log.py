@@ -69,12 +69,12 @@ class CompactedLog:
     def now_ms(self) -> int:
         return self.machine.clock.now_ms()
 
-    def put(self, *pairs: str, at_ms: int = 0, codec: Codec = Codec.NONE, txn: int | None = None) -> None:
-        """One batch of `key=value`, or `key` alone for a tombstone; `at_ms` after now."""
+    def put(self, *pairs: str, codec: Codec = Codec.NONE, txn: int | None = None) -> None:
+        """One batch of `key=value`, or `key` alone for a tombstone."""
         records: list[Record] = []
         for pair in pairs:
             key, separator, value = pair.partition("=")
-            made = Record(0, self.now_ms + at_ms, key.encode(), value.encode() if separator else None)
+            made = Record(0, self.now_ms, key.encode(), value.encode() if separator else None)
             records.append(made)
         self.append(records, codec=codec, producer_id=txn, is_transactional=txn is not None)
 
@@ -132,7 +132,6 @@ class CompactedLog:
         io_buffer_bytes: int = 1,
     ) -> CleanResult | None:
         """Clean what the cleaner's manager says is due; None where nothing is. `on_step` is called often."""
-        assert self.machine.manager is not None
         cleanings = self.machine.manager.cleaner
         chosen = cleanings.take_filthiest()
         if chosen is None:
@@ -186,8 +185,7 @@ class CompactedLog:
 
     def disk_now(self, survival: Survival = KILLED) -> MemoryFileSystem:
         """The disk that the next process would find if this one were killed at this moment, or lost power."""
-        disk = self.machine.disk
-        assert isinstance(disk, MemoryFileSystem)
+        disk = self.machine.memory
         return disk.after_crash(survival)
 
     def restart_from(self, disk: MemoryFileSystem) -> None:

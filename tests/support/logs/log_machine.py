@@ -50,7 +50,7 @@ class LogMachine:
         self.config = config if config is not None else LogConfig()
         self.clock = ManualClock()
         self.scheduler = ManualScheduler(self.clock, collect_failures=True)
-        self.manager: LogManager | None = None
+        self._manager: LogManager | None = None
         self._max_open = max_open
         self.all_failed_count = 0
         """How often the manager has said that no directory is left."""
@@ -72,7 +72,7 @@ class LogMachine:
             producer_id_expiration_ms=self._producer_id_expiration_ms,
             written_by_broker=self._written_by_broker,
         )
-        self.manager = LogManager.open(
+        self._manager = LogManager.open(
             self.disk,
             self.clock,
             self.scheduler,
@@ -80,7 +80,17 @@ class LogMachine:
             settings,
             self._note_all_failed,
         )
-        return self.manager
+        return self._manager
+
+    @property
+    def is_running(self) -> bool:
+        return self._manager is not None
+
+    @property
+    def manager(self) -> LogManager:
+        """The manager of the process that runs."""
+        assert self._manager is not None, "no process runs"
+        return self._manager
 
     def _note_all_failed(self) -> None:
         self.all_failed_count += 1
@@ -91,12 +101,10 @@ class LogMachine:
 
     def stop(self) -> None:
         """End the process in order."""
-        assert self.manager is not None
         self.manager.close()
-        self.manager = None
+        self._manager = None
 
     def checkpoint(self) -> None:
-        assert self.manager is not None
         self.manager.checkpoint()
 
     @property
@@ -115,7 +123,7 @@ class LogMachine:
         self.memory.release_locks()
         self.scheduler.close()
         self.scheduler = ManualScheduler(self.clock, collect_failures=True)
-        self.manager = None
+        self._manager = None
 
 
 def machine_on(

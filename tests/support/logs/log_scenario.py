@@ -142,14 +142,12 @@ class LogScenario:
         yield f"{count} segments deleted" + (f", {future_count} of the future" if future_count else "")
 
     def _truncate(self, words: list[str]) -> Iterator[str]:
-        assert self._machine.manager is not None
         yield f"ends at {self._machine.manager.truncate_to(PARTITION, int(words[0]))}"
 
     def _clean(self, words: list[str]) -> Iterator[str]:
         options, _ = _split_options(words, ("keys",))
         map_bytes = 24 * (int(options["keys"]) + 1) if "keys" in options else 1 << 20
         machine, log = self._machine, self._log
-        assert machine.manager is not None
         cleanings = machine.manager.cleaner
         chosen = cleanings.take_filthiest()
         if chosen is None:

@@ -56,7 +56,6 @@ class MovingLog:
 
     @property
     def manager(self) -> LogManager:
-        assert self.machine.manager is not None
         return self.machine.manager
 
     def begin(self, work: Callable[[int], None] = lambda _: None, target: str = OTHER_DIR) -> LogMove:
@@ -71,11 +70,6 @@ class MovingLog:
             for path, data in self.disk.inner.contents().items()
             if path.startswith(directory + "/")
         }
-
-    @property
-    def wish_count(self) -> int:
-        """The number of moves that wait to be begun again."""
-        return len(self.manager.moves.wanted)
 
     def restart(self) -> None:
         self.machine.stop()

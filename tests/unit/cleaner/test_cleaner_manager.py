@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import logging
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from errno import ENOSPC
 
 import pytest
 
-from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
-from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import parse_checkpoint
-from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine, Paused
-from tests.support.cleaner.noted_horizons import NotedHorizons
+from tests.support.cleaner.cleaner_machine import CleanerMachine
 from tests.support.logs.log_machine import DATA_DIR
 
 CHECKPOINT = f"{DATA_DIR}/{CLEANER_OFFSET_FILE}"
@@ -74,60 +67,11 @@ def test_a_log_is_looked_at_again_once_no_other_thread_can_change_it() -> None:
     manager.check()
 
 
-def test_a_clean_that_ends_as_it_is_paused_counts() -> None:
-    """The result is written down before the pausing task goes on, so a truncation lowers it."""
-    machine = started()
-    manager, partition = machine.manager, machine.partition(0)
-    found = taken(manager)
-    seen: list[dict[TopicPartition, int]] = []
-
-    def pause_and_truncate() -> None:
-        with manager.paused(partition):
-            seen.append(checkpoint_on_disk(machine))
-            manager.lower(partition, 1)
-            found.log.truncation.truncate_to(1)
-
-    paused = Paused(machine, pause_and_truncate)
-    manager.done(found, 2)
-    paused.join()
-    assert seen == [{partition: 2}]
-    assert checkpoint_on_disk(machine) == {partition: 1}
-
-
-def test_a_pause_of_what_is_not_cleaned_does_not_wait() -> None:
-    machine = started()
-    unknown = TopicPartition("unknown", 3)
-    with machine.manager.paused(unknown, machine.partition(0), unknown):
-        assert machine.manager.take_filthiest() is None
-    machine.manager.check()
-    assert taken(machine.manager).partition == machine.partition(0)
-
-
 def test_a_worker_does_not_wait_for_itself() -> None:
     machine = started()
     found = taken(machine.manager)
     with pytest.raises(AssertionError):
         machine.manager.pause(found.partition)
-
-
-class BrokenOffError(BaseException):
-    pass
-
-
-def test_a_pause_that_is_broken_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = started()
-    manager, partition = machine.manager, machine.partition(0)
-    found = taken(manager)
-
-    def break_off(condition: threading.Condition, timeout_s: float | None) -> bool:
-        raise BrokenOffError
-
-    monkeypatch.setattr(machine.clock, "wait", break_off)
-    with ThreadPoolExecutor(1) as pool, pytest.raises(BrokenOffError):
-        pool.submit(manager.pause, partition).result(30)
-    manager.check_done(found.log)
-    manager.release(partition)
-    manager.check()
 
 
 def test_a_log_that_was_deleted_in_a_pause_is_not_taken() -> None:
@@ -147,74 +91,6 @@ def test_a_log_that_was_deleted_in_a_pause_is_not_taken() -> None:
     found = taken(manager)
     assert (found.first_dirty_offset, found.first_uncleanable_offset) == (0, 3)
     assert found.log is not stale[0]
-
-
-@pytest.mark.parametrize(
-    "altered",
-    [
-        replace(COMPACTED, remote_storage_enable=True),
-        replace(COMPACTED, cleanup_policy=frozenset({"delete"})),
-    ],
-)
-def test_a_policy_that_is_altered_ends_a_clean(altered: LogConfig) -> None:
-    machine = started()
-    found = taken(machine.manager)
-    found.log.reconfigure(altered)
-    with pytest.raises(CleaningAbortedError):
-        machine.manager.check_done(found.log)
-    machine.manager.release(found.partition)
-    assert machine.manager.take_filthiest() is None
-    found.log.reconfigure(COMPACTED)
-    assert taken(machine.manager).log is found.log
-
-
-def test_a_directory_that_failed_is_left_alone() -> None:
-    machine = started()
-    manager = machine.manager
-    found = taken(manager)
-    before = machine.machine.disk.exists(CHECKPOINT)
-    manager.directory_failed(DATA_DIR)
-    manager.directory_failed(DATA_DIR)
-    with pytest.raises(CleaningAbortedError):
-        manager.check_done(found.log)
-    manager.done(found, 2)
-    manager.lower(found.partition, 0)
-    manager.forget(found.partition)
-    assert machine.machine.disk.exists(CHECKPOINT) == before
-    assert manager.take_filthiest() is None
-    manager.check()
-
-
-def test_after_a_stop_nothing_begins() -> None:
-    machine = started(2)
-    manager = machine.manager
-    found = taken(manager)
-    stopped = Paused(machine, manager.stop)
-    with pytest.raises(CleaningAbortedError):
-        manager.check_done(found.log)
-    assert stopped.is_waiting
-    manager.release(found.partition)
-    stopped.join()
-    manager.stop()
-    assert manager.take_filthiest() is None
-    with manager.held(found.log) as is_held:
-        assert not is_held
-
-
-def test_a_moved_partition_keeps_what_is_known_of_it() -> None:
-    machine = started(2)
-    manager, partition = machine.manager, machine.partition(0)
-    other = "/other"
-    machine.machine.disk.make_directories(other)
-    manager.add_directory(other, NotedHorizons())
-    while (found := manager.take_filthiest()) is not None:
-        manager.done(found, found.first_uncleanable_offset)
-    with manager.paused(partition):
-        manager.moved(partition, DATA_DIR, other)
-    assert checkpoint_on_disk(machine, f"{other}/{CLEANER_OFFSET_FILE}") == {partition: 2}
-    assert checkpoint_on_disk(machine) == {machine.partition(1): 4}
-    manager.lower(partition, 1)
-    assert checkpoint_on_disk(machine, f"{other}/{CLEANER_OFFSET_FILE}") == {partition: 1}
 
 
 @pytest.mark.parametrize(
@@ -266,35 +142,3 @@ def test_a_checkpoint_that_cannot_be_written_costs_a_pause() -> None:
     assert machine.manager.take_filthiest() is None
     assert machine.manager.failures() == ()
     assert checkpoint_on_disk(machine) == {found.partition: 2}
-
-
-def test_an_error_of_a_look_concerns_one_log() -> None:
-    machine = started(2)
-    directory = f"{DATA_DIR}/{machine.partition(1)}"
-    first = machine.log_manager.log(machine.partition(1))
-    first.reconfigure(replace(COMPACTED, max_compaction_lag_ms=60_000))
-    machine.clock.advance(120_000)
-    for name in machine.machine.disk.list_directory(directory):
-        if name.endswith((".log", ".timeindex")) and name.startswith("0" * 19):
-            file = machine.machine.disk.open_append(f"{directory}/{name}")
-            size = file.size()
-            file.truncate(0)
-            file.append([b"\xff" * size])
-    assert taken(machine.manager).partition == machine.partition(0)
-    (failure,) = machine.manager.failures()
-    assert failure.partition == machine.partition(1)
-    assert failure.kind is FailureKind.DAMAGE
-    assert failure.dirty_bytes > 0
-    assert failure.directory == DATA_DIR
-
-
-def test_what_failed_is_forgotten_with_its_log() -> None:
-    machine = started()
-    found = taken(machine.manager)
-    machine.manager.failed(found.log, CorruptRecordError("no batch begins here", path="/x", position=7))
-    (failure,) = machine.manager.failures()
-    assert failure.reason == "no batch begins here path=`/x` position=`7`"
-    assert machine.manager.take_filthiest() is None
-    found.log.close()
-    assert machine.manager.take_filthiest() is None
-    assert machine.manager.failures() == ()

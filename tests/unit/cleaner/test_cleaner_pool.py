@@ -20,11 +20,10 @@ from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.native.cleaned_batches import NO_HORIZON
-from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.cleaner.cleaner_machine import COMPACTED, DEFAULTS, CleanerMachine
 from tests.support.logs.log_machine import DATA_DIR
 
 BOTH = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
-DEFAULTS = CleanerSettings()
 STATS = CleanStats(
     map_entry_count=3,
     max_map_entry_count=12,
@@ -73,8 +72,7 @@ class CleanedMachine(CleanerMachine):
     def __init__(self, settings: CleanerSettings = DEFAULTS) -> None:
         super().__init__()
         self.fake = FakeCleaner()
-        scheduler = self.machine.scheduler
-        self.cleaner = CleanerPool(self.clock, scheduler, self.manager, self.fake.clean, settings)
+        self.cleaner = self.pool(self.fake.clean, settings)
 
     def filled(self, count: int) -> list[UnifiedLog]:
         logs = [self.open(number) for number in range(count)]
@@ -288,22 +286,6 @@ def test_no_more_cleans_run_than_there_are_workers() -> None:
             gate.wait(30)
     machine.cleaner.check()
     assert machine.cleaner.clean_filthiest()
-
-
-def test_the_memory_of_all_maps_is_bounded_while_the_numbers_change() -> None:
-    machine = CleanedMachine(CleanerSettings(thread_count=1, map_bytes=8 * MIN_MAP_BYTES))
-    machine.filled(4)
-    with ThreadPoolExecutor(4) as pool:
-        gates = [machine.begin(pool, 0)]
-        machine.cleaner.reconfigure(CleanerSettings(thread_count=2, map_bytes=12 * MIN_MAP_BYTES))
-        gates.append(machine.begin(pool, 1))
-        machine.cleaner.reconfigure(CleanerSettings(thread_count=4, map_bytes=12 * MIN_MAP_BYTES))
-        assert not machine.cleaner.clean_filthiest()
-        for gate in gates:
-            gate.wait(30)
-    assert [seen.limits.map_bytes // MIN_MAP_BYTES for seen in machine.fake.seen] == [8, 4]
-    assert machine.cleaner.clean_filthiest()
-    assert machine.fake.seen[-1].limits.map_bytes == 3 * MIN_MAP_BYTES
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ sealed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from errno import EIO
@@ -18,7 +17,6 @@ from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_failures import MAX_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_pool import CleanerPool
-from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
@@ -30,7 +28,6 @@ from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
-from tests.support.logs.log_ledger import read_local
 from tests.support.logs.overwriting import overwrite
 
 RETENTION_MS = 60_000
@@ -86,9 +83,7 @@ class IdleMachine(CleanerMachine):
             self.cleans.append(chosen)
             return cleaner.clean(chosen, limits)
 
-        return CleanerPool(
-            self.clock, self.machine.scheduler, manager or self.manager, clean, CleanerSettings()
-        )
+        return self.pool(clean, manager=manager)
 
     def put(self, log: UnifiedLog, *keys: bytes, producer_id: int = -1) -> None:
         """A value of each key, and a tombstone behind it; in a transaction, if there is a producer."""
@@ -111,32 +106,6 @@ def cleaned_once(machine: IdleMachine, number: int = 0, *keys: bytes) -> Unified
     return log
 
 
-def test_it_is_due_once_and_takes_nothing_dirty() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    worker = machine.worker()
-    # Not enough dirt.
-    machine.fill(log, 1)
-    assert machine.manager.last_survey.next_horizon_ms == NO_HORIZON
-    machine.clock.advance(RETENTION_MS - 1)
-    assert not worker.clean_filthiest()
-    assert worker.stats().next_horizon_ms == machine.clock.now_ms() + 1
-    machine.clock.advance(1)
-    assert worker.clean_filthiest()
-    chosen = machine.cleans[-1]
-    assert (chosen.first_dirty_offset, chosen.first_uncleanable_offset) == (5, 5)
-    assert (chosen.is_filthy, chosen.is_horizon_past) == (False, True)
-    assert [one.offset for one in read_local(log)] == [2, 3, 4, 5]
-    assert not worker.clean_filthiest()
-    assert machine.noted_horizons() == {0: NO_HORIZON}
-    assert worker.stats().next_horizon_ms == NO_HORIZON
-    assert worker.stats().clean_count == 1
-    machine.clock.advance(10**10)
-    assert not worker.clean_filthiest()
-    assert machine.manager.failures() == ()
-    log.check()
-
-
 def test_dirt_comes_first_and_then_the_longest_overdue() -> None:
     machine = IdleMachine()
     for number in range(2):
@@ -150,67 +119,6 @@ def test_dirt_comes_first_and_then_the_longest_overdue() -> None:
     while worker.clean_filthiest():
         pass
     assert [found.partition.partition for found in machine.cleans] == [2, 0, 1]
-
-
-def test_the_next_process_knows_it_or_finds_it_out() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine, 0, b"a", b"b")
-    due_ms = machine.clock.now_ms() + RETENTION_MS
-    assert machine.noted_horizons() == {0: due_ms}
-    worker = machine.worker(machine.new_manager())
-    assert not worker.clean_filthiest()
-    assert worker.stats().next_horizon_ms == due_ms
-    machine.horizons.clear()
-    manager = machine.new_manager()
-    worker = machine.worker(manager)
-    assert manager.take_filthiest() is None
-    assert not manager.find_horizon(lambda _: False)
-    with manager.paused(log.topic_partition):
-        assert not worker.clean_filthiest()
-    # A round in which it looks into the log, and is not counted as a clean.
-    assert worker.clean_filthiest()
-    assert not worker.clean_filthiest()
-    assert machine.noted_horizons() == {0: due_ms}
-    assert (worker.stats().clean_count, worker.stats().next_horizon_ms) == (0, due_ms)
-    machine.clock.advance(RETENTION_MS)
-    assert worker.clean_filthiest()
-    assert [one.offset for one in read_local(log)] == [4, 5, 6]
-    assert not worker.clean_filthiest()
-
-
-def test_a_walk_knows_the_markers_that_wait() -> None:
-    machine = IdleMachine()
-    log = machine.open(0, CONFIG)
-    machine.put(log, b"a", producer_id=7)
-    log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
-    log.appender.append_as_leader(
-        encode_batch([Record(0, 0, b"b", b"v")], producer=BatchProducer(7, 0, 2)), 1
-    )
-    machine.fill(log, 2)
-    worker = machine.worker()
-    assert worker.clean_filthiest()
-    offsets = [[1, 2, 3, 4, 5], [2, 3, 4, 5], [2, 3, 4, 5], [3, 4, 5]]
-    for number, expected in enumerate(offsets):
-        assert [one.offset for one in read_local(log)] == expected
-        machine.horizons.clear()
-        worker = machine.worker(machine.new_manager())
-        assert worker.clean_filthiest(), "it is unknown when it is due"
-        assert not worker.clean_filthiest()
-        machine.clock.advance(RETENTION_MS)
-        assert worker.clean_filthiest() == (number < 3)
-    assert worker.stats().next_horizon_ms == NO_HORIZON
-
-
-def test_where_all_that_is_clean_was_deleted_nothing_is_due() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    machine.fill(log, 1)
-    log.increment_log_start_offset(5)
-    machine.clock.advance(RETENTION_MS)
-    log.reconfigure(replace(CONFIG, min_cleanable_dirty_ratio=1.0))
-    worker = machine.worker()
-    assert not worker.clean_filthiest()
-    assert worker.stats().next_horizon_ms == NO_HORIZON
 
 
 def damaged(machine: IdleMachine) -> tuple[str, bytes]:
@@ -248,27 +156,6 @@ def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
     assert worker.stats().next_horizon_ms < NO_HORIZON
 
 
-def test_a_look_ends_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    machine.horizons.clear()
-    manager = machine.new_manager()
-
-    def take(size_bytes: int, check_done: Callable[[], None]) -> None:
-        assert size_bytes > 0
-        log.reconfigure(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
-        check_done()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(manager.throttler, "take", take)
-        assert manager.find_horizon()
-    assert not machine.horizons
-    assert manager.failures() == ()
-    log.reconfigure(CONFIG)
-    assert manager.find_horizon()
-    assert not manager.find_horizon()
-
-
 def test_a_clean_that_drops_nothing_is_backed_off() -> None:
     machine = IdleMachine()
     cleaned_once(machine)
@@ -285,63 +172,6 @@ def test_a_clean_that_drops_nothing_is_backed_off() -> None:
         machine.clock.advance(MAX_DELAY_MS)
     assert machine.worker().clean_filthiest()
     assert manager.failures() == ()
-
-
-def test_a_truncation_below_what_is_clean_forgets_it() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    manager = machine.manager
-    with manager.paused(log.topic_partition):
-        manager.lower(log.topic_partition, 5)
-        log.truncation.truncate_to(5)
-    assert machine.noted_horizons() == {0: RETENTION_MS + machine.clock.now_ms()}
-    with manager.paused(log.topic_partition):
-        manager.lower(log.topic_partition, 2)
-        log.truncation.truncate_to(2)
-    assert machine.noted_horizons() == {}
-    machine.clock.advance(RETENTION_MS)
-    # What is clean is not sealed any more.
-    assert manager.take_filthiest() is None
-    assert not manager.find_horizon()
-    log.roll()
-    assert manager.find_horizon()
-    machine.clock.advance(1)
-    assert machine.worker().clean_filthiest()
-    assert read_local(log) == []
-
-
-def test_a_checkpoint_that_is_corrected_takes_the_horizon_with_it() -> None:
-    machine = IdleMachine()
-    log = cleaned_once(machine)
-    machine.fill(log, 1)
-    log.increment_log_start_offset(6)
-    machine.clock.advance(RETENTION_MS)
-    worker = machine.worker()
-    assert not worker.clean_filthiest()
-    assert machine.noted_horizons() == {}
-    assert worker.stats().next_horizon_ms == NO_HORIZON
-
-
-@pytest.mark.parametrize("is_timed", [True, False])
-def test_a_log_without_appends_is_sealed_in_time_and_once(*, is_timed: bool) -> None:
-    machine = IdleMachine()
-    log = machine.open(0, IN_TIME)
-    timestamp_ms = machine.clock.now_ms() if is_timed else -1
-    log.appender.append_as_leader(encode_batch([Record(0, timestamp_ms, b"k", b"v")]), 1)
-    worker = machine.worker()
-    machine.clock.advance(LAG_MS)
-    assert not worker.clean_filthiest()
-    assert log.local_log.segments.active.base_offset == 0
-    machine.clock.advance(1)
-    assert worker.clean_filthiest()
-    assert (log.local_log.segments.active.base_offset, machine.cleans[-1].first_uncleanable_offset) == (1, 1)
-    for _ in range(3):
-        machine.clock.advance(10 * LAG_MS)
-        assert not worker.clean_filthiest()
-    assert [info.base_offset for info in log.reader.segments()] == [0, 1]
-    log.appender.append_as_follower(encode_batch([Record(0, 0, b"k", b"v")], base_offset=9, leader_epoch=1))
-    assert log.offsets.log_end_offset == 10
-    log.check()
 
 
 @pytest.mark.parametrize("who", ["paused", "offline", "tiered", "unbounded", "young"])

@@ -13,7 +13,6 @@ import pytest
 
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
-from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
@@ -45,9 +44,7 @@ class PoolMachine(CleanerMachine):
         self.map_bytes = 1 << 20
         self.check_count = 0
         self._clean = LogCleaner(self.clock, SequentialIds()).clean
-        self.cleaner = CleanerPool(
-            self.clock, self.machine.scheduler, self.manager, self.clean, CleanerSettings(thread_count=2)
-        )
+        self.cleaner = self.pool(self.clean, CleanerSettings(thread_count=2))
 
     def clean(self, chosen: LogToClean, limits: CleanLimits) -> CleanResult:
         def check_done() -> None:

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.throttler import AHEAD_S, Throttler
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.cleaner.cleaner_machine import WaitingClock
@@ -72,28 +71,3 @@ def test_another_rate_holds_at_once() -> None:
         clock.advance(1_000)
         waiting.result(30)
     assert throttler.max_bytes_per_s == 30 * RATE
-
-
-def test_a_wait_of_hours_ends_when_it_is_stopped() -> None:
-    clock = WaitingClock()
-    throttler = Throttler(clock, 1.0)
-    throttler.take(1 << 30, go_on)
-    is_told = threading.Event()
-
-    def check_done() -> None:
-        if is_told.is_set():
-            raise CleaningAbortedError("told to end")
-
-    with ThreadPoolExecutor(2) as pool:
-        ending = pool.submit(throttler.take, 1, check_done)
-        staying = pool.submit(throttler.take, 1, go_on)
-        clock.until_waiting()
-        clock.until_waiting()
-        is_told.set()
-        throttler.interrupt()
-        with pytest.raises(CleaningAbortedError):
-            ending.result(30)
-        clock.until_waiting()
-        assert not staying.done()
-        throttler.set_max_bytes_per_s(float(1 << 60))
-        staying.result(30)

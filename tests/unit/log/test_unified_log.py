@@ -88,27 +88,6 @@ def test_the_high_watermark_follows_the_durability() -> None:
         assert log.offsets.high_watermark == log.offsets.recovery_point == 3
 
 
-def test_flushing_again_costs_nothing() -> None:
-    disk = FaultyFileSystem()
-    log = LogMachine(disk, SMALL).start()
-    log.appender.append_group([batch(value_bytes=300)] * 8, 1)
-    log.flusher.flush()
-    synced = disk.operation_count
-    log.flusher.flush()
-    assert disk.operation_count == synced
-
-
-def test_records_without_a_timestamp_roll_by_the_clock() -> None:
-    machine = LogMachine(config=LogConfig(segment_ms=500))
-    log = machine.start()
-    for _ in range(3):
-        log.appender.append_as_leader(batch(timestamp_ms=-1), 1)
-        machine.clock.advance(400)
-    assert [info.base_offset for info in log.reader.segments()] == [0, 2]
-    assert log.reader.max_timestamp() is None
-    assert log.reader.offset_for_timestamp(0) is None
-
-
 def test_append_time_is_the_clocks() -> None:
     machine = LogMachine(config=LogConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME))
     log = machine.start()

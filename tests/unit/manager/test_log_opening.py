@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
-import pytest
-
-from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.recovery.log_recovery import LoadProgress
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -21,7 +13,6 @@ from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import PARTITION, TOPIC_ID, LogMachine
 
 CONFIG = LogConfig(segment_bytes=1024, remote_storage_enable=False, retention_ms=-1)
-SECOND = TopicPartition("orders", 1)
 SEGMENT_COUNT = 3
 HOUR_MS = 3_600_000
 
@@ -43,28 +34,6 @@ def killed_machine(disk: FaultyFileSystem, *partitions: TopicPartition) -> LogMa
 
 def opened(manager: LogManager, partition: TopicPartition = PARTITION) -> None:
     manager.open_log(partition, TOPIC_ID, CONFIG)
-
-
-def test_whoever_alters_the_expiry_is_not_overtaken_by_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its look at what holds and its use of that."""
-    machine = killed_machine(FaultyFileSystem(), PARTITION)
-    manager, own = machine.open(), UnifiedLog.set_producer_id_expiration_ms
-    altering = threading.Thread(target=manager.set_producer_id_expiration_ms, args=(HOUR_MS,))
-
-    def set_late(log: UnifiedLog, expiration_ms: int) -> None:
-        if not altering.ident:
-            altering.start()
-            # It is done by then, or waits for the opening.
-            altering.join(0.2)
-        own(log, expiration_ms)
-
-    monkeypatch.setattr(UnifiedLog, "set_producer_id_expiration_ms", set_late)
-    opened(manager)
-    altering.join()
-    machine.clock.advance(2 * HOUR_MS)
-    log = manager.log(PARTITION)
-    log.remove_expired_producers()
-    assert not log.producers()
 
 
 def test_an_expiry_of_producers_that_is_altered_while_a_log_opens_holds_for_that_log() -> None:
@@ -101,51 +70,3 @@ def test_an_expiry_of_producers_that_is_altered_while_a_log_opens_holds_for_that
         machine.clock.advance(2 * HOUR_MS)
         log.remove_expired_producers()
         assert log.producers() == (), f"altered before {disk.trace[at - 1]}"
-
-
-class TestTheGaugeOfRemainingSegments:
-    """It is of the thread that opens, and 0 whenever that has nothing to do."""
-
-    def test_when_the_disk_has_refused_to_be_read(self) -> None:
-        disk = FaultyFileSystem()
-        manager = killed_machine(disk, PARTITION).open()
-        seen: list[dict[str, int]] = []
-
-        def fail(_: LoadProgress) -> None:
-            seen.append(manager.remaining_segment_counts)
-            disk.fail_at(disk.operation_count + 1)
-
-        with pytest.raises(DataDirectoryError):
-            manager.open_log(PARTITION, TOPIC_ID, CONFIG, on_progress=fail)
-        name = threading.current_thread().name
-        assert seen == [{name: 3}]
-        assert manager.remaining_segment_counts == {name: 0}
-
-    def test_when_others_open_logs_beside(self) -> None:
-        manager = killed_machine(FaultyFileSystem(), PARTITION, SECOND).open()
-        is_begun, may_go_on = threading.Event(), threading.Event()
-
-        def wait(_: LoadProgress) -> None:
-            is_begun.set()
-            assert may_go_on.wait(30)
-
-        def give_up(_: LoadProgress) -> None:
-            raise StoppedError
-
-        with ThreadPoolExecutor(1, thread_name_prefix="opener") as pool:
-            try:
-                opening = pool.submit(manager.open_log, PARTITION, TOPIC_ID, CONFIG, on_progress=wait)
-                assert is_begun.wait(30)
-                with pytest.raises(StoppedError):
-                    manager.open_log(SECOND, TOPIC_ID, CONFIG, on_progress=give_up)
-                name = threading.current_thread().name
-                assert manager.remaining_segment_counts == {"opener_0": 3, name: 0}
-            finally:
-                may_go_on.set()
-            opening.result(30)
-        assert manager.remaining_segment_counts == {"opener_0": 0, name: 0}
-        opened(manager, SECOND)
-
-
-class StoppedError(Exception):
-    """Whoever opens the log has thought better of it."""

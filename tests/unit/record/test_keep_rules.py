@@ -17,9 +17,7 @@ from stratalog.record.keep_rules import (
     RecordFate,
     gets_horizon,
     is_due,
-    marker_fate,
     new_horizon_ms,
-    record_fate,
 )
 from stratalog.record.native.aborted_spans import ordered
 from stratalog.record.native.cleaned_batches import NO_HORIZON, CleanedBatches, CleanRule
@@ -60,12 +58,6 @@ MARKER_FATES = [
 ]
 
 
-@pytest.mark.parametrize(("case", "fate"), RECORD_FATES.items())
-def test_fates_of_records(case: tuple[bool, bool, bool, bool], fate: RecordFate) -> None:
-    has_key, is_newest, is_tombstone, due = case
-    assert record_fate(has_key=has_key, is_newest=is_newest, is_tombstone=is_tombstone, is_due=due) is fate
-
-
 @both_ways
 @pytest.mark.parametrize(("case", "fate"), RECORD_FATES.items())
 def test_a_cleaned_record_has_its_fate(
@@ -80,16 +72,6 @@ def test_a_cleaned_record_has_its_fate(
     assert cleaned.dropped_tombstone_count == (fate is RecordFate.TOMBSTONE_DUE)
     assert cleaned.null_key_count == (fate is RecordFate.WITHOUT_KEY)
     assert cleaned.data == (batch if fate is RecordFate.STAYS else b"")
-
-
-@pytest.mark.parametrize(("is_data_kept", "holds_epoch", "horizon_ms", "fate"), MARKER_FATES)
-def test_fates_of_markers(
-    is_data_kept: bool | None, holds_epoch: bool, horizon_ms: int | None, fate: MarkerFate
-) -> None:
-    found = marker_fate(
-        is_data_kept=is_data_kept, holds_epoch=holds_epoch, horizon_ms=horizon_ms, now_ms=NOW_MS
-    )
-    assert found is fate
 
 
 @both_ways

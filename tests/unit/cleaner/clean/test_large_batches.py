@@ -14,7 +14,7 @@ from stratalog.record import record_sections
 from stratalog.record.batch import decode, require_crc
 from stratalog.record.builder import encode_batch, rebuild_compressed
 from stratalog.record.codecs.compressed_pieces import compress_pieces
-from stratalog.record.codecs.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.native.cleaned_batches import CleanRule
 from stratalog.record.native.offset_map import OffsetMap
@@ -176,15 +176,6 @@ def test_a_clean_takes_little_memory_whatever_a_batch_holds(codec: Codec) -> Non
         b"k0",
         b"behind",
     ]
-
-
-def test_a_batch_that_no_reader_takes_is_no_damage() -> None:
-    """It is cleaned as any other, and so is the log around it."""
-    count = DEFAULT_MAX_DECOMPRESSED_BYTES // MIB + 10
-    made = clean_of(Codec.ZSTD, MIB, count)
-    made.clean(limits(20_000))
-    assert [header.records_count for header in made.headers()[:3]] == [1, count, 1]
-    assert made.headers()[1].delete_horizon_ms is not None
 
 
 def test_a_map_that_is_full_inside_of_a_large_batch_ends_the_clean_there() -> None:

@@ -9,14 +9,17 @@ import tracemalloc
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.base.types import Durability
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
-from stratalog.log.isolation import Isolation
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.control_key import ControlKey
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
+from stratalog.record.native.cleaned_batches import NO_HORIZON
+from stratalog.record.native.offset_map import OffsetMap
 from stratalog.record.record import Record
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.testing.sequential_ids import SequentialIds
@@ -25,6 +28,7 @@ from tests.support.cleaner.cleaning_history import CleaningHistory, limits
 from tests.support.logs.overwriting import flip
 
 FAR = 2**31 - 1
+LARGE = dataclasses.replace(CONFIG, segment_bytes=100_000)
 
 
 def test_nothing_is_done_where_nothing_may_be_cleaned() -> None:
@@ -34,39 +38,6 @@ def test_nothing_is_done_where_nothing_may_be_cleaned() -> None:
     result = LogCleaner(cleaned.machine.clock, SequentialIds()).clean(to_clean, limits())
     assert result.end_offset == 0
     assert len(cleaned.left()) == 2
-
-
-def test_a_segment_of_which_nothing_stays_keeps_its_last_batch_empty() -> None:
-    cleaned = Cleaned(dataclasses.replace(CONFIG, segment_bytes=1024))
-    for number in range(40):
-        cleaned.put((b"a", b"%d" % number), (b"b", b"x" * 50))
-    before = cleaned.log.reader.segments()
-    assert len(before) > 4
-    cleaned.clean()
-    infos = cleaned.log.reader.segments()
-    assert [info.base_offset for info in infos[: len(before)]] == [info.base_offset for info in before]
-    assert infos[0].size_bytes == 61
-    assert [header.records_count for header in cleaned.headers()][:3] == [0, 0, 0]
-    assert cleaned.log.offsets.log_start_offset == 0
-    assert cleaned.log.reader.read(0, 100, Isolation.LOG_END).next_offset > 0, (
-        "the log's start can still be read"
-    )
-    cleaned.put((b"b", b"y"))
-    cleaned.clean()
-    # Together they fit into one segment, whose last batch says where it ends.
-    assert len(cleaned.log.local_log.segments) == 2
-    assert cleaned.left() == [(78, b"a", b"39"), (80, b"b", b"y")]
-    assert len(cleaned.headers()) == 2
-
-
-def test_a_map_with_room_for_one_key_still_makes_progress() -> None:
-    cleaned = Cleaned()
-    for number in range(6):
-        cleaned.put((b"k%d" % (number % 2), b"%d" % number))
-    for _ in range(6):
-        cleaned.clean(limits()._replace(map_bytes=1, map_load_factor=0.01))
-    assert cleaned.end_offset == 6
-    assert cleaned.left() == [(4, b"k0", b"4"), (5, b"k1", b"5")]
 
 
 def test_small_logs_take_small_maps() -> None:
@@ -180,3 +151,154 @@ def test_producer_snapshots_of_segments_that_are_one_now_go_with_them() -> None:
     cleaned.clean()
     names = cleaned.machine.disk.list_directory(cleaned.log.local_log.directory)
     assert [int(name.removesuffix(".snapshot")) for name in names if name.endswith(".snapshot")] == [8]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_tombstone_that_never_goes_stays_under_a_shorter_time_until_it_is_written_again(
+    codec: Codec,
+) -> None:
+    """The horizon that is written into a batch holds, as docs/cleaning.md says."""
+    cleaned = Cleaned(dataclasses.replace(CONFIG, delete_retention_ms=2**63 - 1))
+    cleaned.put((b"a", b"1"), (b"a", None), codec=codec)
+    cleaned.clean()
+    cleaned.log.reconfigure(CONFIG)
+    for text in (b"1", b"2"):
+        cleaned.machine.clock.advance(100_000)
+        cleaned.put((b"x", text))
+        cleaned.clean(all_dirty=True)
+        assert (1, b"a", None) in cleaned.left()
+        assert cleaned.result.horizon_ms == NO_HORIZON
+    cleaned.put((b"a", None), codec=codec)
+    cleaned.clean()
+    assert cleaned.left() == [(3, b"x", b"2"), (4, b"a", None)]
+    assert cleaned.result.horizon_ms == cleaned.machine.clock.now_ms() + CONFIG.delete_retention_ms
+    cleaned.machine.clock.advance(CONFIG.delete_retention_ms)
+    cleaned.put((b"x", b"3"))
+    cleaned.clean()
+    assert cleaned.left() == [(5, b"x", b"3")]
+
+
+def test_the_batch_before_the_high_watermark_stays() -> None:
+    cleaned = Cleaned(dataclasses.replace(CONFIG, min_durability=Durability.DISK))
+    cleaned.put((b"a", b"1"))
+    now_ms = cleaned.machine.clock.now_ms()
+    for _ in range(2):
+        cleaned.log.appender.append_as_leader(encode_batch([Record(0, now_ms, None, b"without a key")]), 1)
+    cleaned.log.flusher.flush()
+    cleaned.put((b"b", b"1"))
+    assert cleaned.log.offsets.high_watermark == 3
+    cleaned.clean()
+    assert cleaned.end_offset == 3
+    assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [
+        (0, 1),
+        (2, 0),
+        (3, 1),
+    ]
+
+
+def test_the_hash_of_each_clean_has_its_own_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    used: list[bytes] = []
+
+    class NotingIds(SequentialIds):
+        def secret(self, size_bytes: int) -> bytes:
+            asked.append(super().secret(size_bytes))
+            return asked[-1]
+
+    def noting_map(secret: bytes, slot_count: int, load_factor: float) -> OffsetMap:
+        used.append(secret)
+        return OffsetMap(secret, slot_count, load_factor)
+
+    monkeypatch.setattr(noting_map, "slots_for", OffsetMap.slots_for, raising=False)
+    monkeypatch.setattr("stratalog.cleaner.clean.log_cleaner.OffsetMap", noting_map)
+    cleaned = Cleaned()
+    cleaner = LogCleaner(cleaned.machine.clock, NotingIds())
+    cleaned.put((b"a", b"1"))
+    cleaned.log.roll()
+    for _ in range(2):
+        cleaner.clean(LogToClean(cleaned.log, 0, 1, 0, 1, 0), limits())
+    assert used == asked
+    assert len(set(used)) == 2
+    assert all(len(secret) == 16 for secret in used)
+
+
+def test_all_that_is_read_and_written_is_throttled() -> None:
+    cleaned = Cleaned()
+    for number in range(60):
+        cleaned.put((b"k%d" % (number % 40), b"x" * 50))
+    throttled = 0
+
+    def throttle(size_bytes: int) -> None:
+        nonlocal throttled
+        throttled += size_bytes
+
+    cleaned.clean(limits()._replace(throttle=throttle))
+    stats = cleaned.result.stats
+    # Once for each pass, for what is written, and for what is read back.
+    least_bytes = stats.mapped_bytes + stats.cleaned_bytes + 2 * stats.written_bytes
+    assert least_bytes <= throttled < least_bytes + 100
+
+
+def test_a_marker_that_alone_tells_the_epoch_of_its_producer_stays_whole_until_that_is_forgotten() -> None:
+    cleaned = Cleaned()
+    cleaned.put_as(1, 0, (b"a", b"1"))
+    cleaned.log.appender.append_end_transaction_marker(1, 1, 1, committed=True, leader_epoch=1)
+    cleaned.put((b"a", b"2"))
+    assert [entry.batches for entry in cleaned.log.producers()] == [()]
+    for _ in range(4):
+        cleaned.clean(all_dirty=True)
+        cleaned.machine.clock.advance(2000)
+        # It has no time to go, and is waited for by no clean.
+        assert cleaned.result.horizon_ms == NO_HORIZON
+    found = [
+        (header.base_offset, header.records_count, header.delete_horizon_ms) for header in cleaned.headers()
+    ]
+    assert found == [(1, 1, None), (2, 1, None)]
+    cleaned.log.set_producer_id_expiration_ms(1000)
+    cleaned.log.remove_expired_producers()
+    for _ in range(2):
+        cleaned.clean(all_dirty=True)
+        cleaned.machine.clock.advance(2000)
+    assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [(2, 1)]
+
+
+def test_the_time_of_a_tombstone_begins_when_older_segments_without_the_value_are_there() -> None:
+    cleaned = Cleaned()
+    clock = cleaned.machine.clock
+    cleaned.put((b"a", b"1"), (b"x", b"x" * 3000))
+    cleaned.log.roll()
+    cleaned.put((b"y", b"y" * 3000), (b"a", None))
+    last_seen_ms = 0
+
+    def take_time(_: int) -> None:
+        nonlocal last_seen_ms
+        clock.advance(100)
+        if (0, b"a", b"1") in cleaned.left():
+            last_seen_ms = clock.now_ms()
+
+    cleaned.clean(limits()._replace(throttle=take_time))
+    [horizon_ms] = [header.delete_horizon_ms for header in cleaned.headers() if header.delete_horizon_ms]
+    assert horizon_ms >= last_seen_ms + CONFIG.delete_retention_ms
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("start_offset", [1, 5, 6, 11, 14, 23])
+def test_the_log_start_moves_into_what_a_full_map_has_not_reached(start_offset: int, codec: Codec) -> None:
+    cleaned = Cleaned(LARGE)
+    for number in range(6):
+        cleaned.put(*((b"k%d" % (number * 4 + delta), b"v") for delta in range(4)), codec=codec)
+
+    def move_start() -> None:
+        cleaned.log.increment_log_start_offset(start_offset)
+
+    cleaned.clean(limits(6, move_start, load_factor=1.0))
+    end_offset = cleaned.end_offset
+    assert 0 < end_offset < 12
+    wanted = [(offset, b"k%d" % offset, b"v") for offset in range(start_offset, 24)]
+    assert cleaned.left() == wanted
+    # What the map does not know is left as it is.
+    untouched = [header.records_count for header in cleaned.headers() if header.base_offset >= end_offset]
+    assert set(untouched) == {4}
+    while cleaned.end_offset < 24:
+        cleaned.clean(limits(6, load_factor=1.0))
+    assert cleaned.left() == wanted

@@ -1,8 +1,9 @@
-"""Which segments are cleaned into one, and how large that gets."""
+"""Which segments are cleaned into one, how large that gets, and when its files are durable."""
 
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -12,12 +13,23 @@ from stratalog.cleaner.clean.segment_writer import MAX_POSITION, SegmentWriter
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.segment.file_names import CLEANED_SUFFIX, TIME_INDEX_SUFFIX, segment_path
+from stratalog.segment.file_names import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_path,
+)
 from stratalog.segment.indexes.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from stratalog.segment.indexes.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.log_segment import LogSegment
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import Kept, Survival
 from tests.support.cleaner.cleaned_log import CONFIG, Cleaned
+from tests.support.cleaner.cleaning_history import CleaningHistory
+from tests.support.logs.crash_sweep import CrashSweep, Death
 
 ANY = 1 << 40
 EACH = dataclasses.replace(CONFIG, segment_bytes=1 << 20, index_interval_bytes=1)
@@ -112,3 +124,44 @@ def test_the_last_entry_of_a_time_index_is_the_newest_record() -> None:
     assert (last.timestamp_ms, last.offset) == (3000, 101)
     writer.discard()
     assert cleaned.unfinished() == []
+
+
+class Clean:
+    """A clean of a log with transactions."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.history = CleaningHistory(random.Random(5), self.disk)
+        for number in range(30):
+            self.history.write()
+            self.history.write_as(1)
+            self.history.end_transaction(1, committed=number % 3 == 0)
+        self.history.log.roll()
+        self.history.write()
+
+    def run(self) -> None:
+        assert self.history.clean(1000) is not None
+
+
+def is_swap(operation: str) -> bool:
+    return operation.startswith("rename") and operation.endswith(LOG_SUFFIX + SWAP_SUFFIX)
+
+
+def test_every_file_is_durable_before_it_takes_the_place_of_another() -> None:
+    suffixes: set[str] = set()
+
+    def verify(death: Death[Clean]) -> None:
+        disk = death.subject.disk
+        if not is_swap(disk.trace[-1]):
+            return
+        written = disk.inner.contents()
+        left = disk.reopened(Survival(Kept.NONE, Kept.ALL)).inner.contents()
+        for path in written:
+            if path.endswith(CLEANED_SUFFIX):
+                assert left[path] == written[path], path
+                suffixes.add("." + path.removesuffix(CLEANED_SUFFIX).rpartition(".")[2])
+
+    sweep = CrashSweep(Clean, Clean.run, count=0)
+    assert len(list(filter(is_swap, sweep.trace))) > 2
+    sweep.at_deaths(verify, always=is_swap)
+    assert suffixes >= {LOG_SUFFIX, *INDEX_SUFFIXES}

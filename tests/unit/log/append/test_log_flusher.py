@@ -14,7 +14,6 @@ from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import PARTITION, LogMachine
 from tests.support.logs.plain_batches import batch
@@ -24,17 +23,6 @@ OTHER = TopicPartition("payments", 0)
 
 def syncs(disk: FaultyFileSystem) -> int:
     return sum(name.startswith("sync ") and name.endswith(".log") for name in disk.trace)
-
-
-def test_by_default_nothing_is_flushed() -> None:
-    disk = FaultyFileSystem()
-    machine = LogMachine(disk)
-    log = machine.start()
-    log.appender.append_group([batch(1000)] * 3, 1)
-    machine.clock.advance(10**9)
-    assert machine.manager is not None
-    machine.manager.tasks.flush_old()
-    assert (syncs(disk), log.offsets.recovery_point) == (0, 0)
 
 
 def test_so_many_records_and_no_more_wait_for_a_flush() -> None:
@@ -69,28 +57,6 @@ def test_a_group_is_flushed_once() -> None:
     assert syncs(disk) - before == 1
 
 
-@pytest.mark.parametrize("flush_messages", [1, 3, 8, 9])
-def test_a_power_loss_takes_less_than_flush_messages(flush_messages: int) -> None:
-    disk = MemoryFileSystem()
-    log = LogMachine(disk, LogConfig(flush_messages=flush_messages)).start()
-    for count in range(1, 9):
-        assert log.appender.append_as_leader(batch(), 1).last_offset == count - 1
-        found = LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).start()
-        assert found.offsets.log_end_offset == count - count % flush_messages
-
-
-def test_altered_keys_hold_from_the_next_append_on() -> None:
-    log = LogMachine().start()
-    log.appender.append_as_leader(batch(3), 1)
-    log.reconfigure(LogConfig(flush_messages=2))
-    assert log.offsets.recovery_point == 0
-    log.appender.append_as_leader(batch(), 1)
-    assert log.offsets.recovery_point == 4
-    log.reconfigure(LogConfig())
-    log.appender.append_as_leader(batch(3), 1)
-    assert log.offsets.recovery_point == 4
-
-
 def test_a_sync_that_fails_reaches_the_waiting_append_and_takes_the_log_offline() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk, LogConfig(flush_messages=2)).start()
@@ -121,7 +87,6 @@ def test_no_other_append_waits_for_a_flush() -> None:
 
     machine = LogMachine(HookedDisk(wait), LogConfig(flush_messages=3))
     log = machine.start()
-    assert machine.manager is not None
     other = machine.manager.open_log(OTHER, UUID(int=8), machine.config)
     log.appender.append_as_leader(batch(2), 1)
     waiting = threading.Thread(target=lambda: log.appender.append_as_leader(batch(), 1))
@@ -150,7 +115,6 @@ def test_records_wait_no_longer_than_flush_ms_and_the_period_of_the_task() -> No
     machine = LogMachine(disk, LogConfig(flush_ms=5000))
     log = machine.start()
     manager = machine.manager
-    assert manager is not None
     log.appender.append_as_leader(batch(2), 1)
     machine.clock.advance(4999)
     manager.tasks.flush_old()
@@ -187,7 +151,6 @@ def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
     machine = LogMachine(disk, LogConfig(flush_ms=1))
     log = machine.start()
     manager = machine.manager
-    assert manager is not None
     other = manager.open_log(OTHER, UUID(int=8), machine.config)
     for each in (log, other):
         each.appender.append_as_leader(batch(), 1)

@@ -282,17 +282,6 @@ def test_jitter_is_drawn_once_for_each_segment_and_follows_altered_keys() -> Non
     assert [limit_ms(second, 600), limit_ms(second, 600)] == [850, 850]
 
 
-def test_segments_of_a_log_differ_in_age_and_a_run_repeats_itself() -> None:
-    config = dataclasses.replace(UNLIMITED, segment_ms=1000, segment_jitter_ms=600)
-    requests = [batch(timestamp_ms=10 * number) for number in range(1500)]
-    found = bases_after(config, requests)
-    ages_ms = [10 * (end - start) for start, end in itertools.pairwise(found)]
-    assert len(set(ages_ms)) > 5
-    # A step of 10 ms late, at most.
-    assert 400 < min(ages_ms) < max(ages_ms) <= 1010
-    assert bases_after(config, requests) == found
-
-
 IDLE = dataclasses.replace(
     UNLIMITED, cleanup_policy=frozenset({"compact"}), max_compaction_lag_ms=500, remote_storage_enable=False
 )
@@ -324,15 +313,6 @@ def test_an_idle_segment_is_rolled_as_if_an_append_came(
         assert RollRule(random.Random(0)).must_roll(active, config, **asked) is (
             expected and config.is_compacted
         )
-
-
-def test_an_idle_segment_has_the_jitter_that_an_append_meets() -> None:
-    config = dataclasses.replace(IDLE, segment_jitter_ms=100)
-    rule, active = RollRule(DrawsOnly(0.5)), segment(7, first_ms=1000)
-    asked = {"size_bytes": 1, "last_offset": 8}
-    assert not rule.must_roll(active, config, **asked, max_timestamp_ms=1450, now_ms=0)
-    assert not rule.must_roll_idle(active, config, 1450)
-    assert rule.must_roll_idle(active, config, 1451)
 
 
 def test_where_old_data_trickles_in_idle_segments_are_as_old_as_the_others() -> None:

@@ -7,21 +7,16 @@ import pytest
 
 from stratalog.base.errors import (
     CorruptRecordError,
-    UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.exchange.log_copy import LogCopy, LogPlace
 from stratalog.log.log_config import LogConfig
-from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.builder import encode_batch
-from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.decoded_records import decode_all
 from tests.support.logs.filled_log import CONFIG
 from tests.support.logs.log_ledger import LogLedger
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
-from tests.support.logs.overwriting import flip, overwrite
+from tests.support.logs.overwriting import flip
 
 FUTURE_DIR, NEW_DIR = "/other/future", "/other/orders-0"
 
@@ -82,43 +77,6 @@ def test_steps_are_bounded_and_add_up(max_bytes: int) -> None:
     copying.verify()
 
 
-@pytest.mark.parametrize("appends_before", [0, 1])
-def test_the_copy_follows_what_happens_to_the_log(appends_before: int) -> None:
-    copying = Copying()
-    log = copying.log
-    steps = 0
-    while copying.copy.advance(300):
-        steps += 1
-        if steps < 30:
-            copying.append(1 + steps % 7)
-        if steps % 9 == 4:
-            log.roll()
-        if steps % 11 == 5:
-            log.increment_log_start_offset(log.reader.segments()[1].base_offset + 1)
-            log.retention.delete_old_segments()
-            copying.ledger.note_starts(log)
-    copying.copy.prepare()
-    assert copying.copy.durable_end_offset == log.offsets.log_end_offset
-    for _ in range(appends_before):
-        copying.append()
-    assert copying.relocate()
-    copying.verify()
-    # What the log had dropped is not in the copy.
-    bases = {int(name[:20]) for name in copying.disk.list_directory(NEW_DIR) if name.endswith(".log")}
-    assert bases == {segment.base_offset for segment in log.reader.segments()}
-
-
-def test_all_that_was_copied_may_go() -> None:
-    copying = Copying()
-    copying.catch_up()
-    copying.log.increment_log_start_offset(copying.log.offsets.log_end_offset)
-    copying.log.retention.delete_old_segments()
-    copying.ledger.note_starts(copying.log)
-    copying.append()
-    assert copying.relocate()
-    copying.verify()
-
-
 def test_a_log_that_has_grown_too_much_stays_for_now() -> None:
     copying = Copying()
     copying.catch_up()
@@ -133,17 +91,6 @@ def test_a_log_that_has_grown_too_much_stays_for_now() -> None:
     copying.catch_up()
     assert copying.relocate()
     copying.verify()
-
-
-def test_a_batch_that_is_larger_than_a_step_goes_as_a_whole() -> None:
-    copying = Copying(LogConfig(remote_storage_enable=False), batch_count=0)
-    values = [bytes([number]) * 100_000 for number in range(5)]
-    for value in values:
-        copying.log.appender.append_as_leader(encode_batch([Record(0, 1000, None, value)]), 1)
-    assert copying.catch_up(1000) == 5
-    assert copying.relocate()
-    found = [decode_all(copying.log.reader.read(offset, 1).batches)[0].value for offset in range(5)]
-    assert found == values
 
 
 @pytest.mark.parametrize("offset", [3, 20, 55, 500])
@@ -178,39 +125,3 @@ def fresh_copy(copying: Copying) -> LogCopy:
     copying.disk.remove_tree(FUTURE_DIR)
     copying.disk.make_directories(FUTURE_DIR)
     return copying.log.copy_to(FUTURE_DIR)
-
-
-def test_damaged_indexes_are_not_copied() -> None:
-    copying = Copying()
-    copying.log.flusher.flush()
-    sealed = copying.log.local_log.segments.sealed
-    for segment in sealed:
-        for suffix in ("index", "timeindex"):
-            path = segment.path.replace(".log", f".{suffix}")
-            overwrite(copying.disk, path, bytes(byte ^ 0x55 for byte in copying.disk.read_file(path)))
-    copying.catch_up()
-    assert copying.relocate()
-    copying.verify()
-
-
-def test_a_closed_log_is_not_copied() -> None:
-    copying = Copying()
-    copying.catch_up()
-    copying.machine.stop()
-    for follow in (lambda: copying.copy.advance(1000), copying.copy.prepare, copying.relocate):
-        with pytest.raises(UnknownTopicOrPartitionError):
-            follow()
-
-
-def test_who_reads_old_segments_finds_no_files_of_a_later_log() -> None:
-    """A reader may still have the segments of before when the log is back where it was."""
-    copying = Copying()
-    old: UnifiedLog = copying.log
-    segments = old.local_log.segments
-    copying.catch_up()
-    assert copying.relocate()
-    copying.disk.make_directories(PARTITION_DIR)
-    for segment in segments:
-        copying.disk.open_append(segment.path).append([b"another log's"])
-        with pytest.raises(FileNotFoundError):
-            segment.read_bytes(0, 10)

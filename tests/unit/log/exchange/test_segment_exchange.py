@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import random
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.cleaner.clean.segment_writer import SegmentWriter
 from stratalog.log.exchange.cleaned_segment import CleanedSegment
-from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
@@ -22,7 +20,6 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, Survival
 from tests.support.cleaner.cleaning_history import CONFIG, CleaningHistory
 from tests.support.logs.crash_sweep import CrashSweep, Failure
-from tests.support.logs.log_consumer import Consumer
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import NEVER_MS, LogMachine
 from tests.support.logs.overwriting import flip, overwrite
@@ -107,43 +104,6 @@ def test_readers_that_have_an_old_segment_do_not_read_the_new_file_of_its_name()
             ask()
 
 
-def test_aborted_transactions_of_an_old_segment_are_not_those_of_the_new_one() -> None:
-    log = filled().log
-    old = next(segment for segment in log.local_log.segments if segment.has_aborted)
-    assert replace(log, [copied(log, [old])], [old])
-    with pytest.raises(FileNotFoundError):
-        old.collect_aborted(0, old.end_offset)
-
-
-def test_a_reader_that_has_the_file_open_finishes() -> None:
-    log = filled().log
-    old = log.local_log.segments[0]
-    expected = [located.header for located in old.batches()]
-    reading = old.batches()
-    found = [next(reading).header]
-    assert replace(log, [copied(log, log.local_log.segments[:2])], log.local_log.segments[:2])
-    found += [located.header for located in reading]
-    assert found == expected
-
-
-def test_merged_segments_are_the_same_log() -> None:
-    history = filled()
-    log = history.log
-    before = read_local(log)
-    aborted = log.reader.aborted_transactions(0, log.offsets.last_stable_offset)
-    group = log.local_log.segments[1:4]
-    assert replace(log, [copied(log, group)], group)
-    log.check()
-    assert read_local(log) == before
-    assert log.reader.aborted_transactions(0, log.offsets.last_stable_offset) == aborted
-    bases = [segment.base_offset for segment in log.local_log.segments]
-    assert group[1].base_offset not in bases
-    assert log.local_log.is_changed
-    history.restart(is_clean=False)
-    history.restart(is_clean=True)
-    assert [segment.base_offset for segment in history.log.local_log.segments] == bases
-
-
 def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
     log = filled().log
     group = log.local_log.segments[:2]
@@ -155,24 +115,6 @@ def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
     assert log.local_log.segments is segments
     assert not copies_of(log)
     log.check()
-
-
-class BesideALeftover(Exchange):
-    """The first segment has half of a copy, as a process leaves it that was killed. All else is known to be
-    durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.history.machine.checkpoint()
-        overwrite(self.disk, self.log.local_log.segments[0].path + CLEANED_SUFFIX, b"half of a batch")
-
-
-def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
-    """A machine dies in the midst of it: a start finds the old segments or the new ones."""
-    CrashSweep(BesideALeftover, Exchange.run, count=30).at_deaths(
-        lambda death: death.subject.require_found(),
-        always=lambda name: name.startswith(("rename", "sync_directory")),
-    )
 
 
 def test_the_active_segment_is_never_replaced() -> None:
@@ -288,27 +230,6 @@ def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
     log.check()
 
 
-@pytest.mark.parametrize("call_count", [1, 2])
-def test_reading_back_may_be_ended(call_count: int) -> None:
-    history = filled()
-    log = history.log
-    group, records = log.local_log.segments[:3], read_local(log)
-    cleaned = copied(log, group)
-    asked: list[int] = []
-
-    def on_read(size_bytes: int) -> None:
-        asked.append(size_bytes)
-        if len(asked) == call_count:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        log.segment_exchange.replace([cleaned], group, on_read)
-    assert asked[0] == cleaned.size_bytes
-    assert not copies_of(log)
-    assert read_local(log) == records
-    log.check()
-
-
 def test_batches_that_are_not_sound_are_not_written() -> None:
     log = filled().log
     segment = log.local_log.segments[0]
@@ -323,71 +244,3 @@ def test_batches_that_are_not_sound_are_not_written() -> None:
     writer = SegmentWriter(log.segment_exchange.resources, log.local_log.directory, 0, 100)
     with pytest.raises(CorruptRecordError):
         writer.write(bytes(flipped))
-
-
-class Beside:
-    """Threads that read a log again and again until they are stopped."""
-
-    def __init__(self, log: UnifiedLog) -> None:
-        self.failures: list[BaseException] = []
-        self.is_done = threading.Event()
-        self.pass_counts = [0, 0, 0]
-        self._log = log
-        self._threads = [
-            threading.Thread(target=self._run, args=(number, work))
-            for number, work in enumerate((self._read_slowly, self._read_fast, self._look_up))
-        ]
-
-    def __enter__(self) -> Beside:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.is_done.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, number: int, work: Callable[[], None]) -> None:
-        try:
-            while not self.is_done.is_set() or self.pass_counts[number] == 0:
-                work()
-                self.pass_counts[number] += 1
-        except BaseException as failure:  # noqa: BLE001 - shown by the test
-            self.failures.append(failure)
-
-    def _read_slowly(self) -> None:
-        self._read(1)
-
-    def _read_fast(self) -> None:
-        self._read(700)
-
-    def _read(self, max_bytes: int) -> None:
-        Consumer(self._log).catch_up(max_bytes=max_bytes)
-
-    def _look_up(self) -> None:
-        log = self._log
-        newest = log.reader.max_timestamp(Isolation.LOG_END)
-        assert newest is not None
-        log.reader.offset_for_timestamp(newest.timestamp_ms - 1000)
-        log.reader.header_at(log.offsets.log_start_offset)
-        log.reader.segments()
-
-
-def test_readers_beside_cleans_see_offsets_that_ascend_and_no_error() -> None:
-    """Threads, not steps: whatever the interleaving is. What they see is the oracle's, in each clean."""
-    history = filled()
-    with Beside(history.log) as beside:
-        for number in range(12):
-            for _ in range(4):
-                history.write()
-                history.write_as(2)
-            history.end_transaction(2, committed=number % 3 > 0)
-            history.log.roll()
-            history.machine.clock.advance(20_000)
-            history.clean(history.chance.choice([3, 1000]))
-            if beside.failures:
-                break
-    if beside.failures:
-        raise beside.failures[0]
-    assert min(beside.pass_counts) > 0

@@ -7,13 +7,10 @@ from typing import TypeAlias
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError
-from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.exchange.segment_swap import replace_segments, settle_swaps
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
@@ -22,7 +19,6 @@ from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_extent import SegmentExtent
-from stratalog.segment.segment_files import rename_segment
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -31,7 +27,7 @@ from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.filled_log import CONFIG, FilledLog, path_of
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
+from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 from tests.support.logs.overwriting import overwrite
 
 FAR = 2**31
@@ -143,24 +139,6 @@ def test_a_damaged_swap_file_replaces_nothing_that_is_there(is_torn: bool) -> No
     assert read_local(LogMachine(disk, CONFIG).start()) == records
 
 
-@pytest.mark.parametrize("is_torn", [True, False])
-def test_a_damaged_swap_file_gets_its_name_where_nothing_is_there(is_torn: bool) -> None:
-    """The segments that it replaced are gone: its sound batches are the only ones, and recovery takes it from
-    there."""
-    disk, records, bases = closed()
-    path = path_of(bases[-1])
-    data = disk.read_file(path)
-    damaged = data[:-1] if is_torn else data[:-1] + bytes([data[-1] ^ 1])
-    rename_segment(disk, PARTITION_DIR, bases[-1], "", SWAP_SUFFIX)
-    overwrite(disk, path + SWAP_SUFFIX, damaged)
-    for name in (CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE):
-        disk.unlink(f"{DATA_DIR}/{name}")
-    log = LogMachine(disk, CONFIG).start()
-    assert read_local(log) == records[:-3]
-    assert [info.base_offset for info in log.reader.segments()] == bases
-    log.check()
-
-
 def test_swap_files_at_or_above_the_lowest_cleaned_one_are_removed() -> None:
     """The new segments were not all renamed: the old ones stay."""
     disk, records, bases = closed()
@@ -251,42 +229,6 @@ def verify_far(log: UnifiedLog, *, is_sealed: bool) -> None:
     ] * is_sealed
     [aborted] = log.reader.read(FAR - 10, 1, Isolation.TXN_COMMITTED).aborted_transactions
     assert (aborted.first_offset, aborted.last_offset) == (FAR - 10, FAR + 101)
-
-
-@pytest.mark.parametrize("is_sealed", [True, False])
-def test_a_segment_whose_offsets_are_too_far_apart_is_split(is_sealed: bool) -> None:
-    inner = far_disk(is_sealed=is_sealed)
-    disk = FaultyFileSystem(inner)
-    machine = of_broker(disk)
-    verify_far(machine.start(), is_sealed=is_sealed)
-    machine.stop()
-    again = machine.start()
-    assert again.recovery_report.was_clean
-    verify_far(again, is_sealed=is_sealed)
-
-
-@pytest.mark.parametrize("damaged", [None, 1, 2, 3])
-def test_the_parts_of_a_split_segment_are_walked(damaged: int | None) -> None:
-    """The batches behind the first one that was too far had not been looked at."""
-    disk = far_disk(is_sealed=True)
-    offsets = [7, FAR + 100, FAR + 101, FAR + 102]
-    batches = [encode_batch([Record(0, 1, None, b"x")], base_offset=at, leader_epoch=1) for at in offsets]
-    data = bytearray(b"".join(batches))
-    if damaged is not None:
-        data[len(b"".join(batches[: damaged + 1])) - 1] ^= 1
-    overwrite(disk, path_of(0), bytes(data), durable=True)
-    disk.unlink(path_of(0, ".txnindex"))
-    if damaged is None:
-        log = of_broker(disk).start()
-        assert not log.recovery_report.was_clean
-        assert log.recovery_report.recovered_bytes == log.local_log.segments.size_bytes
-        assert [info.base_offset for info in log.reader.segments()] == [0, FAR + 100, 9 * FAR]
-        assert [record.offset for record in read_local(log)] == [*offsets, 9 * FAR]
-        log.check()
-    else:
-        with pytest.raises(DataDirectoryError) as failure:
-            of_broker(disk).start()
-        assert {"end_offset", "recovery_point"} <= failure.value.fields.keys()
 
 
 class Split:

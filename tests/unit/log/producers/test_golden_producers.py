@@ -136,23 +136,3 @@ def test_a_replay_gives_kafkas_snapshots_and_transaction_indexes(name: str, orig
         assert list(TransactionIndex(base_offset, data)) == list(index)
     assert index_bytes == indexes_of(name)
     assert sum(map(len, index_bytes.values())) == 34 * len(aborted)
-
-
-@pytest.mark.parametrize("name", TOPICS)
-def test_from_every_snapshot_of_kafkas_the_rest_is_found(name: str) -> None:
-    everything = list(log_of(name))
-    snapshots = snapshots_of(name)
-    for offset, data in snapshots.items():
-        state = state_at({offset: data}, everything[-1].header.next_offset)
-        assert state.map_end_offset == offset
-        for batch in everything:
-            if batch.header.base_offset >= offset:
-                state.append(batch)
-        state.check()
-        assert state.snapshot().to_bytes() == snapshots[max(snapshots)]
-
-
-def test_the_golden_log_is_worth_replaying() -> None:
-    assert len(SNAPSHOTS) == 11
-    assert len(INDEXES) == 5
-    assert sum(path.stat().st_size for path in INDEXES) == 13 * 34

@@ -9,10 +9,7 @@ from contextlib import suppress
 import pytest
 
 from stratalog.base.errors import (
-    CoordinatorFencedError,
     DataDirectoryError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
 )
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
@@ -26,7 +23,6 @@ from stratalog.record.record import Record
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from tests.support.logs.log_consumer import read_as_consumer
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 from tests.support.logs.plain_batches import batch
 
@@ -79,18 +75,6 @@ def test_a_request_that_comes_again_is_answered_and_not_stored() -> None:
     log.check()
 
 
-def test_a_producer_out_of_order_is_refused_alone() -> None:
-    log = LogMachine().start()
-    outcomes = log.appender.append_group(
-        [sent(7, 0), sent(7, 2), sent(8, 0, epoch=3), sent(8, 0, epoch=2), sent(7, 1), plain()], 1
-    )
-    assert [type(outcome) for outcome in outcomes] == [
-        AppendInfo, OutOfOrderSequenceError, AppendInfo, ProducerFencedError, AppendInfo, AppendInfo,
-    ]  # fmt: skip
-    assert log.offsets.log_end_offset == 4
-    log.check()
-
-
 def test_a_write_that_fails_leaves_the_producer_where_it_was() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk).start()
@@ -121,17 +105,6 @@ def test_a_leader_epoch_whose_batch_failed_is_not_kept() -> None:
     log.appender.append_as_leader(plain(), 2)
     assert (log.end_offset_for(1), log.end_offset_for(2)) == ((1, 3), (2, 4))
     log.check()
-
-
-def test_markers_are_judged_by_epochs() -> None:
-    log = LogMachine().start()
-    log.appender.append_as_leader(sent(1, 0, epoch=4, txn=True), 1)
-    with pytest.raises(ProducerFencedError):
-        end(log, 1, committed=True, epoch=3)
-    end(log, 1, committed=True, epoch=4, coordinator=9)
-    with pytest.raises(CoordinatorFencedError):
-        end(log, 1, committed=True, epoch=4, coordinator=8)
-    assert log.offsets.log_end_offset == 2
 
 
 def test_a_transaction_that_is_aborted_beside_a_read_is_not_read_as_committed(
@@ -203,35 +176,6 @@ def test_idle_producers_are_forgotten_unless_a_transaction_is_open() -> None:
     assert [entry.producer_id for entry in log.producers()] == [2]
     machine.stop()
     assert [entry.producer_id for entry in machine.start().producers()] == [2]
-
-
-@pytest.mark.parametrize("rolls_by_append", [False, True])
-@pytest.mark.parametrize("restarts", [False, True])
-def test_what_was_aborted_survives_a_roll_that_was_not_flushed(restarts: bool, rolls_by_append: bool) -> None:
-    """The recovery point is the end of the segment before that is sealed, so no recovery walks it again."""
-    disk = MemoryFileSystem()
-    machine = LogMachine(disk, SMALL)
-    log = machine.start()
-    log.appender.append_as_leader(sent(1, 0, 5, txn=True), 1)
-    end(log, 1, committed=False)
-    log.appender.append_as_leader(plain(5), 1)
-    expected = read_as_consumer(log, Isolation.TXN_COMMITTED, 300)
-    assert len(expected) == 5
-    log.flusher.flush()
-    machine.checkpoint()
-    if restarts:
-        machine.kill()
-        log = machine.start()
-    if rolls_by_append:
-        log.appender.append_as_leader(plain(70), 1)
-    else:
-        log.roll()
-    assert log.local_log.segments.active.base_offset == 11
-    for contents in Kept:
-        found = LogMachine(disk.after_crash(Survival(contents, Kept.ALL)), SMALL).start()
-        found.check()
-        assert read_as_consumer(found, Isolation.TXN_COMMITTED, 300)[:5] == expected
-        assert found.reader.aborted_transactions(0, 11) == (AbortedTransaction(1, 0, 5, 6),)
 
 
 def test_a_transaction_index_that_cannot_be_synced_takes_the_log_offline() -> None:

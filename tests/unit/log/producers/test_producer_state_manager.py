@@ -1,4 +1,4 @@
-"""Producer state beside its snapshots: when they are taken and loaded, and crashes.
+"""Producer state beside its snapshots: when they are taken and loaded.
 
 Transactions, sequences and expiry are tested against an oracle in tests/property/test_producer_state.py.
 """
@@ -12,7 +12,6 @@ from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFile
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
 from stratalog.record.end_transaction_marker import ControlType
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
-from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.producer_batches import data_batch, marker_batch
 
 ABORT, COMMIT = ControlType
@@ -136,61 +135,3 @@ def test_a_log_that_begins_anew_knows_no_producer(
     state.take_snapshot()
     assert list(state.snapshot_files.offsets) == [41]
     state.check()
-
-
-def sealed(batch: ProducerBatch, log: list[ProducerBatch], state: ProducerStateManager) -> None:
-    """Append and keep a snapshot, as a roll behind the batch does."""
-    log.append(batch)
-    state.append(batch)
-    state.take_snapshot()
-
-
-def truncated(end_offset: int, log: list[ProducerBatch], state: ProducerStateManager) -> None:
-    """Truncate the log, durably, and the state with it."""
-    del log[end_offset:]
-    replayed(log, state)
-
-
-def replayed(log: list[ProducerBatch], state: ProducerStateManager) -> None:
-    state.truncate_and_reload(0, len(log), now_ms=0)
-    for batch in log[state.map_end_offset :]:
-        state.append(batch)
-
-
-class History:
-    """A log whose every offset is a batch of its own, and its producer state, with a truncation and a new
-    beginning between the appends."""
-
-    def __init__(self) -> None:
-        self.disk = FaultyFileSystem()
-        self.disk.make_directories("/log")
-        self.disk.sync_directory("/")
-        self.log: list[ProducerBatch] = []
-
-    def run(self) -> None:
-        state = opened(self.disk)
-        for number in range(4):
-            sealed(transactional(number, 7 + number % 2, number // 2), self.log, state)
-        truncated(2, self.log, state)
-        # The same offsets again, with another history: an old snapshot would tell the former.
-        sealed(marker_batch(2, 7, 0, ABORT), self.log, state)
-        sealed(data_batch(3, 9, 0, 0), self.log, state)
-        self.log.clear()
-        state.truncate_fully_and_start_at(0)
-        sealed(data_batch(0, 9, 1, 5), self.log, state)
-
-
-def test_a_crash_at_any_moment_leaves_what_the_log_says(disk: FaultyFileSystem) -> None:
-    def verify(death: Death[History]) -> None:
-        log = death.subject.log
-        expected = opened(disk)
-        expected.snapshot_files.remove_outside(-1, -1)
-        replayed(log, expected)
-        for found_disk in death.disks():
-            found = opened(found_disk)
-            replayed(log, found)
-            found.check()
-            assert found.snapshot().to_bytes() == expected.snapshot().to_bytes()
-            assert found.open_transactions == expected.open_transactions
-
-    CrashSweep(History, History.run).at_deaths(verify)

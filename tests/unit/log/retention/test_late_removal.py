@@ -16,7 +16,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+from tests.support.logs.log_machine import LogMachine
 
 DELAY_MS = 1000
 
@@ -94,30 +94,6 @@ def refuse_to_unlink(disk: FaultyFileSystem, ending: str) -> None:
 
 def deleted(disk: FaultyFileSystem) -> list[str]:
     return [path for path in disk.inner.contents() if path.endswith(".deleted")]
-
-
-def test_a_file_that_cannot_be_unlinked_keeps_no_other_segment_on_the_disk() -> None:
-    disk = FaultyFileSystem()
-    config = LogConfig(
-        remote_storage_enable=False,
-        segment_bytes=1024,
-        retention_ms=-1,
-        retention_bytes=0,
-        file_delete_delay_ms=DELAY_MS,
-    )
-    machine = LogMachine(disk, config, ids=SequentialIds())
-    log = machine.start()
-    for _ in range(40):
-        log.appender.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 400)]), 1)
-    assert log.retention.delete_old_segments() == 20
-    refused = f"{0:020d}.log.deleted"
-    refuse_to_unlink(disk, refused)
-    machine.clock.advance(DELAY_MS)
-    assert f"{PARTITION_DIR}/{refused}" in deleted(disk)
-    assert {path.rpartition("/")[2][:20] for path in deleted(disk)} == {f"{0:020d}"}
-    disk.mend()
-    machine.clock.advance(RETRY_MS)
-    assert (deleted(disk), machine.scheduler.failures) == ([], [])
 
 
 def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next(

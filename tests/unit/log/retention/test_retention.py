@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -104,21 +103,6 @@ def test_total_retention_moves_the_log_start(config: LogConfig, expected: int) -
     log.check()
 
 
-def test_the_size_that_is_kept_is_met_exactly() -> None:
-    _, log = started(LogConfig(remote_storage_enable=False, retention_ms=-1))
-    fill(log, 5)
-    segment_bytes = log.reader.segments()[0].size_bytes
-    for retention_bytes, dropped_count in (
-        (3 * segment_bytes + 1, 1),
-        (3 * segment_bytes, 1),
-        (2 * segment_bytes, 1),
-    ):
-        log.reconfigure(
-            LogConfig(remote_storage_enable=False, retention_ms=-1, retention_bytes=retention_bytes)
-        )
-        assert log.retention.delete_old_segments() == dropped_count
-
-
 def test_a_record_of_the_future_keeps_its_segment_and_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -142,26 +126,6 @@ def test_a_record_of_the_future_keeps_its_segment_and_is_reported_once(
     assert log.retention.delete_old_segments() == 2
     assert len(caplog.records) == 2
     assert log.retention.future_segment_count == 0, "its time has come"
-
-
-def test_a_segment_of_the_future_counts_as_long_as_it_is_there_and_judged_by_its_age() -> None:
-    config = LogConfig(
-        remote_storage_enable=False, retention_ms=HOUR_MS, message_timestamp_after_max_ms=9 * HOUR_MS
-    )
-    machine, log = started(config)
-    fill(log, 3, age_step_ms=-HOUR_MS)
-    log.retention.delete_old_segments()
-    assert log.retention.future_segment_count == 1
-    log.reconfigure(replace(config, retention_ms=-1))
-    log.retention.delete_old_segments()
-    assert log.retention.future_segment_count == 0, "no rule asks for its age"
-    log.reconfigure(config)
-    log.retention.delete_old_segments()
-    assert log.retention.future_segment_count == 1
-    log.increment_log_start_offset(log.offsets.log_end_offset)
-    log.retention.delete_old_segments()
-    assert log.retention.future_segment_count == 0, "it is gone"
-    machine.stop()
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -224,9 +188,7 @@ def test_a_log_that_was_never_flushed_keeps_its_start_in_a_power_loss() -> None:
     machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
     fill(log, 3)
     assert log.retention.delete_old_segments() == 2
-    assert isinstance(machine.disk, MemoryFileSystem)
-    machine.disk = machine.disk.after_crash(Survival(Kept.ALL, Kept.NONE))
-    machine.manager = None
+    machine.crash(Survival(Kept.ALL, Kept.NONE))
     assert machine.start().offsets.log_start_offset == 2
 
 
@@ -237,9 +199,7 @@ def test_a_start_behind_what_is_durable_is_kept_here_though_the_store_says_where
     log.flusher.flush()
     fill(log, 3)
     log.increment_log_start_offset(3)
-    assert isinstance(machine.disk, MemoryFileSystem)
-    machine.disk = machine.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
-    machine.manager = None
+    machine.crash(Survival(Kept.NONE, Kept.ALL))
     log = machine.start()
     assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (3, 3)
     assert log.recovery_report.lost_end_offset == 1
@@ -256,9 +216,7 @@ def test_producers_of_what_went_are_remembered_after_a_power_loss() -> None:
     log.roll()
     fill(log, 1)
     assert log.retention.delete_old_segments() == 1
-    assert isinstance(machine.disk, MemoryFileSystem)
-    machine.disk = machine.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
-    machine.manager = None
+    machine.crash(Survival(Kept.NONE, Kept.ALL))
     [entry] = machine.start().producers()
     assert (entry.producer_id, entry.next_sequence) == (7, 3)
 

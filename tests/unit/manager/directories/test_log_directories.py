@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.log_directory import DirectoryState
+from stratalog.manager.directories.manifest import read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
@@ -25,6 +25,7 @@ from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
@@ -358,28 +359,6 @@ def test_the_start_says_how_much_is_left() -> None:
     assert [one.remaining_log_count for one in manager.directories.statuses()] == [0, 0]
 
 
-def test_closing_waits_for_every_thread_and_marks_last() -> None:
-    disk = FaultyFileSystem()
-    machine = machine_of(disk)
-    manager = machine.open()
-    for partition in P:
-        append(manager, partition, 3)
-    before = disk.operation_count
-    with ThreadPoolExecutor(4) as pool:
-        manager.close(pool)
-    closing = disk.trace[before:]
-    for path in (A, B):
-        of_directory = [one.split(" ", 1) for one in closing if f" {path}/" in one or one.endswith(path)]
-        [marked] = [
-            number
-            for number, (name, paths) in enumerate(of_directory)
-            if name == "rename" and paths.endswith(".kafka_cleanshutdown")
-        ]
-        assert of_directory[marked + 1] == ["sync_directory", path]
-        assert {name for name, _ in of_directory[marked + 2 :]} <= {"close"}
-    assert machine_of(disk).open().was_clean
-
-
 def test_what_one_file_system_cannot_do_the_other_may(caplog: pytest.LogCaptureFixture) -> None:
     disk = MemoryFileSystem()
 
@@ -392,3 +371,82 @@ def test_what_one_file_system_cannot_do_the_other_may(caplog: pytest.LogCaptureF
     spare = [disk.spare_bytes(f"{manager.path_of(partition)}/{0:020d}.log") for partition in P[:4]]
     assert spare == [0, 4096, 0, 4096]
     assert len([record for record in caplog.records if "cannot reserve space" in record.getMessage()]) == 1
+
+
+def test_a_cordon_is_in_the_manifest_and_stronger_than_the_settings() -> None:
+    disk = FaultyFileSystem()
+
+    def cordons(*given: str) -> tuple[bool | None, ...]:
+        """The cordon of each manifest, then the states, of a machine that starts with these settings."""
+        machine = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(), cordoned_dirs=given)
+        manager = machine.open()
+        manager.directories.alter_cordons(wanted)
+        marks = tuple(read_manifest(disk, path).cordoned for path in (A, B, C))
+        found = tuple(
+            one.path for one in manager.directories.statuses() if one.state is DirectoryState.CORDONED
+        )
+        assert found == (tuple(given) if wanted is None else tuple(sorted(wanted)))
+        assert manager.directories.altered_cordons() == (None if marks == (None, None, None) else found)
+        machine.stop()
+        return marks
+
+    wanted: list[str] | None = [A, C]
+    assert cordons() == (True, False, True)
+    wanted = [C]
+    assert cordons(A) == (False, False, True)
+    wanted = []
+    assert cordons(A, B, C) == (False, False, False)
+    wanted = None
+    assert cordons(B) == (None, None, None)
+
+
+def test_an_alteration_is_remembered_when_the_settings_change() -> None:
+    disk = FaultyFileSystem()
+    for given, altered, found in [((), [], ()), ((B,), None, ()), ((A,), [A], (A,)), ((), None, (A,))]:
+        machine = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(), cordoned_dirs=given)
+        manager = machine.open()
+        if altered is not None:
+            manager.directories.alter_cordons(altered)
+        assert manager.directories.altered_cordons() == found
+        machine.stop()
+
+
+def test_the_cordon_of_an_offline_directory_stays() -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds())
+    manager = machine.open()
+    manager.directories.alter_cordons([B])
+    disk.fail_where(lambda line: f"{B}/" in line)
+    with pytest.raises(DataDirectoryError):
+        manager.checkpoint()
+    for refused in ([], [A], None):
+        with pytest.raises(DataDirectoryError) as failure:
+            manager.directories.alter_cordons(refused)
+        assert failure.value.fields["path"] == B
+        assert manager.directories.altered_cordons() == (B,), "nothing has changed"
+    # Others may change while it stays cordoned.
+    manager.directories.alter_cordons([B, C])
+    disk.mend()
+    disk = disk.killed()
+    assert [read_manifest(disk, path).cordoned for path in (A, B, C)] == [False, True, True]
+
+
+class CordoningMachine:
+    """Three directories, the second of which is cordoned."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.manager = LogMachine(self.disk, data_dirs=(A, B, C), ids=SequentialIds()).open()
+        self.manager.directories.alter_cordons([B])
+
+
+def test_a_crash_leaves_each_cordon_as_it_was_or_as_it_was_to_be() -> None:
+    def verify(death: Death[CordoningMachine]) -> None:
+        for disk in death.disks():
+            manager = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds()).open()
+            found = tuple(
+                one.path for one in manager.directories.statuses() if one.state is DirectoryState.CORDONED
+            )
+            assert found in ((B,), (A, B), (A,), (A, C))
+
+    CrashSweep(CordoningMachine, lambda one: one.manager.directories.alter_cordons([A, C])).at_deaths(verify)

@@ -275,8 +275,7 @@ def put(disk: MemoryFileSystem, change: Change) -> None:
 @DAMAGES
 def test_one_that_cannot_be_used_is_no_start_and_can_be_made_anew(change: Change) -> None:
     machine = killed_machine()
-    disk = machine.disk
-    assert isinstance(disk, MemoryFileSystem)
+    disk = machine.memory
     OffsetCheckpoint(disk, f"{DATA_DIR}/{LOG_START_OFFSET_FILE}").write({PARTITION: 3})
     put(disk, change)
     before = disk.contents()
@@ -297,8 +296,7 @@ def test_one_that_cannot_be_used_is_no_start_and_can_be_made_anew(change: Change
 @DAMAGES
 def test_one_that_cannot_be_used_takes_its_own_directory_offline(change: Change) -> None:
     machine = killed_machine(DATA_DIR, "/other")
-    disk = machine.disk
-    assert isinstance(disk, MemoryFileSystem)
+    disk = machine.memory
     put(disk, change)
     manager = machine.open()
     assert [one.state for one in manager.directories.statuses()] == [

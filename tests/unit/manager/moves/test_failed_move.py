@@ -1,19 +1,24 @@
-"""Moves between two log directories that fail: what is refused, what is left, and which copy counts."""
+"""Moves between two log directories that fail, and older copies that cannot be removed."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import os
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.errors import LogStoreError
 from stratalog.log.retention.late_removal import RETRY_MS
 from stratalog.manager.directories.manifest import MANIFEST_FILE, PartitionState, read_manifest
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.crash_moments import NOTHING_KEPT
 from tests.support.logs.log_machine import DATA_DIR, OTHER_DIR, PARTITION, PARTITION_DIR, machine_on
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, flip_of
+
+DELAY_MS = 1000
 
 
 def test_a_directory_in_the_partitions_directory_is_for_a_human(caplog: pytest.LogCaptureFixture) -> None:
@@ -52,7 +57,6 @@ def test_a_target_that_fails_at_the_flip_counts_for_nothing(operation: str, part
     log = machine.start()
     assert log.local_log.directory == PARTITION_DIR
     moving.ledger.verify(log, after_crash=True)
-    assert machine.manager is not None
     assert (PARTITION in [one.partition for one in machine.manager.moves.wanted]) is not has_both
     assert machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
     moving.ledger.verify(log, after_crash=False)
@@ -80,78 +84,6 @@ def test_where_the_outcome_is_unknown_the_log_is_offline(number: int) -> None:
     moving.ledger.verify(log, after_crash=True)
 
 
-def settle_of(trace: Sequence[str], flip: int) -> int:
-    """The number of the operation that begins to change the source's manifest after the flip."""
-    return next(
-        number
-        for number, one in enumerate(trace, start=1)
-        if number > flip and one == f"open_append {DATA_DIR}/{MANIFEST_FILE}.tmp"
-    )
-
-
-def test_an_older_copy_on_a_disk_that_comes_back_is_put_away() -> None:
-    """The source failed right after the commit, and was away at the next start."""
-    moving = MovingLog()
-    assert moving.begin().run() is MoveState.DONE
-    disk = FaultyFileSystem()
-    # The source's manifest is changed no more.
-    disk.fail_at(settle_of(moving.disk.trace, flip_of(moving.disk.trace)))
-    moving = MovingLog(disk)
-    assert moving.begin().run() is MoveState.DONE
-    moving.append()
-    moving.ledger.flush(moving.log)
-    disk = disk.killed()
-
-    def start(seed: int, *data_dirs: str) -> None:
-        machine = machine_on(disk, ids=seed, data_dirs=data_dirs)
-        log = machine.start()
-        assert log.local_log.directory == OTHER_PARTITION_DIR
-        moving.ledger.verify(log, after_crash=True)
-        moving.log = log
-        moving.append()
-        machine.stop()
-        moving.ledger.durable_end_offset = log.offsets.log_end_offset
-
-    start(1, OTHER_DIR)
-    assert disk.inner.exists(PARTITION_DIR)
-    start(2, DATA_DIR, OTHER_DIR)
-    assert PARTITION_DIR not in disk.inner.contents()
-    start(3, DATA_DIR, OTHER_DIR)
-
-
-def test_an_older_copy_is_not_served_where_its_target_has_passed_it_on() -> None:
-    """A's disk was away when the partition went on from B to C; then C's is away."""
-    dirs = (DATA_DIR, OTHER_DIR, "/third")
-    disk = FaultyFileSystem()
-    moving = MovingLog(disk)
-    moving.machine.stop()
-    moving.machine = machine_on(disk, ids=1, data_dirs=dirs)
-    moving.log = moving.machine.start()
-    count = disk.operation_count
-    assert moving.begin().run() is MoveState.DONE
-    flip, rehearsed = count + flip_of(disk.trace[count:]), disk.trace
-    disk = FaultyFileSystem()
-    disk.fail_at(settle_of(rehearsed, flip))
-    moving = MovingLog(disk)
-    moving.machine.stop()
-    moving.machine = machine_on(disk, ids=1, data_dirs=dirs)
-    moving.log = moving.machine.start()
-    assert moving.begin().run() is MoveState.DONE
-    assert moving.begin(target="/third").run() is MoveState.DONE
-    moving.append()
-    moving.ledger.flush(moving.log)
-    disk = disk.killed()
-    machine = machine_on(disk, ids=2, data_dirs=(DATA_DIR, OTHER_DIR))
-    with pytest.raises(DataDirectoryError) as failure:
-        machine.start()
-    assert failure.value.fields["path"] == PARTITION_DIR
-    machine.stop()
-    log = machine_on(disk, ids=3, data_dirs=dirs).start()
-    assert log.local_log.directory == f"/third/{PARTITION}"
-    moving.ledger.verify(log, after_crash=True)
-    assert not disk.exists(PARTITION_DIR)
-
-
 def test_a_copy_that_cannot_be_removed_is_tried_again_and_is_no_wish() -> None:
     disk = FaultyFileSystem()
     disk.fail_where(lambda line: line.startswith("remove_tree "), number=errno.EPERM)
@@ -164,3 +96,90 @@ def test_a_copy_that_cannot_be_removed_is_tried_again_and_is_no_wish() -> None:
     disk.mend()
     moving.machine.clock.advance(RETRY_MS)
     assert moving.left_over() == []
+
+
+def refuse_names(disk: FaultyFileSystem, number: int, *, keeps_files: bool = False) -> None:
+    """Refuse another name for the partition in the first directory, and to remove its files."""
+
+    def is_refused(line: str) -> bool:
+        kind, path = line.split(" ", 1)
+        if keeps_files and kind in ("unlink", "remove_tree"):
+            return path.startswith(PARTITION_DIR)
+        return kind == "rename" and path.startswith(f"{PARTITION_DIR} ")
+
+    disk.fail_where(is_refused, number=number)
+
+
+def full(disk: FullFileSystem) -> MovingLog:
+    """The first directory is full, and so is its own block of names."""
+    moving = MovingLog(disk)
+    moving.manager.directories.bind_store("store")
+    moving.ledger.flush(moving.log)
+    moving.machine.checkpoint()
+    disk.names_are_full = True
+    disk.fill(DATA_DIR)
+    return moving
+
+
+def go_on(moving: MovingLog) -> None:
+    """The partition serves from the other directory, and all of it is there after a restart."""
+    assert moving.log.local_log.directory == OTHER_PARTITION_DIR
+    moving.append()
+    moving.ledger.flush(moving.log)
+    moving.ledger.verify(moving.log, after_crash=False)
+    machine = machine_on(moving.disk.reopened(NOTHING_KEPT), ids=1)
+    log = machine.start()
+    assert log.local_log.directory == OTHER_PARTITION_DIR
+    moving.ledger.copy().verify(log, after_crash=True)
+
+
+def test_a_move_off_a_full_disk_frees_it() -> None:
+    disk = FullFileSystem()
+    moving = full(disk)
+    assert moving.begin().run() is MoveState.DONE
+    assert not disk.inner.exists(PARTITION_DIR)
+    # Files go at once only where they must.
+    [left_path] = moving.left_over()
+    assert disk.inner.exists(f"{left_path}/partition.metadata")
+    go_on(moving)
+    moving.machine.clock.advance(DELAY_MS)
+    assert moving.left_over() == []
+    assert [path for path in moving.files(DATA_DIR) if path.startswith("orders")] == []
+
+
+def test_a_full_disk_without_room_for_a_manifest_keeps_its_log_and_serves_it() -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    moving = full(disk)
+    move = moving.begin()
+    assert move.run() is MoveState.FAILED
+    assert "the local disk is full" in move.progress.reason
+    assert moving.left_over() == []
+    assert moving.log.local_log.directory == PARTITION_DIR
+    moving.ledger.verify(moving.log, after_crash=False)
+    disk.fill(None)
+    assert moving.begin().run() is MoveState.DONE
+    go_on(moving)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSPC])
+def test_what_cannot_be_put_away_is_told_and_tried_again(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FullFileSystem()
+    moving = full(disk)
+    refuse_names(disk, number, keeps_files=True)
+    assert moving.begin().run() is MoveState.DONE
+    go_on(moving)
+    moving.machine.clock.advance(0)
+    [told] = [one.message for one in caplog.records if "tried again" in one.message]
+    assert DATA_DIR in told
+    assert "orders-0" in told
+    assert os.strerror(number) in told
+    moving.machine.clock.advance(RETRY_MS)
+    assert disk.inner.exists(PARTITION_DIR)
+    disk.mend()
+    moving.machine.clock.advance(RETRY_MS + DELAY_MS)
+    assert not disk.inner.exists(PARTITION_DIR)
+    assert moving.left_over() == []
+    assert not moving.machine.scheduler.failures
+    go_on(moving)

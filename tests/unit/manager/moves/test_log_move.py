@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,8 +16,9 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cleaner.throttler import Throttler
-from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.manifest import PartitionEntry, PartitionState, read_manifest
 from stratalog.manager.moves.log_move import MoveProgress, MoveState
 from stratalog.record.builder import encode_batch
@@ -71,13 +71,6 @@ def test_everything_comes_along_byte_for_byte() -> None:
     moving.ledger.verify(moving.log, after_crash=False)
 
 
-def test_the_log_says_how_a_move_ended(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    assert MovingLog().begin().run() is MoveState.DONE
-    [told] = [one.message for one in caplog.records if "has ended" in one.message]
-    assert told.endswith(" has ended: done")
-
-
 def test_segments_keep_the_time_when_they_were_written() -> None:
     """Retention asks for it where records have no time."""
     moving = MovingLog()
@@ -108,38 +101,6 @@ def test_a_log_moves_back_to_where_it_was() -> None:
     moving.ledger.verify(moving.log, after_crash=False)
 
 
-def test_checkpoints_and_log_start_come_along() -> None:
-    moving = MovingLog()
-    moving.log.increment_log_start_offset(moving.log.reader.segments()[1].base_offset + 2)
-    moving.ledger.note_starts(moving.log)
-
-    def delete_more(step: int) -> None:
-        if step == 3:
-            moving.log.increment_log_start_offset(moving.log.reader.segments()[2].base_offset + 1)
-            moving.log.retention.delete_old_segments()
-            moving.ledger.note_starts(moving.log)
-
-    assert moving.begin(delete_more).run() is MoveState.DONE
-    for path, start_offset in ((DATA_DIR, None), (OTHER_DIR, moving.log.offsets.log_start_offset)):
-        entry = read_manifest(moving.disk, path).partitions.get(PARTITION)
-        assert (None if entry is None else entry.log_start_offset) == start_offset
-
-    def offsets(name: str) -> list[int | None]:
-        return [
-            OffsetCheckpoint(moving.disk, f"{path}/{name}").read().get(PARTITION)
-            for path in (DATA_DIR, OTHER_DIR)
-        ]
-
-    source_point, recovery_point = offsets(RECOVERY_POINT_FILE)
-    assert source_point is None
-    assert recovery_point is not None
-    assert moving.log.reader.segments()[-1].base_offset <= recovery_point <= moving.log.offsets.recovery_point
-    moving.ledger.verify(moving.log, after_crash=False)
-    machine = machine_on(moving.disk.killed(), ids=1)
-    moving.ledger.durable_end_offset = moving.log.offsets.recovery_point
-    moving.ledger.verify(machine.start(), after_crash=True)
-
-
 def fill(history: CompactedLog) -> None:
     for number in range(60):
         # Every third key comes once, so that something stays of each segment.
@@ -165,7 +126,6 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
     cleaned_offset, horizon_ms = cleaner_state(machine, DATA_DIR)
     assert cleaned_offset is not None
     assert horizon_ms is not None
-    assert machine.manager is not None
     # It is due, and may not be cleaned.
     machine.manager.moves.throttler = SteppedThrottler(
         machine.clock, lambda _: tries.append(history.clean() is not None)
@@ -283,35 +243,6 @@ def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
         moving.log.check()
 
 
-def test_a_move_that_the_process_did_not_finish_is_begun_again() -> None:
-    moving = MovingLog()
-    with ThreadPoolExecutor(1) as pool:
-        moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
-    moving.log = moving.machine.start()
-    [wanted] = moving.manager.moves.wanted
-    assert (wanted.partition, wanted.target_path) == (PARTITION, OTHER_DIR)
-    # Twice: a wish lasts until somebody begins the move, or the partition goes.
-    moving.restart()
-    [wanted] = moving.manager.moves.wanted
-    assert moving.begin(target=wanted.target_path).run() is MoveState.DONE
-    assert moving.wish_count == 0
-    moving.ledger.verify(moving.log, after_crash=False)
-    moving.machine.clock.advance(60_000)
-    assert moving.left_over() == []
-
-
-def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
-    moving = MovingLog()
-    with ThreadPoolExecutor(1) as pool:
-        moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
-    manager = moving.machine.open()
-    assert moving.wish_count == 1
-    manager.delete_log(PARTITION)
-    assert moving.wish_count == 0
-    moving.machine.clock.advance(60_000)
-    assert moving.left_over() == []
-
-
 def test_a_move_that_cannot_be_is_refused() -> None:
     moving = MovingLog()
     manager = moving.manager
@@ -371,3 +302,7 @@ def test_what_other_moves_still_take_is_not_free() -> None:
     moving = with_second(sum(sizes))
     moving.begin()
     assert moving.manager.begin_move(second, OTHER_DIR).state is MoveState.WAITING
+
+
+def delete(log: UnifiedLog) -> None:
+    log.increment_log_start_offset(1)

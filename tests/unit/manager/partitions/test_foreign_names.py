@@ -6,7 +6,7 @@ import pytest
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.locked_directory import DELETE_REASON, is_name_beside
+from stratalog.manager.directories.locked_directory import DELETE_REASON
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -62,14 +62,6 @@ def test_a_start_removes_what_it_or_a_broker_has_named_and_nothing_else(
     machine.start()
     machine.clock.advance(60_000)
     assert set(foreign) <= set(disk.list_directory(DATA_DIR))
-
-
-def test_the_longest_names_lose_their_partition_and_are_known_all_the_same() -> None:
-    suffix = f".{UNIQUE}-{DELETE_REASON}"
-    topic = "t" * (255 - len(suffix))
-    assert is_name_beside(topic + suffix, DELETE_REASON)
-    assert not is_name_beside(topic[1:] + suffix, DELETE_REASON)
-    assert is_name_beside(topic[2:] + "-0" + suffix, DELETE_REASON)
 
 
 def test_a_deleted_partition_of_the_longest_name_is_removed_by_the_next_start() -> None:

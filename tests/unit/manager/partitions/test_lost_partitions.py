@@ -99,19 +99,6 @@ def test_it_stays_offline_until_it_is_back(tiered_end_offset: int, is_killed: bo
     assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, END)
 
 
-def test_one_that_comes_back_after_a_kill_is_recovered() -> None:
-    machine = Machine()
-    machine.manager.log(P).appender.append_as_leader(BATCH, 1)
-    disk = machine.disk.killed()
-    disk.rename(f"{A}/{P}", "/lost")
-    # This start and this stop say nothing of it.
-    Machine(disk, is_new=False).process.stop()
-    disk.rename("/lost", f"{A}/{P}")
-    log = Machine(disk, is_new=False).open_log()
-    assert not log.recovery_report.was_clean
-    assert log.offsets.log_end_offset == END + 1
-
-
 def test_an_empty_directory_lets_it_begin_anew_above_its_start_and_at_no_old_recovery_point() -> None:
     machine = Machine()
     machine.manager.log(P).increment_log_start_offset(2)

@@ -27,7 +27,6 @@ from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.crash_sweep import CrashSweep
@@ -201,21 +200,6 @@ def test_where_it_starts_is_kept_with_it_whoever_has_the_name_meanwhile(
         machine.kill()
 
 
-def test_what_a_recovery_has_to_look_at_is_kept_with_it() -> None:
-    machine = machine_with_ghost()
-    restarted(machine)
-    machine.stop()
-    [stray] = strays_in(machine.disk)
-    assert isinstance(machine.disk, MemoryFileSystem)
-    path = f"{A}/{stray}/{0:020d}.log"
-    size = machine.disk.file_size(path)
-    file = machine.disk.open_append(path)
-    file.truncate(size - 1)
-    file.close()
-    with pytest.raises(DataDirectoryError):
-        restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
-
-
 def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there() -> None:
     class AsideMachine(GhostMachine):
         def __init__(self) -> None:
@@ -226,24 +210,6 @@ def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there() -> None:
     sweep = CrashSweep(AsideMachine, lambda ghost: ghost.manager.open_log(GHOST, GHOST_ID, CONFIG))
     sweep.at_deaths(lambda death: require_here_or_there(death.disks(), outcomes))
     assert outcomes == {False, True}
-
-
-def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
-    machine_with_ghost(disk.inner)
-    machine = LogMachine(disk, data_dirs=(A,), ids=IDS)
-    manager = machine.open()
-    manager.open_log(KEPT, KEPT_ID, CONFIG)
-    disk.fill(A)
-    manager.end_start(claim_of)
-    assert strays_in(disk) == []
-    assert "it could not be set aside" in caplog.text
-    with pytest.raises(DataDirectoryError):
-        manager.open_log(GHOST, NEW_ID, CONFIG)
-    assert strays_in(disk) == []
-    disk.fill(None)
-    log = manager.open_log(GHOST, GHOST_ID, CONFIG)
-    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1, 3)
 
 
 def test_its_import_epoch_comes_back_with_it() -> None:
@@ -318,8 +284,7 @@ def test_one_that_may_be_somebodys_is_told_stays_and_spoils_no_marker(
     doubt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = machine_with_ghost()
-    disk = machine.disk
-    assert isinstance(disk, MemoryFileSystem)
+    disk = machine.memory
     put_doubt(disk, doubt)
     files = disk.list_directory(f"{A}/{GHOST}")
     for is_clean in (False, True, True):
@@ -341,8 +306,7 @@ def test_one_that_may_be_somebodys_is_told_stays_and_spoils_no_marker(
 
 def test_one_that_stays_is_never_taken_for_closed() -> None:
     machine = machine_with_ghost()
-    assert isinstance(machine.disk, MemoryFileSystem)
-    put_doubt(machine.disk, "import")
+    put_doubt(machine.memory, "import")
     restarted(machine)
     machine.stop()
     assert machine.disk.read_file(f"{A}/{MARKER}") == b'{"version":0}'
@@ -384,18 +348,6 @@ def test_one_that_is_not_listed_stays_and_is_told(caplog: pytest.LogCaptureFixtu
         assert other in manager.found.set_aside()[A]
         machine.stop()
     assert machine.disk.exists(other)
-
-
-def test_what_is_no_topics_does_not_count_where_new_partitions_go() -> None:
-    machine = machine_with_ghost(None, A, B)
-    assert isinstance(machine.disk, MemoryFileSystem)
-    put_doubt(machine.disk, "import")
-    manager = restarted(machine)
-    # Both have one then, and the next one goes to the first.
-    fill(manager, TopicPartition("new", 0), UUID(int=5))
-    fill(manager, TopicPartition("new", 1), UUID(int=5))
-    assert manager.directory_of(TopicPartition("new", 0)) == B
-    assert manager.directory_of(TopicPartition("new", 1)) == A
 
 
 def test_one_that_cannot_be_set_aside_stays_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:

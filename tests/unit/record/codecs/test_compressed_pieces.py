@@ -10,7 +10,7 @@ import cramjam
 import pytest
 import zstandard
 
-from stratalog.base.errors import CorruptRecordError, InvalidRequestError
+from stratalog.base.errors import CorruptRecordError
 from stratalog.record.codecs.compressed_pieces import compress_pieces, decompressed_pieces
 from stratalog.record.codecs.compression import Codec, compress, decompress
 
@@ -52,16 +52,6 @@ def test_what_was_compressed_in_pieces_comes_out_again(codec: Codec, size_bytes:
     compressed = compress_pieces(codec, split(data, random.Random(1)), size_bytes)
     assert outcome(codec, compressed) == data
     assert outcome(codec, compress(codec, data)) == data
-
-
-@pytest.mark.parametrize(("codec", "level"), [(Codec.GZIP, 9), (Codec.LZ4, 9), (Codec.ZSTD, 1)])
-def test_levels_are_those_of_the_codec(codec: Codec, level: int) -> None:
-    data = data_of(200_000)
-    compressed = compress_pieces(codec, [data], len(data), level)
-    assert outcome(codec, compressed) == data
-    assert compressed != compress_pieces(codec, [data], len(data))
-    with pytest.raises(InvalidRequestError):
-        compress_pieces(codec, [data], len(data), 99)
 
 
 def test_several_members_frames_and_a_bare_block() -> None:
