@@ -91,31 +91,6 @@ async def test_appends_rolls_and_visibility_go_by_the_new_configuration(bench: S
     assert (described.config["max.message.bytes"], described.topic_id) == ("2000", topic.topic_id)
 
 
-async def test_flushes_and_new_segments_go_by_the_new_configuration(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 1, {"flush.messages": "2"})
-        logs, log = bench.server.engine.logs, partition_of(bench).log
-        for recovery_point in (0, 2):
-            await bench.append("t", [b"x"])
-            assert log.offsets.recovery_point == recovery_point
-        alter(bench, "t", {"flush.ms": "0", "segment.jitter.ms": "7", "preallocate": "true"})
-        await look(bench)
-        assert (log.local_log.config.segment_jitter_ms, log.local_log.config.preallocate) == (7, True)
-        for _ in range(3):
-            await bench.append("t", [b"x"])
-        assert log.offsets.recovery_point == 2
-        await asyncio.to_thread(logs.tasks.flush_old)
-        assert log.offsets.recovery_point == 5
-        await asyncio.to_thread(log.roll)
-        await bench.append("t", [b"x"])
-        [topic] = await bench.client.admin.describe_topics(["t"])
-        assert topic.config["preallocate"] == "true"
-    # Stopped in order: nothing is longer than its data, and nothing is known to be lost.
-    async with service_bench(tmp_path) as bench:
-        assert bench.server.engine.logs.was_clean
-        assert [len(part) for part in await bench.read_all("t")] == [6]
-
-
 async def test_a_weaker_durability_shows_waiting_records_at_once(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", 1, {"min.durability": "disk"})
     partition = partition_of(bench)
@@ -129,23 +104,6 @@ async def test_a_weaker_durability_shows_waiting_records_at_once(bench: ServiceB
     await look(bench)
     await asyncio.wait_for(waiter.wait(), 20)
     assert partition.log.offsets.high_watermark == 1
-
-
-@pytest.mark.parametrize("is_tiered", [True, False])
-@pytest.mark.parametrize(("before", "after", "start"), [("1000", "-1", 0), ("-1", "1000", 1)])
-async def test_the_first_pass_of_retention_goes_by_the_new_configuration(
-    bench: ServiceBench, is_tiered: bool, before: str, after: str, start: int
-) -> None:
-    """No look in between, and no other topic is held up."""
-    tier = {} if is_tiered else UNTIERED
-    for name, retention_ms in (("t", before), ("other", "1000")):
-        await bench.client.admin.create_topic(name, 1, {**tier, "retention.ms": retention_ms})
-        await bench.append(name, [b"of 1970"])
-    await bench.client.admin.upload()
-    alter(bench, "t", {**tier, "retention.ms": after})
-    await retain(bench)
-    assert partition_of(bench).log_start_offset == start
-    assert partition_of(bench, "other").log_start_offset == 1
 
 
 @pytest.mark.parametrize("tier", [{}, UNTIERED])

@@ -13,8 +13,6 @@ from stratalog.base.errors import (
     CorruptRecordError,
     InvalidRequestError,
     LogStoreError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
@@ -25,8 +23,6 @@ from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
@@ -53,18 +49,6 @@ def _resealed(data: bytes) -> bytes:
     return (
         header._replace(crc=crc32c(header.pack()[ATTRIBUTES_POSITION:] + data[HEADER_SIZE:])).pack()
         + data[HEADER_SIZE:]
-    )
-
-
-async def test_batches_get_offsets_in_order_and_come_back_as_sent(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    first = await bench.client.append_batches("t", 0, of_values(b"a", b"b"))
-    second = await bench.client.append_batches("t", 0, of_values(b"c") + of_values(b"d", b"e"))
-    assert (first.base_offset, first.last_offset) == (0, 1)
-    assert (second.base_offset, second.last_offset, second.log_start_offset) == (2, 4, 0)
-    [records] = await bench.read_all("t")
-    assert [(record.offset, record.value) for record in records] == list(
-        enumerate([b"a", b"b", b"c", b"d", b"e"])
     )
 
 
@@ -106,12 +90,6 @@ async def test_the_stronger_of_request_and_topic_holds(
     assert partition.high_watermark == 1
 
 
-async def test_object_durability_is_refused_with_advice(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    with pytest.raises(UnsupportedOperationError):
-        await bench.client.append_batches("t", 0, of_values(b"a"), acks=Durability.OBJECT)
-
-
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
@@ -132,34 +110,6 @@ async def test_what_is_no_good_is_refused_and_nothing_of_it_is_stored(
     await bench.client.append_batches("t", 0, of_values(b"after"))
     [records] = await bench.read_all("t")
     assert [record.value for record in records] == [b"after"]
-
-
-async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    await bench.client.append_batches("t", 0, of_values(b"before"))
-    sent = [with_producer_id(of_values(b"a", b"b")), with_producer_id(of_values(b"c"), 2)]
-    for is_again in (False, True):
-        answers = [await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent]
-        assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
-        assert [answer.duplicate for answer in answers] == [is_again] * 2
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [b"before", b"a", b"b", b"c"]
-
-
-async def test_a_producer_out_of_order_or_replaced_learns_what_is_expected(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    await bench.client.append_batches("t", 0, with_producer_id(of_values(b"a", b"b"), 0, epoch=3))
-    with pytest.raises(OutOfOrderSequenceError) as out_of_order:
-        await bench.client.append_batches("t", 0, with_producer_id(of_values(b"e"), 4, epoch=3))
-    fields = {"producer_id": 7, "epoch": 3, "sequence": 4, "expected_sequence": 2}
-    assert out_of_order.value.fields == fields
-    with pytest.raises(ProducerFencedError) as fenced:
-        await bench.client.append_batches("t", 0, with_producer_id(of_values(b"f"), 2, epoch=2))
-    assert fenced.value.fields == {"producer_id": 7, "epoch": 2, "current_epoch": 3}
-    answer = await bench.client.append_batches("t", 0, with_producer_id(of_values(b"c"), 2, epoch=3))
-    assert (answer.base_offset, answer.duplicate) == (2, False)
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("", 0), ("t", 2), ("t", -1)])
@@ -276,15 +226,3 @@ async def test_a_session_that_is_cancelled_leaves_whole_requests(bench: ServiceB
     [records] = await bench.read_all("t")
     assert len(records) % 2 == 1
     assert records[-1].value == b"end"
-
-
-@pytest.mark.parametrize(("acks", "sync_count"), [(Durability.OS, 0), (Durability.DISK, 10)])
-async def test_an_append_waits_for_the_durability_that_it_asked_for(
-    tmp_path: Path, acks: Durability, sync_count: int
-) -> None:
-    disk = FaultyFileSystem(MemoryFileSystem())
-    async with service_bench(tmp_path, filesystem=disk) as bench:
-        await bench.client.admin.create_topic("t")
-        for _ in range(10):
-            await bench.client.append_batches("t", 0, of_values(b"x"), acks=acks)
-        assert sum(name.startswith("sync ") and name.endswith(".log") for name in disk.trace) == sync_count

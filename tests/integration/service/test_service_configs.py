@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -61,27 +60,6 @@ async def test_a_topic_is_altered_key_by_key_and_goes_by_it_at_once(tmp_path: Pa
         assert dict(topic.config_overrides) == {"max.message.bytes": "2000"}
     async with service_bench(tmp_path) as bench:
         assert await value_of(bench, "max.message.bytes", "t") == ("2000", "DYNAMIC_TOPIC_CONFIG")
-
-
-async def test_a_value_is_described_with_its_source_and_all_weaker_ones(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, config={"log.retention.minutes": "3"}) as bench:
-        admin = bench.client.admin
-        await admin.create_topic("t", 1, {"retention.ms": "1"})
-        await admin.create_topic("u")
-        assert await value_of(bench, "retention.ms", "u") == ("180000", "STATIC_BROKER_CONFIG")
-        await admin.alter_configs({"log.retention.ms": "2"})
-        [entry] = await admin.describe_configs("t", ["retention.ms"])
-        assert [(one.name, one.value, SOURCE.Name(one.source)) for one in entry.synonyms] == [
-            ("retention.ms", "1", "DYNAMIC_TOPIC_CONFIG"),
-            ("log.retention.ms", "2", "DYNAMIC_BROKER_CONFIG"),
-            ("log.retention.minutes", "3", "STATIC_BROKER_CONFIG"),
-            ("log.retention.hours", "168", "DEFAULT_CONFIG"),
-        ]
-        assert await value_of(bench, "retention.ms", "u") == ("2", "DYNAMIC_BROKER_CONFIG")
-        [minutes] = await admin.describe_configs(names=["log.retention.minutes"])
-        assert minutes.update_mode == admin_pb2.ConfigUpdateMode.READ_ONLY
-        [unset] = await admin.describe_configs(names=["log.roll.ms"])
-        assert unset.value == "604800000"
 
 
 async def test_defaults_of_the_server_reach_its_logs_at_once_and_outlive_a_restart(tmp_path: Path) -> None:
@@ -239,19 +217,6 @@ async def test_producers_that_are_idle_are_forgotten_by_the_new_period(tmp_path:
                 await asyncio.sleep(0.001)
         await bench.client.admin.create_topic("u")
         assert not (await bench.client.append_batches("u", 0, sent)).duplicate
-
-
-async def test_altered_defaults_are_logged_once_for_all_topics(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with service_bench(tmp_path) as bench:
-        for topic in ("t", "u"):
-            await bench.client.admin.create_topic(topic)
-        with caplog.at_level(logging.INFO):
-            await bench.client.admin.alter_configs({"log.retention.ms": "5"})
-        told = [record.message for record in caplog.records if record.levelno >= logging.INFO]
-        assert told == ["the configuration was altered: log.retention.ms=5"]
-        assert partition_of(bench).log.local_log.config.retention_ms == 5
 
 
 async def test_a_topic_is_described_with_the_source_of_each_value(tmp_path: Path) -> None:

@@ -107,16 +107,6 @@ async def test_an_answer_keeps_to_its_budget_and_to_whole_batches(bench: Service
         assert len((await fetch_one(bench, 0, partition_max_bytes=room)).batches) == len(answer.batches)
 
 
-async def test_the_budget_is_shared_by_the_partitions_in_turn(bench: ServiceBench) -> None:
-    await with_topic(bench, 4)
-    for partition in range(4):
-        await bench.append("t", [bytes(1000)], partition=partition)
-    positions = {TopicPartition("t", partition): 0 for partition in range(4)}
-    answers = await bench.client.fetch(positions, max_bytes=2500)
-    assert [bool(answer.batches) for answer in answers] == [True, True, False, False]
-    assert [answer.next_fetch_offset for answer in answers] == [1, 1, 0, 0]
-
-
 async def test_a_session_reaches_every_partition_whatever_the_budget(bench: ServiceBench) -> None:
     await with_topic(bench, 4)
     for partition in range(4):
@@ -145,14 +135,6 @@ async def test_a_long_poll_wakes_when_records_arrive(bench: ServiceBench) -> Non
     answer = await asyncio.wait_for(poll, PATIENCE_S)
     assert values_of(answer, 0) == [b"x"]
     await bench.until_waiting(0)
-
-
-async def test_a_long_poll_ends_empty_at_its_deadline(bench: ServiceBench) -> None:
-    await with_topic(bench)
-    for max_wait_ms in (0, 30):
-        answer = await fetch_one(bench, 0, max_wait_ms=max_wait_ms)
-        assert (answer.batches, answer.next_fetch_offset, answer.high_watermark) == (b"", 0, 0)
-        assert not answer.HasField("error")
 
 
 async def test_a_long_poll_waits_for_as_much_as_it_asked_for(bench: ServiceBench) -> None:
@@ -185,14 +167,6 @@ async def test_records_that_could_still_be_lost_are_not_shown(bench: ServiceBenc
     await bench.until_waiting(1)
     await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.OS)
     assert values_of(await asyncio.wait_for(poll, PATIENCE_S), 0) == [b"x", b"y"]
-
-
-async def test_a_poll_that_is_cancelled_leaves_no_waiter(bench: ServiceBench) -> None:
-    await with_topic(bench)
-    poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
-    await bench.until_waiting(1)
-    poll.cancel()
-    await bench.until_waiting(0)
 
 
 # --- sessions ----------------------------------------------------------------------------------------------
@@ -233,23 +207,6 @@ async def test_a_partition_that_fails_leaves_the_session_and_the_others_go_on(be
         # A session without a partition left ends.
         [response] = [response async for response in bench.client.fetch_stream({T0: 5})]
     assert [answer.error.code for answer in response.partitions] == ["OFFSET_OUT_OF_RANGE"]
-
-
-async def test_a_session_learns_that_its_records_were_deleted(bench: ServiceBench) -> None:
-    await with_topic(bench)
-    await bench.append("t", [b"0"])
-    consumer = bench.client.consumer({T0: 0})
-    fetches = consumer.fetches()
-    await anext(fetches)
-    await bench.until_waiting(1)
-    await bench.append("t", [b"1"])
-    await anext(fetches)
-    assert consumer.positions == {T0: 2}
-    await fetches.aclose()
-    assert await bench.client.admin.delete_records("t", 0, -1) == 2
-    late = bench.client.consumer({T0: 1}).fetches()
-    with pytest.raises(OffsetOutOfRangeError):
-        await anext(late)
 
 
 async def test_deleting_a_topic_ends_its_readers(bench: ServiceBench) -> None:
@@ -295,37 +252,6 @@ async def test_a_replaced_server_refuses_readers_and_writers(tmp_path: Path) -> 
 
 
 # --- across tiers ------------------------------------------------------------------------------------------
-
-
-async def test_reading_goes_over_from_the_objects_to_the_local_log(bench: ServiceBench) -> None:
-    await with_topic(bench, 2)
-    expected: list[list[bytes]] = [[], []]
-    for turn in range(3):
-        for partition in range(2):
-            for number in range(20):
-                value = b"%d-%d-%d" % (turn, partition, number)
-                await bench.append("t", [value], partition=partition)
-                expected[partition].append(value)
-        if turn < 2:
-            await bench.client.admin.upload(delete_local=True)
-    [first, _] = await bench.client.admin.describe_log("t")
-    assert (first.log_start_offset, first.local_log_start_offset, first.tiered_end_offset) == (0, 40, 40)
-    for start in (0, 7, 20, 39, 40, 41, 60):
-        positions = {TopicPartition("t", partition): start for partition in range(2)}
-        records = await bench.read_all("t", start=positions)
-        assert [[record.value for record in part] for part in records] == [part[start:] for part in expected]
-
-
-async def test_a_small_budget_reads_many_tiered_partitions_in_turn(bench: ServiceBench) -> None:
-    await with_topic(bench, 6)
-    for partition in range(6):
-        for _ in range(3):
-            await bench.append("t", [bytes(500)], partition=partition)
-    await bench.client.admin.upload(delete_local=True)
-    positions = {TopicPartition("t", partition): 0 for partition in range(6)}
-    answers = await bench.client.fetch(positions, max_bytes=700)
-    assert sum(bool(answer.batches) for answer in answers) == 1
-    assert [len(part) for part in await bench.read_all("t")] == [3] * 6
 
 
 TIERED_PARTITION_COUNT = 500

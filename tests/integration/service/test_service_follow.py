@@ -123,16 +123,6 @@ async def test_topics_that_come_up_elsewhere_are_served_with_the_next_look(tmp_p
         assert (await values(bench, "t"), await values(bench, "u")) == ([b"t"], [b"u"])
 
 
-async def test_a_name_that_became_free_elsewhere_can_be_taken_at_once(tmp_path: Path) -> None:
-    store = new_store()
-    async with service_bench(tmp_path, store=store) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.append("t", [b"old"])
-        catalog_of(store).delete(bench.server.engine.registry.topic("t").topic_id)
-        await bench.client.admin.create_topic("t")
-        assert await values(bench, "t") == []
-
-
 async def test_one_topic_that_cannot_be_opened_does_not_keep_the_others_closed(tmp_path: Path) -> None:
     store = new_store()
     async with service_bench(tmp_path, store=store) as bench:
@@ -196,15 +186,6 @@ async def test_a_deletion_of_unknown_outcome_is_settled_by_the_next_look(tmp_pat
         assert await names(bench) == []
         with pytest.raises(UnknownTopicOrPartitionError):
             await bench.append("t", [b"z"])
-
-
-async def test_a_deletion_of_unknown_outcome_can_be_repeated(tmp_path: Path) -> None:
-    store = new_store()
-    async with service_bench(tmp_path, store=store) as bench:
-        await bench.client.admin.create_topic("t")
-        catalog_of(store).delete(bench.server.engine.registry.topic("t").topic_id)
-        await bench.client.admin.delete_topic("t")
-        assert await names(bench) == []
 
 
 def owned_claims(bench: ServiceBench) -> Sequence[ShardClaim]:

@@ -7,13 +7,11 @@ import hashlib
 
 import pytest
 
-from stratalog.base.errors import LogStoreError, RecordTooLargeError
-from stratalog.client.errors import error_of_info
+from stratalog.base.errors import RecordTooLargeError
 from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.sealed_batch import Acknowledged
 from stratalog.record.codecs.compression import Codec
-from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench
 
 ALL_AT_ONCE = ProducerSettings(linger_ms=3_600_000)
@@ -67,44 +65,6 @@ async def test_a_record_that_is_too_large_alone_fails_alone(bench: ServiceBench)
         assert "max.message.bytes" in str(error.fields["reason"])
     assert sum(outcome.record_count for outcome in outcomes) == len(sizes)
     assert producer.buffered_bytes == 0
-
-
-async def test_the_size_that_was_refused_is_not_sent_again(
-    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused: list[LogStoreError] = []
-
-    def counted(info: log_pb2.ErrorInfo) -> LogStoreError:
-        refused.append(error_of_info(info))
-        return refused[-1]
-
-    monkeypatch.setattr("stratalog.client.partition_sender.error_of_info", counted)
-    await bench.client.admin.create_topic("t", config={"segment.bytes": "20000"})
-    producer = bench.client.producer(ProducerSettings(batch_bytes=64 << 10, linger_ms=3_600_000))
-    for number in range(2000):
-        await producer.post("t", None, b"%04d" % number + bytes(400))
-    await producer.flush()
-    [records] = await bench.read_all("t")
-    assert [int((record.value or b"")[:4]) for record in records] == list(range(2000))
-    # 13 batches of 64 KiB: 64, 32, and perhaps what lies between the limit and 32.
-    assert 2 <= len(refused) <= 4
-
-
-async def test_what_waits_for_parts_is_forgotten_with_them(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t", config={"max.message.bytes": "300"})
-    futures: list[asyncio.Future[Acknowledged]] = []
-
-    async def fail() -> None:
-        async with bench.client.producer(ProducerSettings(linger_ms=0)) as producer:
-            futures.extend([await producer.send("t", None, b"%03d" % n) for n in range(500)])
-            # The first parts are stored, the others wait.
-            await futures[0]
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await fail()
-    assert all(future.done() for future in futures)
-    assert futures[-1].cancelled()
 
 
 async def test_what_the_transport_refuses_puts_nothing_else_in_question(bench: ServiceBench) -> None:

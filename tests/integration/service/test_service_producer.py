@@ -69,27 +69,6 @@ async def test_a_record_arrives_with_everything_it_had(bench: ServiceBench, code
     assert tombstone.is_tombstone
 
 
-async def test_records_without_a_key_spread_over_the_partitions(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t", 3)
-    async with bench.client.producer(SMALL_BATCHES) as producer:
-        for _ in range(100):
-            await producer.post("t", None, bytes(50))
-    counts = [len(records) for records in await bench.read_all("t")]
-    assert sum(counts) == 100
-    assert min(counts) > 10
-
-
-async def test_a_failure_that_was_not_asked_about_is_raised_by_the_flush(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
-    producer = bench.client.producer(SMALL_BATCHES)
-    for size_bytes in (10, 5000, 6000, 10):
-        await producer.post("t", None, bytes(size_bytes))
-    with pytest.raises(RecordTooLargeError):
-        await producer.flush()
-    await producer.flush()
-    assert [len(records) for records in await bench.read_all("t")] == [2]
-
-
 async def test_every_batch_tells_what_became_of_it(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", 2, {"max.message.bytes": "1000"})
     outcomes: list[BatchOutcome] = []
@@ -283,15 +262,6 @@ async def test_a_consumer_that_was_idle_for_long_has_all_its_patience(
             assert [record.value for record in (await waiting).records] == [b"after"]
             assert len(breaks) == 1, "told once, however many tries it takes"
             await fetches.aclose()
-
-
-async def test_a_session_without_news_stands_at_once(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench, asyncio.timeout(60):
-        await bench.client.admin.create_topic("t")
-        request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
-        call = bench.client.log.FetchStream(request)
-        await call.wait_for_connection()
-        call.cancel()
 
 
 class QueuedBatches:
