@@ -59,17 +59,6 @@ async def test_a_compacted_topic_that_is_not_tiered_is_cleaned_by_itself(tmp_pat
         assert ["workers", "1"] in [line.split() for line in table.splitlines()]
 
 
-async def test_a_topic_that_has_just_come_is_no_failure(tmp_path: Path) -> None:
-    """The catalog was read for another topic, within the second in which it is not read again."""
-    async with service_bench(tmp_path, config=SELDOM) as bench:
-        for topic in ("first", "second", "third"):
-            await bench.client.admin.create_topic(topic, 1, COMPACTED)
-            await fill(bench, topic)
-            assert await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
-        status = await bench.client.admin.cleaner_status()
-        assert (status.cleans, list(status.uncleanable)) == (3, [])
-
-
 async def test_deleted_records_of_a_compacted_topic_go(tmp_path: Path) -> None:
     async with service_bench(tmp_path, config=SELDOM) as bench:
         admin = bench.client.admin
@@ -195,14 +184,6 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         assert (await bench.client.admin.cleaner_status()).uncleanable == []
         result = await asyncio.to_thread(run, bench, "cleaner", "reset", "t", "--partition", "0")
         assert result.output == "the cleaning of t-0 had not failed\n"
-
-
-async def test_without_the_cleaner_logs_only_grow(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, config={**SOON, "log.cleaner.enable": "false"}) as bench:
-        await bench.client.admin.create_topic("t", 1, COMPACTED)
-        await fill(bench)
-        assert not await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
-        assert [len(part) for part in await bench.read_all("t")] == [10]
 
 
 async def test_operators_see_when_tombstones_go_from_a_log_without_writers(tmp_path: Path) -> None:

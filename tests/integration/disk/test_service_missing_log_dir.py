@@ -131,37 +131,6 @@ async def test_a_topic_whose_directories_are_gone_is_deleted_and_its_name_is_fre
         assert [len(records) for records in await bench.read_all("t")] == [0, 1]
 
 
-async def test_a_failed_disk_answers_every_call_with_path_and_reason(tmp_path: Path) -> None:
-    disk, other = FailingDirectory(), f"{tmp_path}/other"
-    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
-        await fill(bench)
-        admin = bench.client.admin
-        lost = numbers_by_dir(bench, "t")[other]
-        disk.broken = str(other)
-        with pytest.raises(DataDirectoryError):
-            await bench.append("t", [b"x" * 900], lost)
-        partition = TopicPartition("t", lost)
-        calls: dict[str, Callable[[], Awaitable[object]]] = {
-            "produce": lambda: bench.append("t", [b"y"], lost),
-            "fetch": lambda: fetch(bench, partition),
-            "list offsets by time": lambda: bench.client.list_offsets([(partition, None, 0)]),
-            "list offsets": lambda: bench.client.latest("t"),
-        }
-        for name, call in calls.items():
-            with pytest.raises(DataDirectoryError) as failure:
-                await call()
-            assert failure.value.fields["path"] == other, name
-            assert "Input/output error" in str(failure.value.fields["reason"]), name
-        [offline] = [one for one in (await admin.describe_log_dirs()).log_dirs if one.state == "offline"]
-        assert (offline.path, "Input/output error" in offline.reason) == (other, True)
-        # All partitions are described, this one as far as it can be.
-        descriptions = await admin.describe_log("t")
-        assert [one.HasField("offline") for one in descriptions] == [number == lost for number in range(2)]
-        assert descriptions[lost].offline.path == f"{other}/t-{lost}"
-        assert "Input/output error" in descriptions[lost].offline.reason
-        assert await bench.append("t", [b"y"], 1 - lost) == 1
-
-
 async def test_a_topic_with_a_partition_on_a_failed_disk_is_deleted(tmp_path: Path) -> None:
     disk, other, data = FailingDirectory(), f"{tmp_path}/other", f"{tmp_path}/data"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:

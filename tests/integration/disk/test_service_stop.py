@@ -5,30 +5,21 @@ callers, and the next server makes up for what is missing.
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
-
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import StoppingError
 from stratalog.base.types import TopicPartition
-from stratalog.client.client import Client
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ObjectStore
-from stratalog.server import app
-from stratalog.server.app import Server
-from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.store_faults import Operation
 from tests.support.gate import Gate
 from tests.support.service.service_bench import (
     PATIENCE_S,
-    QUIET,
     ServiceBench,
     service_bench,
     until,
@@ -119,49 +110,3 @@ async def test_a_stop_ends_a_compaction_of_many_partitions(tmp_path: Path) -> No
         assert [len(part) for part in await bench.read_all("t")] == [3] * PARTITION_COUNT
         assert all(job.refused == "" for job in await bench.client.admin.run_compaction())
         assert [[r.value for r in part] for part in await bench.read_all("t")] == [[b"2"]] * PARTITION_COUNT
-
-
-async def test_a_stop_ends_sessions_with_a_reason(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, **GRACE) as bench:
-        await bench.client.admin.create_topic("t")
-        responses = bench.client.fetch_stream({TopicPartition("t", 0): 0})
-        session = asyncio.ensure_future(anext(responses))
-        partition = bench.server.engine.registry.partition("t", 0)
-        await until(lambda: waiting_count(partition.signal) == 1)
-        await bench.server.stop()
-        with pytest.raises(StoppingError):
-            await session
-
-
-async def test_a_signal_ends_the_upload_that_a_task_has_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`server start` does this on SIGTERM."""
-    transfers = Transfers()
-
-    def open_store(_url: str, **_options: object) -> ObjectStore:
-        return transfers.store
-
-    monkeypatch.setattr(app, "open_store", open_store)
-    options: dict[str, Any] = {**QUIET, "data_dir": f"{tmp_path}/data", "upload_ms": 20}
-    settings = ServerSettings(**options)
-    ready: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
-    run = app._serve  # pyright: ignore[reportPrivateUsage]  # `serve` makes a loop of its own
-    serving = asyncio.create_task(run(settings, ready.set_result))
-    server = await ready
-    async with Client(f"127.0.0.1:{server.port}") as client:
-        await client.admin.create_topic("t", 1, {"segment.bytes": "1048576"})
-        await client.admin.create_topic("idle")
-        poll = asyncio.create_task(client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
-        partition = server.engine.registry.partition("idle", 0)
-        await until(lambda: waiting_count(partition.signal) == 1)
-        transfers.stall()
-        async with client.producer() as producer:
-            for _ in range(30):
-                await producer.post("t", None, bytes(50_000))
-        await until(transfers.gate.is_reached.is_set)
-        signal.raise_signal(signal.SIGTERM)
-        await poll
-        transfers.gate.open()
-        await asyncio.wait_for(serving, PATIENCE_S / 2)
-    assert transfers.count == 1
