@@ -4,8 +4,6 @@ start, writes nothing, says what is missing, and starts with everything once the
 
 from __future__ import annotations
 
-import json
-import logging
 from pathlib import Path
 from random import Random
 from shutil import rmtree
@@ -30,11 +28,6 @@ UNTIERED = {"remote.storage.enable": "false"}
 
 def contents(store: ObjectStore) -> dict[str, bytes]:
     return {found.key: store.get(found.key).data for found in store.list("")}
-
-
-def store_id(folder: Path) -> str:
-    found: str = json.loads((folder / "data.store" / IDENTITY).read_text())["store_id"]
-    return found
 
 
 def local_files(folder: Path) -> dict[str, bytes]:
@@ -179,28 +172,3 @@ async def test_logs_that_know_higher_epochs_than_the_store_are_appended_to(tmp_p
         await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.DISK)
         [records] = await bench.read_all("t")
         assert [record.value for record in records] == [b"x", b"x", b"x", b"y"]
-
-
-async def test_a_log_of_a_former_topic_of_the_name_is_set_aside_with_a_word(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.append("t", [b"x"])
-    old_id = store_id(tmp_path)
-    rmtree(tmp_path / "data.store")
-    (tmp_path / "data/claims-0000").unlink()
-    # Another data directory makes a new store, which the operator gives to this one.
-    store_url = (tmp_path / "data.store").as_uri()
-    async with service_bench(tmp_path, data_dir=f"{tmp_path}/other", store_url=store_url):
-        pass
-    properties = tmp_path / "data/meta.properties"
-    properties.write_text(properties.read_text().replace(old_id, store_id(tmp_path)))
-    assert store_id(tmp_path) in properties.read_text()
-    async with service_bench(tmp_path) as bench:
-        with caplog.at_level(logging.WARNING, "stratalog.manager.log_manager"):
-            await bench.client.admin.create_topic("t")
-        assert await bench.read_all("t") == [[]]
-    [stray] = (tmp_path / "data").glob("t-0.*-stray")
-    [said] = [line for line in caplog.messages if "set aside" in line]
-    assert f"path=`{stray}`" in said
