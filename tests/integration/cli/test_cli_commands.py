@@ -94,12 +94,6 @@ def test_a_topic_from_creation_to_deletion(run: Runner, topic: str) -> None:
     run.failure(UnknownTopicOrPartitionError, "topic", "delete", topic)
 
 
-def test_one_of_a_thing_is_not_many(run: Runner, topic: str) -> None:
-    assert run("topic", "create", topic) == f"created {topic} with 1 partition\n"
-    assert run.result("produce", topic, stdin=b"x\n").stderr == f"1 record appended to {topic}\n"
-    assert "uploaded 1 slice in 1 object, " in run("tier", "upload", topic)
-
-
 def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     produced = run.json("produce", topic, stdin=b"one\ntwo\r\n\nlast without an end")
@@ -122,18 +116,6 @@ def test_lines_of_text_may_have_keys(run: Runner, topic: str) -> None:
         InvalidRequestError, "produce", topic, "--key-separator", ":", stdin=b"c:ok\nnothing\n"
     )
     assert str(wrong).startswith("line 2: ")
-
-
-def test_bytes_that_are_not_text_survive_both_formats(run: Runner, topic: str) -> None:
-    run("topic", "create", topic)
-    raw = b"\xff\xfe binary \x00\n"
-    run("produce", topic, stdin=raw)
-    result = run.result("consume", topic)
-    assert result.stdout_bytes == raw
-    [line] = run.lines("consume", topic)
-    assert line["value"] == {"base64": "//4gYmluYXJ5IAA="}
-    run("produce", topic, "--format", "json", stdin=json_lines(line))
-    assert run.result("consume", topic).stdout_bytes == raw * 2
 
 
 def test_json_lines_carry_everything_there_and_back(run: Runner, topic: str) -> None:
@@ -181,25 +163,6 @@ def test_a_bad_line_is_named_and_what_came_before_is_stored(run: Runner, topic: 
     assert run("consume", topic).split() == ["good", "small"]
 
 
-def test_lines_are_stored_however_small_the_topics_segments_are(run: Runner, topic: str) -> None:
-    run("topic", "create", topic, "--config", "segment.bytes=20000")
-    lines = [f"line-{number}" for number in range(5000)]
-    run("produce", topic, stdin="".join(f"{line}\n" for line in lines).encode())
-    assert run("consume", topic).split() == lines
-    large = run.failure(RecordTooLargeError, "produce", topic, stdin=b"small\n" + b"x" * 30_000)
-    assert "1 record is stored, line 2 is the first that is not" in str(large)
-
-
-def test_a_bad_line_far_behind_costs_none_of_those_before_it(run: Runner, topic: str) -> None:
-    run("topic", "create", topic, "--partitions", "3")
-    lines = json_lines(*({"key": str(number), "value": "v" * 20} for number in range(20_000)))
-    stdin = lines + b"nonsense\n" + lines
-    wrong = run.failure(InvalidRequestError, "produce", topic, "--format", "json", stdin=stdin)
-    assert str(wrong).startswith("line 20001: ")
-    assert "the 20,000 records before it are stored" in str(wrong)
-    assert len(run("consume", topic).split()) == 20_000
-
-
 def test_reading_begins_at_the_given_position(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     records = [{"value": str(number), "timestamp": 1_000_000 + number * 1000} for number in range(10)]
@@ -220,17 +183,6 @@ def test_reading_begins_at_the_given_position(run: Runner, topic: str) -> None:
     assert run("consume", topic, "--from", "3", "--max", "2").split() == ["3", "4"]
     run.failure(OffsetOutOfRangeError, "consume", topic, "--from", "11")
     assert run.result("consume", topic, "--from", "yesterday").exit_code == 2
-
-
-def test_reading_may_be_limited_to_partitions(run: Runner, topic: str) -> None:
-    run("topic", "create", topic, "--partitions", "3")
-    for partition in range(3):
-        run("produce", topic, "--partition", str(partition), stdin=b"from-%d\n" % partition)
-    assert run("consume", topic, "--partition", "1") == "from-1\n"
-    both = run("consume", topic, "--partition", "0", "--partition", "2").split()
-    assert sorted(both) == ["from-0", "from-2"]
-    run.failure(UnknownTopicOrPartitionError, "consume", topic, "--partition", "3")
-    run.failure(UnknownTopicOrPartitionError, "produce", topic, "--partition", "3", stdin=b"x\n")
 
 
 def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) -> None:
