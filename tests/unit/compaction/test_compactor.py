@@ -262,16 +262,6 @@ def damage(store: ObjectStore, world: World) -> None:
     store.put(key, data)
 
 
-def test_a_missing_input_is_corruption_where_the_head_is_fresh() -> None:
-    world = World()
-    name = world.upload(("a", "1"))
-    compactor = world.tiered.compactor()
-    world.store.delete_many([world.tiered.layout.data_key(name)])
-    failed, left = compactor.run_once()
-    assert "restore it" in (failed.refused or "")
-    assert [tip for tip, _ in left.refused_partitions] == [world.tip]
-
-
 def test_a_full_disk_is_reported_and_nothing_changes() -> None:
     disk = FullFileSystem()
     world = World(disk)

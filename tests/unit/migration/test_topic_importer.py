@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 
 from stratalog.base.errors import (
     DataDirectoryError,
-    DataDirectoryInUseError,
     FencedError,
     InvalidConfigError,
     InvalidRequestError,
-    LogStoreError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
-    UnsupportedOperationError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.config_key import LONG_MAX
@@ -30,7 +26,6 @@ from stratalog.record.record import Record
 from stratalog.segment.file_names import segment_path
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.kafka.import_world import ORDERS, PAYMENTS, SMALL_SEGMENTS, ImportWorld
-from tests.support.kafka.old_messages import old_message
 from tests.support.logs.edited_manifest import edit_manifest
 
 
@@ -183,38 +178,6 @@ def test_topics_that_share_an_id_are_refused_before_one_of_them_is_lost(world: I
     world.refuse(TopicAlreadyExistsError, "zz", fields={"topic": "zz"}, allows_missing_checkpoints=True)
 
 
-DAMAGES: dict[str, Callable[[ImportWorld], object]] = {
-    "the first partition is elsewhere": lambda world: world.disk.remove_tree("/kafka/orders-0"),
-    "the broker runs": lambda world: world.disk.try_lock("/kafka/.lock"),
-    "a partition is of another topic": lambda world: write_partition_metadata(
-        world.disk, "/kafka/orders-1", PAYMENTS
-    ),
-    "the format is old": lambda world: world.write(
-        segment_path("/kafka/orders-1", 0, ".log"), old_message(0, 1, b"k", b"v")
-    ),
-    "log starts are damaged": lambda world: world.write(
-        "/kafka/log-start-offset-checkpoint", b"0\n1\norders"
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("damage", "error", "fields"),
-    [
-        ("the first partition is elsewhere", DataDirectoryError, {"missing_partitions": "0"}),
-        ("the broker runs", DataDirectoryInUseError, {"path": "/kafka"}),
-        ("a partition is of another topic", DataDirectoryError, {"topic_ids": f"{ORDERS},{PAYMENTS}"}),
-        ("the format is old", UnsupportedOperationError, {"position": 0, "message_format": 1}),
-        ("log starts are damaged", DataDirectoryError, {"path": "/kafka/log-start-offset-checkpoint"}),
-    ],
-)
-def test_a_log_directory_that_is_not_fit_is_refused(
-    world: ImportWorld, damage: str, error: type[LogStoreError], fields: dict[str, object]
-) -> None:
-    DAMAGES[damage](world)
-    world.refuse(error, fields=fields)
-
-
 def test_a_servers_data_directory_is_no_brokers(world: ImportWorld) -> None:
     broker = world.broker()
     broker.bind_store("store")
@@ -315,19 +278,6 @@ def test_a_topic_from_before_ids_gets_one(world: ImportWorld) -> None:
     assert logs.catalog.topics()["orders"].topic_id == report.topics[0].topic_id
     opened = logs.open_topic(logs.catalog.topics()["orders"])
     assert [found.log.offsets.log_end_offset for found in opened.values()] == [30, 30]
-
-
-def test_the_brokers_uncertain_end_is_reported(world: ImportWorld) -> None:
-    world.write_offsets("replication", {"orders-0": 28, "orders-1": 30})
-    [orders] = world.run("orders").topics
-    assert [partition.uncertain_count for partition in orders.partitions] == [2, 0]
-    assert [partition.missing_count for partition in orders.partitions] == [0, 0]
-
-
-def test_no_log_directory_is_the_data_directory(world: ImportWorld) -> None:
-    with pytest.raises(InvalidRequestError) as refusal:
-        world.importer(log_dirs=("/kafka", "/data/logs"))
-    assert refusal.value.fields["log_dir"] == "/data/logs"
 
 
 def test_a_store_that_others_have_owned_takes_what_is_imported(world: ImportWorld) -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator
-
 import pytest
 
-from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError
 from stratalog.objectstore.counting import CountingObjectStore, RequestCount, RequestKind
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.object_store_contract import run_at_once
 
 
 @pytest.fixture
@@ -51,35 +46,3 @@ def test_a_stream_is_one_request_and_counts_as_it_is_read(store: CountingObjectS
     stream.read(1000)
     stream.close()
     assert store.total("GET") == RequestCount(1, 80)
-
-
-def test_what_fails_was_asked_for_all_the_same(store: CountingObjectStore) -> None:
-    with pytest.raises(ObjectNotFoundError):
-        store.get("key")
-    with pytest.raises(PreconditionFailedError):
-        store.put("key", b"data", if_match="etag")
-    assert store.counts() == {
-        RequestKind("GET", "key"): RequestCount(1, 0),
-        RequestKind("PUT", "key"): RequestCount(1, 0),
-    }
-
-
-@pytest.fixture
-def eager_threads() -> Generator[None]:
-    """Threads that take turns after a microsecond, which finds a missing lock soon."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
-
-
-@pytest.mark.usefixtures("eager_threads")
-def test_threads_do_not_lose_counts(store: CountingObjectStore) -> None:
-    store.put("key", b"12345")
-
-    def read(_thread: int) -> None:
-        for _ in range(200):
-            store.get("key")
-
-    run_at_once(read, 8)
-    assert store.total("GET") == RequestCount(1600, 8000)

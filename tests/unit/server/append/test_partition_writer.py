@@ -141,15 +141,6 @@ async def test_a_group_is_flushed_once_for_all_that_asked_for_disk() -> None:
     assert [append.durability for append in bench.appends] == 10 * [Durability.DISK] + [Durability.OS]
 
 
-async def test_what_asked_for_the_page_cache_is_never_flushed_for_its_own_sake() -> None:
-    bench = Bench()
-    bench.submit(b"a")
-    await bench.run_all()
-    bench.submit(b"b")
-    await bench.run_all()
-    assert bench.log.calls == ["append 1", "append 1"]
-
-
 async def test_a_topic_that_became_stronger_meanwhile_is_flushed_for_what_asked_for_less() -> None:
     bench = Bench()
     future = bench.append(b"o")
@@ -208,15 +199,6 @@ async def test_a_session_stops_at_its_first_failure() -> None:
     assert isinstance(futures[1].exception(), CorruptRecordError)
     assert [type(future.exception()) for future in futures[2:]] == [SessionBrokenError] * 2
     assert (await other).base_offset == 1
-
-
-async def test_a_session_shares_one_flush() -> None:
-    bench = Bench()
-    session = AppendSession()
-    futures = [bench.append(b"x", Durability.DISK, session) for _ in range(6)]
-    await bench.run_all()
-    assert bench.log.calls.count("flush") == 1
-    assert [(await future).base_offset for future in futures] == list(range(6))
 
 
 async def test_two_sessions_share_groups() -> None:
