@@ -8,15 +8,12 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
-from stratalog.cli.main import stratalog
 from stratalog.record.record import Record
 from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -41,10 +38,6 @@ async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, conf
     with pytest.raises(DataDirectoryError):
         await bench.client.append("t", lost, records)
     return lost
-
-
-def run(bench: ServiceBench, *arguments: str) -> Any:
-    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
 
 
 async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_other(
@@ -84,7 +77,7 @@ async def test_a_log_that_stayed_open_does_not_keep_its_name(
         await bench.client.admin.create_topic("t", 2, LOCAL)
         assert "closing the log of a deleted topic" in caplog.text
         assert await bench.append("t", [b"new"]) == 0
-        assert [[one.value for one in records] for records in await bench.read_all("t")] == [[b"new"], []]
+        assert await bench.values("t") == [[b"new"], []]
 
 
 async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed(tmp_path: Path) -> None:
@@ -101,7 +94,7 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
         [described] = await admin.describe_topics(["t"])
         assert [*described.offline_partitions] == [offline]
         for command in (("log", "describe", "t"), ("tier", "status"), ("topic", "describe", "t")):
-            shown = await asyncio.to_thread(run, bench, *command)
+            shown = await bench.command(*command)
             assert (shown.exit_code, f"t-{lost} is offline, path {other}/t-{lost}: " in shown.output) == (
                 0,
                 True,
@@ -116,7 +109,7 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
         answer = await admin.upload()
         assert (answer.objects, [*answer.left_out]) == (0, [offline])
         for options in ((), ("--json",)):
-            shown = await asyncio.to_thread(run, bench, "tier", "upload", *options)
+            shown = await bench.command("tier", "upload", *options)
             assert shown.exit_code == 1
             assert f"t-{lost} is offline, path {other}/t-{lost}: " in shown.stderr
             assert f"partitions=`t-{lost}`" in str(shown.exception)
@@ -138,7 +131,7 @@ async def test_records_and_offsets_of_the_others_are_printed(
             (("log", "offsets", "t"), "\n"),
             (("log", "offsets", "t", "--at", "0", "--json"), '"offset"'),
         ):
-            shown = await asyncio.to_thread(run, bench, *command)
+            shown = await bench.command(*command)
             [told] = shown.stderr.splitlines()
             assert told.startswith(f"t-{lost} cannot be read, path {other}"), command
             assert "Input/output error" in told
@@ -148,13 +141,13 @@ async def test_records_and_offsets_of_the_others_are_printed(
             assert shown.exception.fields == {"partitions": f"t-{lost}"}
         for start in ("earliest", "latest", "0"):
             # What goes on for ever would go on without one of them.
-            shown = await asyncio.to_thread(run, bench, "consume", "t", "--from", start, "--follow")
+            shown = await bench.command("consume", "t", "--from", start, "--follow")
             assert isinstance(shown.exception, DataDirectoryError)
             assert shown.exception.fields["partition"] == f"t-{lost}"
         for one in (("consume", "t"), ("log", "offsets", "t")):
-            shown = await asyncio.to_thread(run, bench, *one, "--partition", str(1 - lost))
+            shown = await bench.command(*one, "--partition", str(1 - lost))
             assert (shown.exit_code, shown.stderr) == (0, "")
-            shown = await asyncio.to_thread(run, bench, *one, "--partition", str(lost))
+            shown = await bench.command(*one, "--partition", str(lost))
             assert isinstance(shown.exception, DataDirectoryError)
 
 

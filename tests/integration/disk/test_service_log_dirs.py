@@ -6,13 +6,10 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError, InvalidRequestError
-from stratalog.cli.main import stratalog
 from stratalog.server.app import serve
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.failing_directory import FailingDirectory
@@ -21,7 +18,7 @@ from tests.support.service.service_bench import ServiceBench, service_bench
 
 
 def path_of(bench: ServiceBench, number: int, topic: str = "t") -> str:
-    return str(Path(bench.server.engine.registry.partition(topic, number).log.local_log.directory).parent)
+    return str(Path(bench.partition(topic, number).log.local_log.directory).parent)
 
 
 async def until_moved(bench: ServiceBench) -> list[admin_pb2.PartitionMove]:
@@ -33,10 +30,6 @@ async def until_moved(bench: ServiceBench) -> list[admin_pb2.PartitionMove]:
             await asyncio.sleep(0.01)
 
 
-def run(bench: ServiceBench, *arguments: str) -> Any:
-    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
-
-
 async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path: Path) -> None:
     data, other = f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
@@ -45,7 +38,7 @@ async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path
         assert sorted(path_of(bench, number) for number in range(4)) == [data, data, other, other]
         for number in range(4):
             await bench.append("t", [b"x" * 100], number)
-        result = await asyncio.to_thread(run, bench, "log-dirs", "cordon", other)
+        result = await bench.command("log-dirs", "cordon", other)
         assert (result.exit_code, result.output) == (0, f"{other} takes no new partitions\n")
         await admin.create_topic("u", 2)
         assert [path_of(bench, number, "u") for number in range(2)] == [data, data]
@@ -59,11 +52,11 @@ async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path
         admin = bench.client.admin
         await admin.create_topic("v")
         assert path_of(bench, 0, "v") == data, "cordoned for good"
-        assert (await asyncio.to_thread(run, bench, "log-dirs", "uncordon", other)).exit_code == 0
+        assert (await bench.command("log-dirs", "uncordon", other)).exit_code == 0
         await admin.create_topic("w")
         assert path_of(bench, 0, "w") == other
         assert [len(part) for part in await bench.read_all("t")] == [1, 1, 1, 1]
-        again = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", other)
+        again = await bench.command("log-dirs", "uncordon", other)
         assert again.exit_code != 0
         with pytest.raises(InvalidConfigError) as refusal:
             await admin.alter_configs({"cordoned.log.dirs": "/nowhere"})
@@ -75,7 +68,7 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
     async with service_bench(tmp_path, log_dirs=(f"{tmp_path}/data/../other/",)) as bench:
         odd = f"{tmp_path}//data/../other/"
         for command, said in (("cordon", "takes no new partitions"), ("uncordon", "takes new partitions")):
-            shown = await asyncio.to_thread(run, bench, "log-dirs", command, odd)
+            shown = await bench.command("log-dirs", command, odd)
             assert (shown.exit_code, shown.output) == (0, f"{other} {said}\n")
         await bench.client.admin.alter_configs({"cordoned.log.dirs": odd})
         assert (await bench.client.admin.describe_log_dirs()).log_dirs[1].state == "cordoned"
@@ -83,7 +76,7 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
         await bench.client.admin.create_topic("t")
         target = next(path for path in (f"{tmp_path}/data", other) if path != path_of(bench, 0))
         arguments = ("move", "t", "--partition", "0", "--to", f"{target}/")
-        shown = await asyncio.to_thread(run, bench, "log-dirs", *arguments)
+        shown = await bench.command("log-dirs", *arguments)
         assert (shown.exit_code, shown.output) == (0, f"t-0 is moving to {target}\n")
         await until_moved(bench)
         for wrong in ("nowhere", f"{other}/deeper", ""):
@@ -123,7 +116,7 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
             await bench.append("t", [b"x" * 600])
         source, target = (data, other) if path_of(bench, 0) == data else (other, data)
         arguments = ("log-dirs", "move", "t", "--partition", "0", "--to", target)
-        moving = asyncio.create_task(asyncio.to_thread(run, bench, *arguments))
+        moving = asyncio.create_task(bench.command(*arguments))
         for _ in range(5):
             await bench.append("t", [b"x" * 600])
         assert (await moving).output == f"t-0 is moving to {target}\n"
@@ -136,9 +129,9 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         )
         await bench.append("t", [b"behind"])
         assert path_of(bench, 0) == target
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
+        shown = await bench.command("log-dirs", "describe")
         assert f"t-0   {target}" in shown.output
-        document = json.loads((await asyncio.to_thread(run, bench, "log-dirs", "describe", "--json")).output)
+        document = json.loads((await bench.command("log-dirs", "describe", "--json")).output)
         assert [one["partition_count"] for one in document["log_dirs"] if one["path"] == target] == [1]
         for wrong in (target, "/nowhere"):
             with pytest.raises((InvalidRequestError, DataDirectoryError)):
@@ -170,9 +163,7 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         with pytest.raises(InvalidRequestError) as refusal:
             await admin.move_partition("t", 0, target)
         assert refusal.value.fields == {"partition": "t-0", "target_path": target}
-        assert (
-            await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
-        ).exit_code == 0
+        assert (await bench.command("log-dirs", "cancel-move", "t", "--partition", "0")).exit_code == 0
         [move] = await until_moved(bench)
         assert (move.state, path_of(bench, 0)) == ("cancelled", source)
         await admin.move_partition("t", 0, target)
@@ -206,9 +197,9 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: 
         assert (move.topic, move.partition, move.source_path, move.target_path) == ("t", 0, source, target)
         assert (move.state, move.copied_bytes > 0) == ("waiting", True)
         assert "takes nothing new; uncordon it" in move.reason
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
+        shown = await bench.command("log-dirs", "describe")
         assert "takes nothing new; uncordon it" in shown.output
-        ended = await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
+        ended = await bench.command("log-dirs", "cancel-move", "t", "--partition", "0")
         assert (ended.exit_code, ended.output) == (0, "the move of t-0 has ended\n")
         assert not (await admin.describe_log_dirs()).moves
         with pytest.raises(InvalidRequestError):

@@ -189,7 +189,7 @@ async def test_a_poll_holds_what_it_has_read_and_no_more(tmp_path: Path) -> None
         await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
         await bench.append("t", [bytes(1000)])
         memory = bench.server.fetch_memory
-        signal = bench.server.engine.registry.partition("t", 0).signal
+        signal = bench.partition().signal
         positions = {TopicPartition("t", 0): 0}
         poll = asyncio.create_task(bench.client.fetch(positions, max_wait_ms=60_000, min_bytes=5000))
         await until(lambda: waiting_count(signal) == 1 and 0 < memory.held_bytes < 2000)
@@ -200,7 +200,7 @@ async def test_a_poll_holds_what_it_has_read_and_no_more(tmp_path: Path) -> None
 async def test_a_call_beyond_those_that_may_be_open_is_refused(tmp_path: Path) -> None:
     async with service_bench(tmp_path, max_call_count=2) as bench:
         await bench.client.admin.create_topic("t")
-        signal = bench.server.engine.registry.partition("t", 0).signal
+        signal = bench.partition().signal
         positions = {TopicPartition("t", 0): 0}
         polls = [
             asyncio.create_task(bench.client.fetch(positions, max_wait_ms=60_000, min_bytes=1))

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from stratalog.base.errors import FencedError, InvalidConfigError
 from stratalog.base.types import TopicPartition
-from stratalog.cli.main import stratalog
 from stratalog.record.record import Record
 from stratalog.v1 import admin_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -44,10 +42,6 @@ async def altered(bench: ServiceBench) -> dict[str, str]:
     entries = await bench.client.admin.describe_configs()
     dynamic = admin_pb2.ConfigSource.DYNAMIC_BROKER_CONFIG
     return {one.name: one.value for one in entries if one.source == dynamic}
-
-
-def run(bench: ServiceBench, *arguments: str) -> Result:
-    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
 
 
 async def test_a_disk_that_is_not_mounted_costs_no_record(tmp_path: Path) -> None:

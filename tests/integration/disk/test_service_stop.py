@@ -63,7 +63,7 @@ async def stop_while(
     the call. A poll that ends shows that the server has begun to stop.
     """
     poll = asyncio.create_task(bench.client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
-    signals = bench.server.engine.registry.partition("idle", 0).signal
+    signals = bench.partition("idle", 0).signal
     await until(lambda: waiting_count(signals) == 1)
     transfers.stall()
     calling = call()
@@ -90,7 +90,7 @@ async def test_a_stop_ends_an_upload_and_the_next_server_uploads(tmp_path: Path)
     async with service_bench(tmp_path, filesystem=disk, store=transfers.store) as bench:
         uploaded = await bench.client.admin.upload(delete_local=True)
         assert (uploaded.objects, uploaded.slices) == (1, PARTITION_COUNT)
-        assert [[r.value for r in part] for part in await bench.read_all("t")] == [[b"0"]] * PARTITION_COUNT
+        assert await bench.values("t") == [[b"0"]] * PARTITION_COUNT
 
 
 async def test_a_stop_ends_a_compaction_of_many_partitions(tmp_path: Path) -> None:
@@ -109,4 +109,4 @@ async def test_a_stop_ends_a_compaction_of_many_partitions(tmp_path: Path) -> No
     async with service_bench(tmp_path, filesystem=disk, store=transfers.store) as bench:
         assert [len(part) for part in await bench.read_all("t")] == [3] * PARTITION_COUNT
         assert all(job.refused == "" for job in await bench.client.admin.run_compaction())
-        assert [[r.value for r in part] for part in await bench.read_all("t")] == [[b"2"]] * PARTITION_COUNT
+        assert await bench.values("t") == [[b"2"]] * PARTITION_COUNT

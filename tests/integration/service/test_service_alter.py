@@ -31,7 +31,6 @@ from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -58,20 +57,6 @@ def alter(
     catalog.alter(catalog.topics()[topic].topic_id, config=config, partition_count=partition_count)
 
 
-def partition_of(bench: ServiceBench, topic: str = "t", number: int = 0) -> HostedPartition:
-    return bench.server.engine.registry.partition(topic, number)
-
-
-async def look(bench: ServiceBench) -> None:
-    await asyncio.to_thread(bench.server.engine.tiers.refresh_pass)
-
-
-async def retain(bench: ServiceBench) -> None:
-    engine = bench.server.engine
-    await asyncio.to_thread(engine.local_retention.run)
-    await asyncio.to_thread(engine.tiers.remote_retention_pass)
-
-
 async def test_appends_rolls_and_visibility_go_by_the_new_configuration(bench: ServiceBench) -> None:
     topic = await bench.client.admin.create_topic("t")
     await bench.append("t", [b"x" * 3000])
@@ -79,8 +64,8 @@ async def test_appends_rolls_and_visibility_go_by_the_new_configuration(bench: S
     altered = {"max.message.bytes": "2000", "segment.bytes": "1024", "min.durability": "disk"}
     alter(bench, "t", altered)
     await bench.append("t", [b"before the look" * 200])
-    await look(bench)
-    log = partition_of(bench).log
+    await bench.refresh()
+    log = bench.partition().log
     assert log.offsets.high_watermark == log.offsets.recovery_point == 3, "visible records stay visible"
     with pytest.raises(RecordTooLargeError):
         await bench.append("t", [b"x" * 3000])
@@ -93,7 +78,7 @@ async def test_appends_rolls_and_visibility_go_by_the_new_configuration(bench: S
 
 async def test_a_weaker_durability_shows_waiting_records_at_once(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", 1, {"min.durability": "disk"})
-    partition = partition_of(bench)
+    partition = bench.partition()
     await asyncio.to_thread(
         partition.log.appender.append_group, [encode_batch([Record(0, 0, None, b"v")])], 1
     )
@@ -101,7 +86,7 @@ async def test_a_weaker_durability_shows_waiting_records_at_once(bench: ServiceB
     waiter = asyncio.Event()
     partition.signal.enter(waiter)
     alter(bench, "t", {})
-    await look(bench)
+    await bench.refresh()
     await asyncio.wait_for(waiter.wait(), 20)
     assert partition.log.offsets.high_watermark == 1
 
@@ -117,14 +102,14 @@ async def test_a_refused_configuration_deletes_nothing_and_is_logged_once(
     alter(bench, "t", {**tier, "a.key.of.the.future": "1"})
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            await retain(bench)
+            await bench.retain()
     assert sum("a.key.of.the.future" in message for message in caplog.messages) == 1
-    assert partition_of(bench).log_start_offset == 0
-    assert partition_of(bench, "other").log_start_offset == 1
+    assert bench.partition().log_start_offset == 0
+    assert bench.partition("other").log_start_offset == 1
     assert await bench.append("t", [b"goes on"]) == 1
     alter(bench, "t", {**tier, "retention.ms": "1000"})
-    await retain(bench)
-    assert partition_of(bench).log_start_offset > 0
+    await bench.retain()
+    assert bench.partition().log_start_offset > 0
 
 
 async def test_without_the_catalog_records_that_only_this_disk_has_are_kept(tmp_path: Path) -> None:
@@ -139,11 +124,11 @@ async def test_without_the_catalog_records_that_only_this_disk_has_are_kept(tmp_
         await bench.client.admin.upload()
         is_away = True
         await asyncio.to_thread(bench.server.engine.local_retention.run)
-        assert partition_of(bench).log_start_offset == 0
-        assert partition_of(bench, "tiered").log.offsets.local_log_start_offset == 1, "the bucket has it"
+        assert bench.partition().log_start_offset == 0
+        assert bench.partition("tiered").log.offsets.local_log_start_offset == 1, "the bucket has it"
         is_away = False
         await asyncio.to_thread(bench.server.engine.local_retention.run)
-        assert partition_of(bench).log_start_offset == 1
+        assert bench.partition().log_start_offset == 1
 
 
 async def test_partitions_that_were_added_are_served(tmp_path: Path) -> None:
@@ -151,21 +136,21 @@ async def test_partitions_that_were_added_are_served(tmp_path: Path) -> None:
     async with service_bench(tmp_path, store=store) as bench:
         await bench.client.admin.create_topic("t")
         await bench.append("t", [b"first"])
-        former = partition_of(bench)
+        former = bench.partition()
         # The last one fails on the first try, which leaves the log of the one before it open.
         obstacle = tmp_path / "data" / "t-2"
         obstacle.write_bytes(b"")
         alter(bench, "t", partition_count=3)
-        await look(bench)
+        await bench.refresh()
         with pytest.raises(UnknownTopicOrPartitionError):
             await bench.append("t", [b"x"], 1)
         obstacle.unlink()
-        await look(bench)
-        assert partition_of(bench) is former
+        await bench.refresh()
+        assert bench.partition() is former
         for number in (1, 2):
             assert await bench.append("t", [b"added"], number) == 0
         await bench.client.admin.upload()
-        values = [[record.value for record in part] for part in await bench.read_all("t")]
+        values = await bench.values("t")
         assert values == [[b"first"], [b"added"], [b"added"]]
     async with service_bench(tmp_path, store=store) as bench:
         assert len(await bench.read_all("t")) == 3
@@ -186,15 +171,15 @@ async def test_an_alteration_that_failed_half_way_and_was_taken_back_leaves_no_l
         reconfigure(log, config)
 
     monkeypatch.setattr(UnifiedLog, "reconfigure", fail_some)
-    partitions = [partition_of(bench, "t", number) for number in (0, 1)]
+    partitions = [bench.partition("t", number) for number in (0, 1)]
     alter(bench, "t", {"retention.ms": "1000"})
-    await retain(bench)
+    await bench.retain()
     assert [partition.log.local_log.config.retention_ms for partition in partitions] == [1000, -1]
     alter(bench, "t", {"retention.ms": "-1"})
     failing.add(0)
-    await retain(bench)
+    await bench.retain()
     failing.clear()
-    await retain(bench)
+    await bench.retain()
     assert [partition.log.local_log.config.retention_ms for partition in partitions] == [-1, -1]
     assert [partition.log_start_offset for partition in partitions] == [0, 0]
 
@@ -223,11 +208,11 @@ async def test_an_alteration_that_could_not_be_followed_yet_deletes_nothing(
             other_catalog(bench).alter_server_config(lambda _: {"log.retention.ms": "-1"})
         else:
             alter(bench, "t", {"retention.ms": "-1"})
-        await retain(bench)
+        await bench.retain()
         may_open.set()
         await creating
-        await retain(bench)
-        assert partition_of(bench).log_start_offset == 0
+        await bench.retain()
+        assert bench.partition().log_start_offset == 0
 
 
 async def test_tiering_can_be_switched_on_and_is_not_switched_off_over_slices(tmp_path: Path) -> None:
@@ -237,20 +222,20 @@ async def test_tiering_can_be_switched_on_and_is_not_switched_off_over_slices(tm
         await bench.client.admin.create_topic("t", 1, {**UNTIERED, **kept})
         await bench.append("t", [b"a"])
         alter(bench, "t", kept)
-        await look(bench)
+        await bench.refresh()
         await bench.client.admin.upload(delete_local=True)
-        assert partition_of(bench).tiered_end_offset == 1
-        assert partition_of(bench).log.offsets.local_log_start_offset == 1
+        assert bench.partition().tiered_end_offset == 1
+        assert bench.partition().log.offsets.local_log_start_offset == 1
         alter(bench, "t", {**UNTIERED, **kept})
         for _ in range(2):
-            await look(bench)
-            await retain(bench)
-            assert [record.value for record in (await bench.read_all("t"))[0]] == [b"a"]
+            await bench.refresh()
+            await bench.retain()
+            assert (await bench.values("t"))[0] == [b"a"]
     async with service_bench(tmp_path, store=store) as bench:
-        assert [record.value for record in (await bench.read_all("t"))[0]] == [b"a"]
+        assert (await bench.values("t"))[0] == [b"a"]
         await bench.append("t", [b"b"])
         await bench.client.admin.upload(delete_local=True)
-        assert [record.value for record in (await bench.read_all("t"))[0]] == [b"a", b"b"]
+        assert (await bench.values("t"))[0] == [b"a", b"b"]
 
 
 @pytest.mark.timeout(120)
@@ -261,7 +246,7 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
 
     async def follow() -> None:
         while not is_done.is_set():
-            await asyncio.gather(look(bench), look(bench), retain(bench))
+            await asyncio.gather(bench.refresh(), bench.refresh(), bench.retain())
 
     async def churn() -> None:
         for _ in range(4):
@@ -280,11 +265,11 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
     await asyncio.gather(append(), churn())
     is_done.set()
     await following
-    await look(bench)
+    await bench.refresh()
     records = await bench.read_all("t")
     assert [len(part) for part in records] == [12, 0, 0]
-    assert [topic.name for topic in await bench.client.admin.list_topics()] == ["t"]
-    assert partition_of(bench).log.local_log.config.min_durability is Durability.DISK
+    assert await bench.topic_names() == ["t"]
+    assert bench.partition().log.local_log.config.min_durability is Durability.DISK
     await asyncio.to_thread(bench.server.engine.logs.check)
     with pytest.raises((UnknownTopicOrPartitionError, OffsetOutOfRangeError)):
         await bench.append("short-lived", [b"x"])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from crc32c import crc32c
 
 from stratalog.base.errors import (
     CorruptRecordError,
@@ -20,8 +19,8 @@ from stratalog.base.errors import (
 from stratalog.base.types import Durability
 from stratalog.client.errors import error_of_call, error_of_info
 from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
+from stratalog.record.batch_producer import NO_PRODUCER, BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -29,27 +28,11 @@ from tests.support.service.service_bench import ServiceBench, service_bench
 NOW_MS = 1_357_034_400_000
 
 
-def of_values(*values: bytes) -> bytes:
-    return encode_batch([Record(0, NOW_MS, b"key", value) for value in values])
+TRANSACTIONAL = BatchProducer(7, 0, 0, is_transactional=True)
 
 
-def with_producer_id(data: bytes, sequence: int = 0, epoch: int = 0) -> bytes:
-    """The batch as an idempotent producer would send it, its checksum right."""
-    header = parse_header(data)._replace(producer_id=7, producer_epoch=epoch, base_sequence=sequence)
-    return _resealed(header.pack() + data[HEADER_SIZE:])
-
-
-def transactional(data: bytes) -> bytes:
-    header = parse_header(data)
-    return _resealed(header._replace(attributes=header.attributes | 0x10).pack() + data[HEADER_SIZE:])
-
-
-def _resealed(data: bytes) -> bytes:
-    header = parse_header(data)
-    return (
-        header._replace(crc=crc32c(header.pack()[ATTRIBUTES_POSITION:] + data[HEADER_SIZE:])).pack()
-        + data[HEADER_SIZE:]
-    )
+def of_values(*values: bytes, producer: BatchProducer = NO_PRODUCER) -> bytes:
+    return encode_batch([Record(0, NOW_MS, b"key", value) for value in values], producer=producer)
 
 
 async def test_plain_records_are_encoded_by_the_server(bench: ServiceBench) -> None:
@@ -96,7 +79,7 @@ async def test_the_stronger_of_request_and_topic_holds(
         (b"", InvalidRequestError),
         (of_values(b"abc")[:-1] + b"\x7f", CorruptRecordError),
         (of_values(bytes(3000)), RecordTooLargeError),
-        (transactional(with_producer_id(of_values(b"a"))), UnsupportedOperationError),
+        (of_values(b"a", producer=TRANSACTIONAL), UnsupportedOperationError),
     ],
     ids=lambda given: given.__name__ if isinstance(given, type) else "",
 )
@@ -108,8 +91,7 @@ async def test_what_is_no_good_is_refused_and_nothing_of_it_is_stored(
         await bench.client.append_batches("t", 0, sent)
     assert type(caught.value) is expected
     await bench.client.append_batches("t", 0, of_values(b"after"))
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [b"after"]
+    assert await bench.values("t") == [[b"after"]]
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("", 0), ("t", 2), ("t", -1)])
@@ -189,8 +171,7 @@ async def test_a_session_answers_in_order(bench: ServiceBench) -> None:
     answers, error = await stream(bench, requests)
     assert error is None
     assert [answer.base_offset for answer in answers] == list(range(100))
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [str(number).encode() for number in range(100)]
+    assert await bench.values("t") == [[str(number).encode() for number in range(100)]]
 
 
 async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:
@@ -211,8 +192,7 @@ async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:
         await call.read()
     assert isinstance(error_of_call(caught.value, ""), CorruptRecordError)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [str(number).encode() for number in (*range(30), 29)]
+    assert await bench.values("t") == [[str(number).encode() for number in (*range(30), 29)]]
 
 
 async def test_a_session_that_is_cancelled_leaves_whole_requests(bench: ServiceBench) -> None:

@@ -159,7 +159,7 @@ async def test_a_poll_for_more_than_fits_does_not_wait_in_vain(bench: ServiceBen
 
 async def test_records_that_could_still_be_lost_are_not_shown(bench: ServiceBench) -> None:
     await with_topic(bench, durability="disk")
-    partition = bench.server.engine.registry.partition("t", 0)
+    partition = bench.partition()
     partition.log.appender.append_as_leader(encode_batch([Record(0, 0, None, b"x")]), 1)
     answer = await fetch_one(bench, 0)
     assert (answer.batches, answer.high_watermark) == (b"", 0)
@@ -241,7 +241,7 @@ async def test_a_replaced_server_refuses_readers_and_writers(tmp_path: Path) -> 
         await bench.until_waiting(1)
         store = f"file://{tmp_path}/data.store"
         async with service_bench(tmp_path / "other", store_url=store):
-            await asyncio.to_thread(bench.server.engine.tiers.refresh_pass)
+            await bench.refresh()
             assert (await asyncio.wait_for(poll, PATIENCE_S)).error.code == "FENCED"
             with pytest.raises(FencedError):
                 await bench.append("t", [b"x"])
@@ -286,7 +286,7 @@ async def test_more_tiered_partitions_than_reads_may_wait_are_read_without_an_er
         assert fetch_count > 1, "more than fit into one"
 
         async def read_all() -> list[list[bytes | None]]:
-            return [[record.value for record in part] for part in await bench.read_all("t")]
+            return await bench.values("t")
 
         # Two sessions at once leave each other room.
         for records in await asyncio.gather(read_all(), read_all()):

@@ -49,14 +49,6 @@ def new_store() -> MemoryObjectStore:
     return MemoryObjectStore(SystemClock())
 
 
-async def look(bench: ServiceBench) -> None:
-    await asyncio.to_thread(bench.server.engine.tiers.refresh_pass)
-
-
-async def names(bench: ServiceBench) -> list[str]:
-    return [topic.name for topic in await bench.client.admin.list_topics()]
-
-
 async def values(bench: ServiceBench, topic: str) -> list[bytes | None]:
     return [record.value for part in await bench.read_all(topic) for record in part]
 
@@ -82,9 +74,9 @@ async def test_a_topic_that_is_deleted_elsewhere_is_withdrawn_with_the_next_look
         poll = asyncio.create_task(poll_error(bench.client, "t", 2))
         await bench.until_waiting(1)
         catalog_of(store).delete(engine.registry.topic("t").topic_id)
-        await look(bench)
+        await bench.refresh()
         assert await asyncio.wait_for(poll, PATIENCE_S) == "UNKNOWN_TOPIC_OR_PARTITION"
-        assert await names(bench) == ["kept"]
+        assert await bench.topic_names() == ["kept"]
         for call in (bench.append("t", [b"x"]), bench.append("t", [b"x"], 1), bench.read_all("t")):
             with pytest.raises(UnknownTopicOrPartitionError):
                 await call
@@ -112,8 +104,8 @@ async def test_topics_that_come_up_elsewhere_are_served_with_the_next_look(tmp_p
         with pytest.raises(TopicAlreadyExistsError):
             await bench.client.admin.create_topic("u")
         for _ in range(2):
-            await look(bench)
-            assert await names(bench) == ["t", "u"]
+            await bench.refresh()
+            assert await bench.topic_names() == ["t", "u"]
         assert bench.server.engine.registry.topic("t").topic_id != old_id
         assert await bench.append("t", [b"t"]) == 0
         assert await bench.append("u", [b"u"], 1) == 0
@@ -132,12 +124,12 @@ async def test_one_topic_that_cannot_be_opened_does_not_keep_the_others_closed(t
         # The second partition fails on the first try, which leaves the log of the first one open.
         obstacle = tmp_path / "data" / "b-1"
         obstacle.write_bytes(b"")
-        await look(bench)
+        await bench.refresh()
         # A topic whose configuration is refused is there, and says so; one that will be tried again is not.
-        assert await names(bench) == ["a"]
+        assert await bench.topic_names() == ["a"]
         obstacle.unlink()
-        await look(bench)
-        assert await names(bench) == ["a", "b"]
+        await bench.refresh()
+        assert await bench.topic_names() == ["a", "b"]
         assert await bench.append("b", [b"x"], 1) == 0
         assert bench.server.engine.registry.topic("b").topic_id == entry.topic_id
 
@@ -149,7 +141,7 @@ async def test_a_topic_that_the_catalog_does_not_know_is_kept(tmp_path: Path) ->
         engine = bench.server.engine
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine.catalog, "state", CatalogState)
-            await look(bench)
+            await bench.refresh()
         assert await bench.append("t", [b"x"]) == 0
 
 
@@ -176,14 +168,14 @@ async def test_a_deletion_of_unknown_outcome_is_settled_by_the_next_look(tmp_pat
             await bench.client.admin.delete_topic("t")
         assert caught.value.retriable
         with pytest.raises(StoreUnavailableError):
-            await look(bench)
-        assert await names(bench) == ["t"], "no server knows yet"
+            await bench.refresh()
+        assert await bench.topic_names() == ["t"], "no server knows yet"
         is_away = False
-        await look(bench)
+        await bench.refresh()
         if fate is Fault.FAILS:
             assert await bench.append("t", [b"y"]) == 1
             await bench.client.admin.delete_topic("t")
-        assert await names(bench) == []
+        assert await bench.topic_names() == []
         with pytest.raises(UnknownTopicOrPartitionError):
             await bench.append("t", [b"z"])
 
@@ -212,8 +204,8 @@ async def test_a_server_that_was_replaced_changes_no_topics(tmp_path: Path) -> N
             assert not (await owner.client.admin.tier_status()).HasField("takeover")
             # It keeps its hands off its own disk, too, whatever the owner does.
             await owner.client.admin.delete_topic("t")
-            await look(former)
-            assert await names(former) == ["t"]
+            await former.refresh()
+            assert await former.topic_names() == ["t"]
 
 
 async def test_without_an_answer_disk_is_acknowledged_for_a_while_only(tmp_path: Path) -> None:
@@ -227,13 +219,13 @@ async def test_without_an_answer_disk_is_acknowledged_for_a_while_only(tmp_path:
         await admin.create_topic("t", config=DISK)
         await admin.create_topic("at-os")
         await admin.create_topic("untiered", config={**DISK, "remote.storage.enable": "false"})
-        await look(bench)
+        await bench.refresh()
         is_away = True
         clock.advance(bound_ms)
         assert await bench.append("t", [b"in time"]) == 0
         clock.advance(1)
         with pytest.raises(StoreUnavailableError):
-            await look(bench)
+            await bench.refresh()
         with pytest.raises(StoreUnavailableError):
             await bench.append("t", [b"lost"])
         record = Record(0, 0, None, b"lost")
@@ -243,5 +235,5 @@ async def test_without_an_answer_disk_is_acknowledged_for_a_while_only(tmp_path:
         assert await bench.append("untiered", [b"x"]) == 0
         assert await values(bench, "t") == [b"in time"], "readers go on, and see nothing of what was refused"
         is_away = False
-        await look(bench)
+        await bench.refresh()
         assert await bench.append("t", [b"back"]) == 1

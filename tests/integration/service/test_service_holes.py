@@ -77,7 +77,7 @@ async def test_a_partition_that_gives_nothing_holds_up_no_other(
         for name in ("keyed", "other"):
             await bench.client.admin.create_topic(name, 1, {})
             await bench.client.append(name, 0, [Record(0, 1000, b"k", b"v")])
-        keyed = bench.server.engine.registry.partition("keyed", 0).log.reader
+        keyed = bench.partition("keyed", 0).log.reader
         is_stuck = True
         answers = aiter(bench.client.fetch_stream({KEYED: 0}))
         first = asyncio.ensure_future(anext(answers))

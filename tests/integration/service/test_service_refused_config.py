@@ -63,7 +63,7 @@ async def test_a_start_leaves_it_offline_and_serves_the_others(
         assert files_of(tmp_path / "data" / "t-0") == before
         # A configuration that this version takes brings it back, with what it had.
         bench.server.engine.catalog.alter(topic_id, config={})
-        await asyncio.to_thread(bench.server.engine.tiers.refresh_pass)
+        await bench.refresh()
         [records, _] = await bench.read_all("t")
         assert [record.value for record in records] == [b"tiered", b"local"]
         assert not (await bench.client.admin.tier_status()).offline_partitions
@@ -75,7 +75,7 @@ async def test_a_topic_that_is_created_elsewhere_is_offline_and_can_be_deleted(
 ) -> None:
     engine = bench.server.engine
     engine.catalog.create("t", 2, config)
-    await asyncio.to_thread(engine.tiers.refresh_pass)
+    await bench.refresh()
     await require_offline(bench, "t", config)
     await bench.client.admin.create_topic("other")
     await bench.append("other", [b"goes on"])
@@ -88,7 +88,7 @@ async def test_a_topic_that_is_created_elsewhere_is_offline_and_can_be_deleted(
 async def test_the_newest_refused_configuration_is_shown(bench: ServiceBench) -> None:
     engine = bench.server.engine
     topic_id = engine.catalog.create("t", 2, {"first": "1"}).topic_id
-    await asyncio.to_thread(engine.tiers.refresh_pass)
+    await bench.refresh()
     engine.catalog.alter(topic_id, config={"second": "1"})
-    await asyncio.to_thread(engine.tiers.refresh_pass)
+    await bench.refresh()
     await require_offline(bench, "t", {"second": "1"})

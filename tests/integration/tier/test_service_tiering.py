@@ -124,7 +124,7 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
         assert (empty.shard_count, empty.epoch) == (1, 1)
         for _ in range(5):
             await bench.append("t", [bytes(600)])
-        await asyncio.to_thread(bench.server.engine.registry.partition("t", 0).log.flusher.flush)
+        await asyncio.to_thread(bench.partition().log.flusher.flush)
         assert (await bench.client.admin.tier_status()).pending_upload_bytes > 0
         await asyncio.to_thread(bench.server.engine.tiers.upload_pass)
         status = await bench.client.admin.tier_status()
@@ -193,5 +193,4 @@ async def test_a_store_that_is_away_stops_tiering_and_nothing_else(tmp_path: Pat
         is_away = False
         assert (await bench.client.admin.upload()).slices == 1
         assert (await bench.client.admin.tier_status()).last_upload_error == ""
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [b"tiered", b"local"]
+        assert await bench.values("t") == [[b"tiered", b"local"]]

@@ -15,9 +15,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
 from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
+from stratalog.cli.main import stratalog
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.retry import RetryPolicy
@@ -55,6 +58,33 @@ class ServiceBench:
     server: Server
     client: Client
 
+    def partition(self, topic: str = "t", number: int = 0) -> HostedPartition:
+        return self.server.engine.registry.partition(topic, number)
+
+    async def refresh(self) -> None:
+        """Look at the heads of the catalog and of the shards, as a background task does."""
+        await asyncio.to_thread(self.server.engine.tiers.refresh_pass)
+
+    async def retain(self) -> None:
+        """Run one pass of retention over local logs, and one over objects."""
+        await asyncio.to_thread(self.server.engine.local_retention.run)
+        await asyncio.to_thread(self.server.engine.tiers.remote_retention_pass)
+
+    async def command(self, *arguments: str) -> Result:
+        """Run `stratalog` against the server, in a thread with an event loop of its own."""
+        command = [*arguments, "--server", self.client.address]
+        return await asyncio.to_thread(CliRunner().invoke, stratalog, command)
+
+    async def values(
+        self, topic: str, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> list[list[bytes | None]]:
+        """The values of every partition from its log start to its end, in order."""
+        records = await self.read_all(topic, isolation=isolation)
+        return [[record.value for record in part] for part in records]
+
+    async def topic_names(self) -> list[str]:
+        return [topic.name for topic in await self.client.admin.list_topics()]
+
     async def read_all(
         self,
         topic: str,
@@ -73,7 +103,7 @@ class ServiceBench:
 
     async def until_waiting(self, count: int, topic: str = "t", partition: int = 0) -> None:
         """Wait until that many calls wait for the partition."""
-        signal = self.server.engine.registry.partition(topic, partition).signal
+        signal = self.partition(topic, partition).signal
         async with asyncio.timeout(PATIENCE_S):
             while waiting_count(signal) != count:
                 await asyncio.sleep(0)
