@@ -234,43 +234,6 @@ def test_the_status_of_a_server_that_was_replaced_says_so(
         assert last.startswith(f"another server, {takeover['owner']}, has owned this store since epoch 2 (")
 
 
-def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> None:
-    run("topic", "create", topic, "--partitions", "2")
-    times_ms = (1000, 3000, 2000)
-    lines = [{"value": "x", "partition": 1, "timestamp": time_ms} for time_ms in times_ms]
-    run("produce", topic, "--format", "json", stdin=json_lines(*lines))
-    run("tier", "upload", topic, "--delete-local")
-    run("produce", topic, "--format", "json", stdin=json_lines({**lines[0], "timestamp": 2500}))
-    expected = {
-        "earliest": (0, None),
-        "latest": (4, None),
-        "earliest-local": (3, None),
-        "latest-tiered": (2, None),
-        "earliest-pending-upload": (3, None),
-        "compacted-upto": (0, None),
-        "max-timestamp": (1, 3000),
-        "0": (0, 1000),
-        "1001": (1, 3000),
-        "3001": (None, None),
-    }
-    for at, (offset, timestamp_ms) in expected.items():
-        answer = {"partition": 1, "offset": offset, "timestamp_ms": timestamp_ms}
-        for level in ("read_uncommitted", "read_committed"):
-            arguments = ("log", "offsets", topic, "--at", at, "--isolation", level)
-            assert run.json(*arguments, "--partition", "1") == [answer], at
-            assert [entry["partition"] for entry in run.json(*arguments)] == [0, 1]
-    table = run("log", "offsets", topic, "--at", "max-timestamp").splitlines()
-    assert [line.split() for line in table] == [
-        ["PARTITION", "OFFSET", "TIMESTAMP", "TIME"],
-        ["0", "-", "-", "-"],
-        ["1", "1", "3000", "1970-01-01T00:00:03.000Z"],
-    ]
-    unknown = run.failure(UnknownTopicOrPartitionError, "log", "offsets", topic, "--partition", "2")
-    assert unknown.fields["partition_count"] == 2
-    for wrong in ("newest", "-1", str(1 << 63)):
-        assert run.result("log", "offsets", topic, "--at", wrong).exit_code == 2
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -6,7 +6,6 @@ import asyncio
 import json
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -90,19 +89,6 @@ async def test_the_cleaner_is_altered_while_it_runs(tmp_path: Path) -> None:
         assert bench.server.engine.cleaning.workers.stats().worker_count == 2
 
 
-async def test_a_topic_comes_to_the_cleaner_and_leaves_it_as_it_is_altered(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, config=SELDOM) as bench:
-        admin, cleaner = bench.client.admin, bench.server.engine.cleaning.workers
-        await admin.create_topic("t", 1, {**COMPACTED, "cleanup.policy": "delete"})
-        await fill(bench)
-        assert not await asyncio.to_thread(cleaner.clean_filthiest)
-        await admin.alter_configs({"cleanup.policy": "compact"}, "t")
-        assert await asyncio.to_thread(cleaner.clean_filthiest)
-        await admin.alter_configs({"cleanup.policy": "delete"}, "t")
-        await fill(bench)
-        assert not await asyncio.to_thread(cleaner.clean_filthiest)
-
-
 async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Path) -> None:
     is_away = False
     store = FaultyObjectStore(
@@ -178,40 +164,3 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         assert (await bench.client.admin.cleaner_status()).uncleanable == []
         result = await bench.command("cleaner", "reset", "t", "--partition", "0")
         assert result.output == "the cleaning of t-0 had not failed\n"
-
-
-async def test_operators_see_when_tombstones_go_from_a_log_without_writers(tmp_path: Path) -> None:
-    config = {**COMPACTED, "delete.retention.ms": "1", "max.compaction.lag.ms": "1"}
-    async with service_bench(tmp_path, config=SELDOM) as bench:
-        await bench.client.admin.create_topic("t", 1, {**config, "delete.retention.ms": "86400000"})
-        cleaner = bench.server.engine.cleaning.workers
-        assert ["next", "horizon", "-"] in await status_rows(bench)
-        assert (await status_document(bench))["next_horizon_ms"] is None
-        await bench.client.append("t", 0, [Record(0, 1, b"k", b"v"), Record(0, 1, b"k", None)])
-        begun_ms = SystemClock().now_ms()
-        # The segment that is written to is sealed, and cleaned.
-        assert await asyncio.to_thread(cleaner.clean_filthiest)
-        assert not await asyncio.to_thread(cleaner.clean_filthiest)
-        status = await bench.client.admin.cleaner_status()
-        assert begun_ms <= status.next_horizon_ms - 86_400_000 <= SystemClock().now_ms()
-        [row] = [row for row in await status_rows(bench) if row[:2] == ["next", "horizon"]]
-        assert row[2].endswith("Z")
-        assert (await status_document(bench))["next_horizon_ms"] == status.next_horizon_ms
-        await bench.client.admin.create_topic("soon", 1, config)
-        await bench.client.append("soon", 0, [Record(0, 1, b"k", b"v"), Record(0, 1, b"k", None)])
-        for count in (1, 2):
-            await until(cleaner.clean_filthiest)
-            assert cleaner.stats().clean_count == 1 + count
-        assert not await asyncio.to_thread(cleaner.clean_filthiest)
-        assert await bench.read_all("soon") == [[]]
-        assert (await bench.client.admin.cleaner_status()).next_horizon_ms == status.next_horizon_ms
-
-
-async def status_rows(bench: ServiceBench) -> list[list[str]]:
-    table = (await bench.command("cleaner", "status")).output
-    return [line.split() for line in table.splitlines()]
-
-
-async def status_document(bench: ServiceBench) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((await bench.command("cleaner", "status", "--json")).output)
-    return document

@@ -85,29 +85,6 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
             assert refusal.value.fields["log_dirs"] == f"{tmp_path}/data, {other}"
 
 
-async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data, other, wrong = f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
-
-    def told() -> list[str]:
-        texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        caplog.clear()
-        return [text for text in texts if text.startswith("cordoned.log.dirs names directories")]
-
-    async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": f"{wrong}/,{other}"}):
-        [text] = told()
-        assert f": {wrong}. " in text
-        assert f"as in {data}, {other};" in text
-    async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": other}):
-        assert told() == []
-    async with service_bench(tmp_path, config={"cordoned.log.dirs": other}) as bench:
-        assert len(told()) == 1
-        with pytest.raises(InvalidRequestError):
-            await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
-
-
 async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
     data, other = f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
@@ -176,39 +153,6 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         [move] = await until_moved(bench)
         assert (move.state, path_of(bench, 0)) == ("done", target)
         assert [len(part) for part in await bench.read_all("t")] == [4]
-
-
-async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: Path) -> None:
-    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        admin = bench.client.admin
-        source, target = await fill_for_a_slow_move(bench, data, other)
-        await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
-        await admin.move_partition("t", 0, target)
-        async with asyncio.timeout(60):
-            while not (await admin.describe_log_dirs()).moves[0].copied_bytes:
-                await asyncio.sleep(0.01)
-        await admin.cordon_log_dir(target)
-    async with service_bench(
-        tmp_path, log_dirs=(other,), config={"log.segment.delete.delay.ms": "0"}
-    ) as bench:
-        admin = bench.client.admin
-        [move] = (await admin.describe_log_dirs()).moves
-        assert (move.topic, move.partition, move.source_path, move.target_path) == ("t", 0, source, target)
-        assert (move.state, move.copied_bytes > 0) == ("waiting", True)
-        assert "takes nothing new; uncordon it" in move.reason
-        shown = await bench.command("log-dirs", "describe")
-        assert "takes nothing new; uncordon it" in shown.output
-        ended = await bench.command("log-dirs", "cancel-move", "t", "--partition", "0")
-        assert (ended.exit_code, ended.output) == (0, "the move of t-0 has ended\n")
-        assert not (await admin.describe_log_dirs()).moves
-        with pytest.raises(InvalidRequestError):
-            await admin.cancel_move("t", 0)
-        assert path_of(bench, 0) == source
-        assert [len(part) for part in await bench.read_all("t")] == [4]
-    assert not Path(target, "t-0").exists()
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        assert not (await bench.client.admin.describe_log_dirs()).moves
 
 
 def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(

@@ -3,47 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
-from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     DataDirectoryError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
-from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.metadata.catalog.catalog import Catalog
-from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.head_log import StoreActor
-from stratalog.remote.store_identity import StoreIdentity
-from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.store_faults import Fault
-from tests.support.service.service_bench import ServiceBench, service_bench
-
-UNTIERED = {"remote.storage.enable": "false"}
-
-
-def other_catalog(bench: ServiceBench) -> Catalog:
-    """The catalog as another process opens it."""
-    store, ids = bench.server.engine.store, SystemIdGenerator()
-    identity = StoreIdentity.open_or_create(store, ids)
-    writer = Writer("tool", "elsewhere")
-    return Catalog.open(StoreActor(store, SystemClock(), Random(0), ids, identity, writer))
+from tests.support.service.service_bench import ServiceBench, catalog_elsewhere, service_bench
 
 
 def alter(
@@ -53,7 +32,7 @@ def alter(
     partition_count: int | None = None,
 ) -> None:
     """Alter a topic as another process does."""
-    catalog = other_catalog(bench)
+    catalog = catalog_elsewhere(bench.server.engine.store)
     catalog.alter(catalog.topics()[topic].topic_id, config=config, partition_count=partition_count)
 
 
@@ -89,71 +68,6 @@ async def test_a_weaker_durability_shows_waiting_records_at_once(bench: ServiceB
     await bench.refresh()
     await asyncio.wait_for(waiter.wait(), 20)
     assert partition.log.offsets.high_watermark == 1
-
-
-@pytest.mark.parametrize("tier", [{}, UNTIERED])
-async def test_a_refused_configuration_deletes_nothing_and_is_logged_once(
-    bench: ServiceBench, caplog: pytest.LogCaptureFixture, tier: dict[str, str]
-) -> None:
-    for name in ("t", "other"):
-        await bench.client.admin.create_topic(name, 1, {**tier, "retention.ms": "1000"})
-        await bench.append(name, [b"of 1970"])
-    await bench.client.admin.upload()
-    alter(bench, "t", {**tier, "a.key.of.the.future": "1"})
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            await bench.retain()
-    assert sum("a.key.of.the.future" in message for message in caplog.messages) == 1
-    assert bench.partition().log_start_offset == 0
-    assert bench.partition("other").log_start_offset == 1
-    assert await bench.append("t", [b"goes on"]) == 1
-    alter(bench, "t", {**tier, "retention.ms": "1000"})
-    await bench.retain()
-    assert bench.partition().log_start_offset > 0
-
-
-async def test_without_the_catalog_records_that_only_this_disk_has_are_kept(tmp_path: Path) -> None:
-    is_away = False
-    store = FaultyObjectStore(
-        MemoryObjectStore(SystemClock()), Random(0), lambda _: Fault.FAILS if is_away else Fault.NONE
-    )
-    async with service_bench(tmp_path, store=store) as bench:
-        for name, config in (("t", UNTIERED), ("tiered", {"local.retention.ms": "0"})):
-            await bench.client.admin.create_topic(name, 1, {**config, "retention.ms": "1000"})
-            await bench.append(name, [b"of 1970"])
-        await bench.client.admin.upload()
-        is_away = True
-        await asyncio.to_thread(bench.server.engine.local_retention.run)
-        assert bench.partition().log_start_offset == 0
-        assert bench.partition("tiered").log.offsets.local_log_start_offset == 1, "the bucket has it"
-        is_away = False
-        await asyncio.to_thread(bench.server.engine.local_retention.run)
-        assert bench.partition().log_start_offset == 1
-
-
-async def test_partitions_that_were_added_are_served(tmp_path: Path) -> None:
-    store = MemoryObjectStore(SystemClock())
-    async with service_bench(tmp_path, store=store) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.append("t", [b"first"])
-        former = bench.partition()
-        # The last one fails on the first try, which leaves the log of the one before it open.
-        obstacle = tmp_path / "data" / "t-2"
-        obstacle.write_bytes(b"")
-        alter(bench, "t", partition_count=3)
-        await bench.refresh()
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await bench.append("t", [b"x"], 1)
-        obstacle.unlink()
-        await bench.refresh()
-        assert bench.partition() is former
-        for number in (1, 2):
-            assert await bench.append("t", [b"added"], number) == 0
-        await bench.client.admin.upload()
-        values = await bench.values("t")
-        assert values == [[b"first"], [b"added"], [b"added"]]
-    async with service_bench(tmp_path, store=store) as bench:
-        assert len(await bench.read_all("t")) == 3
 
 
 async def test_an_alteration_that_failed_half_way_and_was_taken_back_leaves_no_log_behind(
@@ -205,7 +119,9 @@ async def test_an_alteration_that_could_not_be_followed_yet_deletes_nothing(
         creating = asyncio.create_task(bench.client.admin.create_topic("slow"))
         assert await asyncio.to_thread(is_opening.wait, 20)
         if is_default:
-            other_catalog(bench).alter_server_config(lambda _: {"log.retention.ms": "-1"})
+            catalog_elsewhere(bench.server.engine.store).alter_server_config(
+                lambda _: {"log.retention.ms": "-1"}
+            )
         else:
             alter(bench, "t", {"retention.ms": "-1"})
         await bench.retain()
@@ -213,29 +129,6 @@ async def test_an_alteration_that_could_not_be_followed_yet_deletes_nothing(
         await creating
         await bench.retain()
         assert bench.partition().log_start_offset == 0
-
-
-async def test_tiering_can_be_switched_on_and_is_not_switched_off_over_slices(tmp_path: Path) -> None:
-    store = MemoryObjectStore(SystemClock())
-    kept = {"retention.ms": "-1"}
-    async with service_bench(tmp_path, store=store) as bench:
-        await bench.client.admin.create_topic("t", 1, {**UNTIERED, **kept})
-        await bench.append("t", [b"a"])
-        alter(bench, "t", kept)
-        await bench.refresh()
-        await bench.client.admin.upload(delete_local=True)
-        assert bench.partition().tiered_end_offset == 1
-        assert bench.partition().log.offsets.local_log_start_offset == 1
-        alter(bench, "t", {**UNTIERED, **kept})
-        for _ in range(2):
-            await bench.refresh()
-            await bench.retain()
-            assert (await bench.values("t"))[0] == [b"a"]
-    async with service_bench(tmp_path, store=store) as bench:
-        assert (await bench.values("t"))[0] == [b"a"]
-        await bench.append("t", [b"b"])
-        await bench.client.admin.upload(delete_local=True)
-        assert (await bench.values("t"))[0] == [b"a", b"b"]
 
 
 @pytest.mark.timeout(120)

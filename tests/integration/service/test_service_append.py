@@ -19,8 +19,8 @@ from stratalog.base.errors import (
 from stratalog.base.types import Durability
 from stratalog.client.errors import error_of_call, error_of_info
 from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
-from stratalog.record.batch_producer import NO_PRODUCER, BatchProducer
-from stratalog.record.builder import encode_batch
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import NO_PRODUCER, encode_batch
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -13,36 +14,27 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     FencedError,
     StoreUnavailableError,
-    TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.base.randomness import SystemIdGenerator, system_random
 from stratalog.base.types import Durability
 from stratalog.client.client import Client
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
-from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.shard.shard_state import ShardClaim
-from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Fault, Operation
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import HOUR_MS, PATIENCE_S, ServiceBench, service_bench
+from tests.support.service.service_bench import (
+    HOUR_MS,
+    PATIENCE_S,
+    ServiceBench,
+    catalog_elsewhere,
+    service_bench,
+)
 
 DISK = {"min.durability": "disk"}
-
-
-def catalog_of(store: ObjectStore) -> Catalog:
-    """The catalog, opened by another process."""
-    ids = SystemIdGenerator()
-    identity = StoreIdentity.open_or_create(store, ids)
-    writer = Writer("owner", "elsewhere")
-    return Catalog.open(StoreActor(store, SystemClock(), system_random(), ids, identity, writer))
 
 
 def new_store() -> MemoryObjectStore:
@@ -62,76 +54,15 @@ async def poll_error(client: Client, topic: str, offset: int) -> str:
     return response.partitions[0].error.code
 
 
-async def test_a_topic_that_is_deleted_elsewhere_is_withdrawn_with_the_next_look(tmp_path: Path) -> None:
+async def test_a_poll_of_a_topic_that_is_deleted_elsewhere_ends_with_the_next_look(tmp_path: Path) -> None:
     store = new_store()
     async with service_bench(tmp_path, store=store) as bench:
         topic = await bench.client.admin.create_topic("t", 2)
-        await bench.client.admin.create_topic("kept")
-        await bench.append("t", [b"tiered"])
-        await bench.client.admin.upload()
-        await bench.append("t", [b"local"])
-        engine = bench.server.engine
-        poll = asyncio.create_task(poll_error(bench.client, "t", 2))
+        poll = asyncio.create_task(poll_error(bench.client, "t", 0))
         await bench.until_waiting(1)
-        catalog_of(store).delete(engine.registry.topic("t").topic_id)
+        catalog_elsewhere(store).delete(UUID(topic.topic_id))
         await bench.refresh()
         assert await asyncio.wait_for(poll, PATIENCE_S) == "UNKNOWN_TOPIC_OR_PARTITION"
-        assert await bench.topic_names() == ["kept"]
-        for call in (bench.append("t", [b"x"]), bench.append("t", [b"x"], 1), bench.read_all("t")):
-            with pytest.raises(UnknownTopicOrPartitionError):
-                await call
-        assert (await bench.client.admin.tier_status()).live_objects == 0, "its slices are dropped"
-        assert [str(log.topic_partition) for log in engine.logs.logs()] == ["kept-0"]
-        assert not (tmp_path / "data" / "t-0").exists()
-        again = await bench.client.admin.create_topic("t")
-        assert again.topic_id != topic.topic_id
-        assert await bench.append("t", [b"new"]) == 0
-        await bench.client.admin.upload()
-    async with service_bench(tmp_path, store=store) as bench:
-        assert await values(bench, "t") == [b"new"]
-
-
-async def test_topics_that_come_up_elsewhere_are_served_with_the_next_look(tmp_path: Path) -> None:
-    store = new_store()
-    async with service_bench(tmp_path, store=store) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.append("t", [b"old"])
-        catalog = catalog_of(store)
-        catalog.create("u", 2)
-        old_id = bench.server.engine.registry.topic("t").topic_id
-        catalog.delete(old_id)
-        catalog.create("t", 1)
-        with pytest.raises(TopicAlreadyExistsError):
-            await bench.client.admin.create_topic("u")
-        for _ in range(2):
-            await bench.refresh()
-            assert await bench.topic_names() == ["t", "u"]
-        assert bench.server.engine.registry.topic("t").topic_id != old_id
-        assert await bench.append("t", [b"t"]) == 0
-        assert await bench.append("u", [b"u"], 1) == 0
-        await bench.client.admin.upload()
-        assert (await values(bench, "t"), await values(bench, "u")) == ([b"t"], [b"u"])
-    async with service_bench(tmp_path, store=store) as bench:
-        assert (await values(bench, "t"), await values(bench, "u")) == ([b"t"], [b"u"])
-
-
-async def test_one_topic_that_cannot_be_opened_does_not_keep_the_others_closed(tmp_path: Path) -> None:
-    store = new_store()
-    async with service_bench(tmp_path, store=store) as bench:
-        catalog = catalog_of(store)
-        catalog.create("a", 1, {"written.by.newer": "software"})
-        entry = catalog.create("b", 2)
-        # The second partition fails on the first try, which leaves the log of the first one open.
-        obstacle = tmp_path / "data" / "b-1"
-        obstacle.write_bytes(b"")
-        await bench.refresh()
-        # A topic whose configuration is refused is there, and says so; one that will be tried again is not.
-        assert await bench.topic_names() == ["a"]
-        obstacle.unlink()
-        await bench.refresh()
-        assert await bench.topic_names() == ["a", "b"]
-        assert await bench.append("b", [b"x"], 1) == 0
-        assert bench.server.engine.registry.topic("b").topic_id == entry.topic_id
 
 
 async def test_a_topic_that_the_catalog_does_not_know_is_kept(tmp_path: Path) -> None:
@@ -190,13 +121,13 @@ async def test_a_server_that_was_replaced_changes_no_topics(tmp_path: Path) -> N
     async with service_bench(tmp_path / "a", store=store) as former:
         await former.client.admin.create_topic("t", config=DISK)
         async with service_bench(tmp_path / "b", store=store) as owner:
-            catalog_seq = catalog_of(store).seq
+            catalog_seq = catalog_elsewhere(store).seq
             assert not former.server.engine.shards.is_fenced, "it has not looked yet"
             with pytest.raises(FencedError):
                 await former.client.admin.delete_topic("t")
             with pytest.raises(FencedError):
                 await former.client.admin.create_topic("u")
-            assert catalog_of(store).seq == catalog_seq
+            assert catalog_elsewhere(store).seq == catalog_seq
             status = await former.client.admin.tier_status()
             [claim] = [one for one in owned_claims(owner) if one.epoch == status.takeover.epoch]
             assert status.takeover.epoch == status.epoch + 1

@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 
 from stratalog.base.types import TopicPartition
-from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.read.log_reader import LogReader
-from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from tests.support.service.service_bench import ServiceBench, service_bench
 
@@ -34,28 +31,6 @@ async def test_a_session_steps_over_a_hole_at_the_end(bench: ServiceBench) -> No
             assert (answer.batches, answer.next_fetch_offset) == (b"", 1)
             break
         assert await bench.read_all("keyed") == [[]]
-
-
-async def test_a_reader_of_committed_records_steps_over_a_hole_before_an_open_transaction(
-    bench: ServiceBench,
-) -> None:
-    await bench.client.admin.create_topic("keyed", 1, {"cleanup.policy": "compact"})
-    log = bench.server.engine.logs.log(KEYED)
-    log.appender.append_as_follower(encode_batch([Record(0, 1000, b"k", b"0")], leader_epoch=1))
-    open_one = BatchProducer(7, 0, 0, is_transactional=True)
-    held = [Record(0, 1000, b"k", b"4")]
-    log.appender.append_as_follower(encode_batch(held, base_offset=4, leader_epoch=1, producer=open_one))
-    assert log.offsets.last_stable_offset == 4
-    async with asyncio.timeout(20):
-        positions = [2]
-        async for response in bench.client.fetch_stream({KEYED: 2}, isolation=IsolationLevel.READ_COMMITTED):
-            [answer] = response.partitions
-            positions.append(answer.next_fetch_offset)
-            if positions[-1] == 4:
-                break
-        assert positions == [2, 4]
-        [answer] = await bench.client.fetch({KEYED: 2}, isolation=IsolationLevel.READ_COMMITTED)
-        assert (answer.batches, answer.next_fetch_offset) == (b"", 4)
 
 
 async def test_a_partition_that_gives_nothing_holds_up_no_other(

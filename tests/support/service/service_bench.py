@@ -13,12 +13,14 @@ import dataclasses
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from click.testing import CliRunner, Result
 
-from stratalog.base.clock import Clock
+from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.client import Client
@@ -27,6 +29,10 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.log.append_info import AppendInfo
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
+from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.partition_signal import PartitionSignal
@@ -124,6 +130,14 @@ async def until(condition: Callable[[], bool]) -> None:
 def waiting_count(signal: PartitionSignal) -> int:
     """The number of calls that wait for a partition."""
     return len(signal._waiters)  # pyright: ignore[reportPrivateUsage]  # only tests look
+
+
+def catalog_elsewhere(store: ObjectStore) -> Catalog:
+    """The catalog as another process opens it."""
+    ids = SystemIdGenerator()
+    identity = StoreIdentity.open_or_create(store, ids)
+    writer = Writer("tool", "elsewhere")
+    return Catalog.open(StoreActor(store, SystemClock(), Random(0), ids, identity, writer))
 
 
 def end_transaction(

@@ -115,18 +115,6 @@ def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:
     assert (partition.slices[0].base_offset, partition.slices[0].end_offset) == (0, 3)
 
 
-def test_later_jobs_keep_the_first_horizon() -> None:
-    world = World(delete_retention_ms=str(DAY_MS))
-    world.upload(("a", None), ("b", "1"))
-    world.compact()
-    world.clock.advance(DAY_MS // 2)
-    world.upload(("c", "1"))
-    world.compact()
-    world.clock.advance(DAY_MS // 2)
-    world.compact()
-    assert world.values() == [(1, "b", "1"), (2, "c", "1")]
-
-
 def test_a_clock_that_is_off_removes_no_tombstone() -> None:
     world = World(delete_retention_ms="0")
     world.upload(("a", None))
@@ -163,16 +151,6 @@ def test_plain_and_compacted_topics_part_ways() -> None:
     names = {state.partition(tip).slices[0].object_name for tip in (world.tip, world.plain)}
     assert names == set(state.objects)
     assert len(names) == 2
-
-
-def test_a_batch_that_keeps_everything_is_copied_as_it_is() -> None:
-    world = World()
-    batch = world.batch(world.tip, [("a", "1"), ("b", "1")])
-    world.tiered.upload({world.tip: [batch]})
-    world.upload(("c", "1"))
-    world.compact()
-    (live,) = world.tiered.partition(world.tip).slices
-    assert world.tiered.slice_data(live.object_name, live.entry).startswith(batch)
 
 
 def test_leader_epochs_stay_and_offsets_of_batches_too() -> None:
