@@ -13,7 +13,6 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.types import TopicPartition
 from stratalog.record.record import Record
 from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -57,27 +56,6 @@ async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_oth
         assert "still in the catalog" not in caplog.text
         await bench.client.admin.create_topic("t", 3, LOCAL)
         assert [await bench.append("t", [b"x"], number) for number in range(3)] == [0, 0, 0]
-
-
-async def test_a_log_that_stayed_open_does_not_keep_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 2, LOCAL)
-        await bench.append("t", [b"old"])
-        logs = bench.server.engine.logs
-
-        def refuse(partition: TopicPartition) -> None:
-            raise DataDirectoryError("the disk refuses", path=logs.path_of(partition))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(logs, "delete_log", refuse)
-            left_over = await bench.client.admin.delete_topic("t")
-        assert left_over == [f"{tmp_path}/data/t-{number}" for number in range(2)]
-        await bench.client.admin.create_topic("t", 2, LOCAL)
-        assert "closing the log of a deleted topic" in caplog.text
-        assert await bench.append("t", [b"new"]) == 0
-        assert await bench.values("t") == [[b"new"], []]
 
 
 async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed(tmp_path: Path) -> None:

@@ -44,27 +44,6 @@ async def altered(bench: ServiceBench) -> dict[str, str]:
     return {one.name: one.value for one in entries if one.source == dynamic}
 
 
-async def test_a_disk_that_is_not_mounted_costs_no_record(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.alter_configs(KEEP)
-        await fill(bench)
-        assert await start_after_retention(bench) == 0
-    data = tmp_path / "data"
-    data.rename(tmp_path / "unmounted")
-    data.mkdir()
-    async with service_bench(tmp_path) as bench:
-        assert await altered(bench) == KEEP
-        assert await start_after_retention(bench) == 0
-        assert len((await bench.read_all("t"))[0]) == 5
-        # What is altered meanwhile is not forgotten when the disk is back.
-        await bench.client.admin.alter_configs({"log.roll.ms": "7"})
-    data.rename(tmp_path / "mount-point")
-    (tmp_path / "unmounted").rename(data)
-    async with service_bench(tmp_path) as bench:
-        assert await altered(bench) == {**KEEP, "log.roll.ms": "7"}
-        assert await start_after_retention(bench) == 0
-
-
 async def test_machines_that_take_a_store_over_go_by_one_configuration(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     async with service_bench(tmp_path / "a", store_url=store) as former:

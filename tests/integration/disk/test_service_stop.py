@@ -91,22 +91,3 @@ async def test_a_stop_ends_an_upload_and_the_next_server_uploads(tmp_path: Path)
         uploaded = await bench.client.admin.upload(delete_local=True)
         assert (uploaded.objects, uploaded.slices) == (1, PARTITION_COUNT)
         assert await bench.values("t") == [[b"0"]] * PARTITION_COUNT
-
-
-async def test_a_stop_ends_a_compaction_of_many_partitions(tmp_path: Path) -> None:
-    transfers, disk = Transfers(), MemoryFileSystem()
-    async with service_bench(tmp_path, filesystem=disk, store=transfers.store, **GRACE) as bench:
-        await bench.client.admin.create_topic("t", PARTITION_COUNT, CONFIG)
-        await bench.client.admin.create_topic("idle")
-        for number in range(3):
-            await fill(bench, number)
-            await bench.client.admin.upload(delete_local=True)
-        error = await stop_while(
-            bench, transfers, lambda: asyncio.create_task(bench.client.admin.run_compaction())
-        )
-        assert isinstance(error, StoppingError)
-        assert transfers.count == 1, "no other request"
-    async with service_bench(tmp_path, filesystem=disk, store=transfers.store) as bench:
-        assert [len(part) for part in await bench.read_all("t")] == [3] * PARTITION_COUNT
-        assert all(job.refused == "" for job in await bench.client.admin.run_compaction())
-        assert await bench.values("t") == [[b"2"]] * PARTITION_COUNT

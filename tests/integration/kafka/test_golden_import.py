@@ -179,20 +179,6 @@ async def test_what_a_killed_broker_left_is_recovered(tmp_path: Path, killed: Pa
         assert await bench.append("g1-txn", [b"next"]) == (259 if is_whole else 258)
 
 
-@pytest.mark.usefixtures("broker")
-def test_the_same_import_again_says_what_is_there_and_brings_the_rest(tmp_path: Path) -> None:
-    data_dir = tmp_path / "data"
-    assert report_of(data_dir, "--topic", "g1-txn")["already_imported"] == []
-    assert report_of(data_dir, "--dry-run")["already_imported"] == ["g1-txn"]
-    again = import_to(data_dir)
-    assert "note: g1-txn exists already with the same id" in again
-    assert "imported 4 topics" in again
-    report = report_of(data_dir)
-    assert (report["topics"], report["leftovers"]) == ([], [])
-    assert report["already_imported"] == [f"g1-{name}" for name in TOPICS]
-    assert len(report["remarks"]) == len(TOPICS)
-
-
 @pytest.mark.parametrize("was_clean", [True, False])
 async def test_without_its_transaction_indexes_no_aborted_record_is_read(
     tmp_path: Path, broker: Path, was_clean: bool

@@ -205,20 +205,6 @@ async def test_producers_that_are_idle_are_forgotten_by_the_new_period(tmp_path:
         assert not (await bench.client.append_batches("u", 0, sent)).duplicate
 
 
-async def test_a_topic_is_described_with_the_source_of_each_value(tmp_path: Path) -> None:
-    static = {"log.roll.hours": "2"}
-    async with service_bench(tmp_path, config=static) as bench:
-        await bench.client.admin.create_topic("t", 1, {"segment.bytes": "2048"})
-        await bench.client.admin.alter_configs({"log.retention.ms": "5"})
-        arguments = ["topic", "describe", "--server", f"127.0.0.1:{bench.server.port}"]
-        shown = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
-        rows = {row[0]: row[1:] for line in shown.output.splitlines() if len(row := line.split()) == 3}
-        assert rows["segment.bytes"] == ["2048", "topic"]
-        assert rows["retention.ms"] == ["5", "server"]
-        assert rows["segment.ms"] == ["7200000", "server"]
-        assert rows["segment.jitter.ms"] == ["0", "default"]
-
-
 @pytest.mark.timeout(120)
 async def test_every_number_of_the_server_may_be_as_large_as_its_range(tmp_path: Path) -> None:
     largest: dict[str, str] = {}

@@ -10,9 +10,8 @@ import grpc
 import pytest
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import FencedError, OffsetOutOfRangeError
+from stratalog.base.errors import FencedError
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.errors import error_of_info
 from stratalog.client.messages import fetched_parts
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
@@ -47,21 +46,6 @@ async def test_a_fetch_begins_at_the_record_that_was_asked_for(bench: ServiceBen
         assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (5, 5, 5)
 
 
-@pytest.mark.parametrize("offset", [-1, 4, 1 << 62])
-async def test_an_offset_outside_the_partition_says_where_the_inside_is(
-    bench: ServiceBench, offset: int
-) -> None:
-    await with_topic(bench)
-    await bench.append("t", [b"0", b"1", b"2"])
-    answer = await fetch_one(bench, offset)
-    assert answer.error.code == "OFFSET_OUT_OF_RANGE"
-    error = error_of_info(answer.error)
-    assert isinstance(error, OffsetOutOfRangeError)
-    assert error.fields["offset"] == offset
-    if offset > 0:
-        assert (error.fields["log_start_offset"], error.fields["log_end_offset"]) == (0, 3)
-
-
 async def test_one_failing_partition_does_not_hide_the_others(bench: ServiceBench) -> None:
     await with_topic(bench, 2)
     await bench.append("t", [b"x"], partition=1)
@@ -94,17 +78,6 @@ async def test_a_fetch_without_sense_is_refused(bench: ServiceBench) -> None:
 
 
 # --- byte budgets ------------------------------------------------------------------------------------------
-
-
-async def test_an_answer_keeps_to_its_budget_and_to_whole_batches(bench: ServiceBench) -> None:
-    await with_topic(bench)
-    for number in range(10):
-        await bench.append("t", [bytes([number]) * 100])
-    size_bytes = len((await fetch_one(bench, 0)).batches) // 10
-    for room in (1, size_bytes, 2 * size_bytes + 1, 5 * size_bytes - 1):
-        answer = await fetch_one(bench, 0, max_bytes=room)
-        assert len(answer.batches) == max(1, room // size_bytes) * size_bytes
-        assert len((await fetch_one(bench, 0, partition_max_bytes=room)).batches) == len(answer.batches)
 
 
 async def test_a_session_reaches_every_partition_whatever_the_budget(bench: ServiceBench) -> None:

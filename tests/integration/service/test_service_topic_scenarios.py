@@ -105,6 +105,9 @@ tiering can be switched on, and is not switched off over slices
     local-start t -> 1
     other alter t UNTIERED retention.ms=-1 / look / retain / t -> a / look / retain / t -> a
     restart / t -> a / append t b / untier / t -> a b
+retention goes on where tiering was not switched off
+    create t retention.ms=-1 / append t a / untier / other alter t UNTIERED retention.ms=1000 / look / retain
+    log-start t -> 1
 a topic whose configuration this version refuses is offline from the start, alone
     create t 2 / create u / append t tiered / append u tiered / upload / append t local
     other alter t a.key.of.the.future=1 / restart / offline t -> a.key.of.the.future / append u goes-on -> 1

@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 
-from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
@@ -135,24 +134,6 @@ def test_a_clock_that_is_off_removes_no_tombstone() -> None:
     assert world.values() == [(0, "a", None), (1, "b", "1")]
 
 
-def test_plain_and_compacted_topics_part_ways() -> None:
-    world = World()
-    for value in ("1", "2"):
-        world.tiered.upload(
-            {
-                world.tip: [world.batch(world.tip, [("a", value)])],
-                world.plain: [world.batch(world.plain, [("a", value)])],
-            }
-        )
-    (report,) = world.compact()
-    assert (report.inputs, report.outputs, report.partitions) == (2, 2, 2)
-    assert world.values(world.plain) == [(0, "a", "1"), (1, "a", "2")]
-    state = world.tiered.metadata.refresh()
-    names = {state.partition(tip).slices[0].object_name for tip in (world.tip, world.plain)}
-    assert names == set(state.objects)
-    assert len(names) == 2
-
-
 def test_leader_epochs_stay_and_offsets_of_batches_too() -> None:
     world = World()
     for epoch in (1, 1, 4):
@@ -258,9 +239,3 @@ def test_a_full_disk_is_reported_and_nothing_changes() -> None:
     disk.fill(None)
     (report,) = compactor.run_once()
     assert report.refused is None
-
-
-def test_a_name_that_is_no_topic_is_refused() -> None:
-    with pytest.raises(UnknownTopicOrPartitionError) as refused:
-        World().compact(["nothing"])
-    assert refused.value.fields["topic"] == "nothing"

@@ -27,11 +27,6 @@ from tests.support.kafka.import_world import SMALL_SEGMENTS, ImportWorld
 from tests.support.kafka.old_messages import old_message
 
 
-@pytest.fixture
-def world() -> ImportWorld:
-    return ImportWorld()
-
-
 def test_what_consumers_have_read_and_the_log_has_lost_is_reported(world: ImportWorld) -> None:
     """At the boundary of a batch nothing else shows it."""
     world.disk.unlink("/kafka/.kafka_cleanshutdown")

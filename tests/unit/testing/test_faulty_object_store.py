@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from random import Random
 
 import pytest
@@ -12,12 +11,9 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import (
-    FAULTS_OF_VERB,
     Fault,
     FaultPlan,
     FaultsAt,
-    Operation,
-    RandomFaults,
 )
 
 
@@ -114,37 +110,3 @@ def test_a_stopped_actor_does_nothing_any_more(inner: MemoryObjectStore, fault: 
     store.release()
     assert "late" in keys(inner)
     assert not issubclass(ActorStopped, Exception), "handlers of errors must not swallow it"
-
-
-class TestPlans:
-    def test_a_plan_cannot_ask_for_a_fault_that_makes_no_difference(self, inner: MemoryObjectStore) -> None:
-        store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE}))
-        with pytest.raises(AssertionError):
-            store.get("k")
-
-    def test_random_faults_meet_every_fault_and_repeat_with_their_seed(
-        self, inner: MemoryObjectStore
-    ) -> None:
-        def run(seed: int) -> str:
-            contents = MemoryObjectStore(ManualClock())
-            store = FaultyObjectStore(contents, Random(seed), RandomFaults(Random(seed), 0.7))
-            for number in range(100):
-                with suppress(StoreUnavailableError):
-                    store.put(f"k{number % 3}", b"%d" % number)
-                with suppress(StoreUnavailableError):
-                    store.delete_many(["k0", "k1"])
-                with suppress(StoreUnavailableError):
-                    list(store.list(""))
-                if store.held and number % 3 == 0:
-                    store.release()
-            return str(store.trace)
-
-        assert run(3) == run(3)
-        assert run(3) != run(4)
-        assert all(f.value in run(3) for f in Fault if f not in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER))
-
-    def test_random_stops_come_only_when_asked_for(self) -> None:
-        operation = Operation(0, "a", "PUT", "k")
-        quiet, deadly = RandomFaults(Random(1), 1.0), RandomFaults(Random(1), 1.0, stops=True)
-        assert Fault.STOPS_AFTER not in {quiet(operation) for _ in range(200)}
-        assert {deadly(operation) for _ in range(200)} == set(FAULTS_OF_VERB["PUT"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
-import pandas as pd
 import pytest
 
 from stratalog.cli.demo import flights
@@ -25,22 +23,6 @@ EXPECTED: dict[bytes, bytes | None] = {b"a": b"1", b"b": None}
 @pytest.fixture(scope="module")
 def data() -> flights.Flights:
     return flights.load(5_000)
-
-
-def test_a_record_is_its_flight(data: flights.Flights) -> None:
-    for record, row in zip(data.records, data.table.to_dict("records"), strict=True):
-        tail, departed = row["tailnum"], not pd.isna(row["dep_time"])
-        assert record.key == (tail.encode() if isinstance(tail, str) else None)
-        if record.key is not None and not departed:
-            assert record.value is None
-        else:
-            assert record.value is not None
-            value = json.loads(record.value)
-            assert (value["flight"], value["origin"], value["day"]) == (
-                row["flight"],
-                row["origin"],
-                row["day"],
-            )
 
 
 def test_the_oracle_agrees_with_a_plain_fold_of_the_records(data: flights.Flights) -> None:

@@ -248,20 +248,6 @@ def test_offsets_and_epochs_that_go_back_are_found_at_the_batch_that_does() -> N
     assert "below that of the file's name" in place.reason
 
 
-@pytest.mark.parametrize(
-    ("path", "suffix", "entry_size"),
-    [(CODECS, ".index", 8), (CODECS, ".timeindex", 12), (TXN, ".txnindex", 34)],
-)
-def test_entries_that_do_not_ascend_are_found_without_the_segment(
-    path: Path, suffix: str, entry_size: int
-) -> None:
-    name = f"{0 if path is CODECS else 86:020}{suffix}"
-    data = (path / name).read_bytes()
-    assert not corrupt(dump_bytes(name, data, options=DumpOptions()))
-    swapped = data[entry_size : 2 * entry_size] + data[:entry_size] + data[2 * entry_size :]
-    assert corrupt(dump_bytes(name, swapped, options=DumpOptions()))[0].position == entry_size
-
-
 def test_zeros_behind_the_last_entry_are_what_a_broker_preallocates() -> None:
     for suffix in (".index", ".timeindex"):
         data = (CODECS / f"{FIRST}{suffix}").read_bytes()
@@ -294,18 +280,6 @@ def test_a_batch_that_would_grow_without_bound_is_not_decompressed(monkeypatch: 
     assert base_offsets(items) == [0, 1]
     [place] = corrupt(items)
     assert "max_bytes=`1000000`" in place.reason
-
-
-def test_a_batch_that_is_too_large_is_proved_but_its_records_are_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(segment_rows, "MAX_BATCH_BYTES", 1000)
-    large = encode_batch([Record(0, 5, None, bytes(2000))])
-    [batch, place] = dump_bytes(f"{FIRST}.log", large)
-    assert isinstance(batch, Row)
-    assert batch.fields["crc_matches"] is True
-    assert isinstance(place, CorruptPlace)
-    assert "larger than 1000 bytes" in place.reason
 
 
 def summed(batch: bytearray) -> bytes:
@@ -369,15 +343,6 @@ def test_damage_is_marked_counted_and_ends_in_exit_code_one(tmp_path: Path) -> N
         (0, 0),
         (len(data), 4),
     ]
-
-
-def test_times_that_no_calendar_has_are_shown_as_numbers(tmp_path: Path) -> None:
-    path = tmp_path / f"{FIRST}.log"
-    path.write_bytes(encode_batch([Record(0, 2**62, b"\x1b[0m\n", b"\xff")]))
-    result = run("--records", path)
-    assert result.exit_code == 0
-    assert result.stdout.count(str(2**62)) == 2
-    assert '"\\u001b[0m\\n"  {"base64": "/w=="}' in result.stdout
 
 
 @pytest.mark.parametrize("offset", [2**63, 10**40, -1])

@@ -22,11 +22,6 @@ from tests.support.tiered.metadata_harness import A0, MetadataHarness, ranges_of
 HEAD = "shards/0000/head"
 
 
-@pytest.fixture
-def harness() -> MetadataHarness:
-    return MetadataHarness()
-
-
 def faulty(harness: MetadataHarness, plan: FaultPlan) -> FaultyObjectStore:
     return FaultyObjectStore(harness.store, Random(1), plan)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from random import Random
 from typing import Any, cast
 from uuid import UUID
@@ -13,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import (
-    LogStoreError,
     StoreCorruptError,
     StoreNotUsableError,
 )
-from stratalog.remote.json_document import encode_document, format_json, parse_json
+from stratalog.remote.json_document import encode_document, parse_json
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -27,11 +25,6 @@ from tests.support.tiered.metadata_harness import A0, B0, MetadataHarness
 
 HEAD = "shards/0000/head"
 JsonDict = dict[str, object]
-
-
-@pytest.fixture
-def harness() -> MetadataHarness:
-    return MetadataHarness()
 
 
 def sample() -> bytes:
@@ -310,20 +303,3 @@ def test_a_directory_that_contradicts_the_commit(
     with pytest.raises(StoreCorruptError) as caught:
         harness.log(read_only=True)
     assert caught.value.fields["writer"] == "owner-1"
-
-
-def test_no_other_error_leaves_a_head(harness: MetadataHarness) -> None:
-    """Each prefix of a real head, and each with a byte flipped."""
-    harness.owned()
-    for size in range(0, len(SAMPLE), 7):
-        for data in (SAMPLE[:size], SAMPLE[:size] + b"\xff" + SAMPLE[size + 1 :]):
-            harness.store.put(HEAD, data)
-            with pytest.raises(LogStoreError):
-                harness.log(read_only=True)
-
-
-def test_encoding_keeps_the_text_of_commits() -> None:
-    head = Head.decode(SAMPLE, "head", SHARD_ACTIONS)
-    odd = replace(head.commits[-1], text=format_json(json.loads(head.commits[-1].text) | {"x": "ü"}))
-    encoded = replace(head, commits=(*head.commits[:-1], odd)).encode()
-    assert json.loads(encoded)["commits"][-1]["x"] == "ü"

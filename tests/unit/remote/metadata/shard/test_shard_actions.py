@@ -32,15 +32,9 @@ from tests.support.tiered.metadata_harness import (
     TOPIC_A,
     TOPIC_B,
     MetadataHarness,
-    slices_of,
 )
 
 THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000
-
-
-@pytest.fixture
-def harness() -> MetadataHarness:
-    return MetadataHarness()
 
 
 def add(log: MetadataLog, epoch: int, *made: MockObject) -> AddOutcome:
@@ -121,18 +115,6 @@ def test_forget_takes_what_is_dropped(harness: MetadataHarness) -> None:
     assert log.forget([made.ref.name, "missing"]) == (made.ref.name,)
     assert log.state().dropped == ()
     log.check()
-
-
-def test_snapshots_stay_as_they_were(harness: MetadataHarness) -> None:
-    log, epoch = harness.owned()
-    harness.added(log, epoch, (A0, 0, 5))
-    snapshot = log.state()
-    harness.added(log, epoch, (A0, 5, 9), (B0, 0, 1))
-    log.advance_log_start({A0: 7}, epoch=None, catalog_seq=0)
-    snapshot.check()
-    assert snapshot.partition(A0).tiered_end_offset == 5
-    assert set(snapshot.partitions) == {A0}
-    assert slices_of(log, A0)[0].base_offset == 5
 
 
 def test_a_writer_does_not_read_what_it_wrote(harness: MetadataHarness) -> None:
