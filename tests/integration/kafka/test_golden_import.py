@@ -20,8 +20,7 @@ from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import format_checkpoint, parse_checkpoint
 from stratalog.manager.directories.partition_metadata import parse_partition_metadata
-from stratalog.record.batch import batches
-from stratalog.record.header import LEADER_EPOCH_POSITION, parse_header
+from stratalog.record.header import parse_header
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 from tests.support.kafka.import_command import import_kafka, import_report
@@ -146,21 +145,6 @@ def test_the_commands_show_what_kafkas_consumer_got(tmp_path: Path, isolation: I
             [row] = json.loads(output_of("log", "offsets", "g1-txn", "--at", at))
             known = (None if offset < 0 else offset, None if timestamp_ms < 0 else timestamp_ms)
             assert (row["offset"], row["timestamp_ms"]) == known, question
-
-
-async def test_records_go_on_behind_the_last_one_under_a_higher_epoch(tmp_path: Path, broker: Path) -> None:
-    (broker / "g1-codecs-0" / "leader-epoch-checkpoint").write_text("0\n1\n41 0\n")
-    log = broker / "g1-codecs-0" / f"{0:020}.log"
-    data = bytearray(log.read_bytes())
-    for position, _ in batches(data):
-        at = position + LEADER_EPOCH_POSITION
-        data[at : at + 4] = (41).to_bytes(4, "big")
-    log.write_bytes(data)
-    import_to(tmp_path / "data", "--topic", "g1-codecs")
-    async with service_bench(tmp_path) as bench:
-        assert await bench.append("g1-codecs", [b"after the import"]) == 438
-        [answer] = await bench.client.fetch({TopicPartition("g1-codecs", 0): 438})
-        assert parse_header(answer.batches).leader_epoch > 41
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

@@ -126,17 +126,6 @@ async def test_a_message_over_the_servers_limit_is_explained(tmp_path: Path) -> 
         await bench.client.append_batches("t", 0, of_values(b"still there"))
 
 
-async def test_a_request_that_is_no_message_fails_and_does_no_harm(bench: ServiceBench) -> None:
-    async with grpc.aio.insecure_channel(bench.client.address) as channel:
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-            "/stratalog.v1.LogService/Append"
-        )
-        for garbage in (b"\xff\xff\xff", b"\x22\x7f", b"\x0a\x02\xff\xff"):
-            with pytest.raises(grpc.aio.AioRpcError):
-                await call(garbage)
-    assert await bench.client.admin.list_topics() == []
-
-
 # --- sessions ----------------------------------------------------------------------------------------------
 
 
@@ -163,15 +152,6 @@ def append_request(
 ) -> log_pb2.AppendRequest:
     levels = {Durability.OS: log_pb2.DURABILITY_OS, Durability.DISK: log_pb2.DURABILITY_DISK}
     return log_pb2.AppendRequest(topic="t", partition=partition, acks=levels[acks], batches=data)
-
-
-async def test_a_session_answers_in_order(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    requests = [append_request(of_values(str(number).encode())) for number in range(100)]
-    answers, error = await stream(bench, requests)
-    assert error is None
-    assert [answer.base_offset for answer in answers] == list(range(100))
-    assert await bench.values("t") == [[str(number).encode() for number in range(100)]]
 
 
 async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from stratalog.base.types import TopicPartition
-from stratalog.log.fetch_data import FetchData
-from stratalog.log.isolation import Isolation
-from stratalog.log.read.log_reader import LogReader
 from stratalog.record.record import Record
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import ServiceBench
 
 KEYED = TopicPartition("keyed", 0)
 
@@ -31,34 +24,3 @@ async def test_a_session_steps_over_a_hole_at_the_end(bench: ServiceBench) -> No
             assert (answer.batches, answer.next_fetch_offset) == (b"", 1)
             break
         assert await bench.read_all("keyed") == [[]]
-
-
-async def test_a_partition_that_gives_nothing_holds_up_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever keeps a log from giving what lies below its end: the server goes on, and the reader later."""
-    read: Callable[..., FetchData] = LogReader.read
-    is_stuck = False
-
-    def give_nothing(
-        reader: LogReader, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
-    ) -> FetchData:
-        if is_stuck and reader is keyed:
-            return FetchData(b"", offset)
-        return read(reader, offset, max_bytes, isolation, min_one_message=min_one_message)
-
-    monkeypatch.setattr(LogReader, "read", give_nothing)
-    async with service_bench(tmp_path) as bench, asyncio.timeout(20):
-        for name in ("keyed", "other"):
-            await bench.client.admin.create_topic(name, 1, {})
-            await bench.client.append(name, 0, [Record(0, 1000, b"k", b"v")])
-        keyed = bench.partition("keyed", 0).log.reader
-        is_stuck = True
-        answers = aiter(bench.client.fetch_stream({KEYED: 0}))
-        first = asyncio.ensure_future(anext(answers))
-        assert await bench.read_all("other") == [[Record(0, 1000, b"k", b"v")]]
-        assert not first.done()
-        is_stuck = False
-        await bench.client.append("keyed", 0, [Record(0, 1000, b"k", b"v")])
-        [answer] = (await first).partitions
-        assert answer.next_fetch_offset == 2
