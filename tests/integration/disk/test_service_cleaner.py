@@ -89,6 +89,19 @@ async def test_the_cleaner_is_altered_while_it_runs(tmp_path: Path) -> None:
         assert bench.server.engine.cleaning.workers.stats().worker_count == 2
 
 
+async def test_a_topic_comes_to_the_cleaner_and_leaves_it_as_it_is_altered(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, config=SELDOM) as bench:
+        admin, cleaner = bench.client.admin, bench.server.engine.cleaning.workers
+        await admin.create_topic("t", 1, {**COMPACTED, "cleanup.policy": "delete"})
+        await fill(bench)
+        assert not await asyncio.to_thread(cleaner.clean_filthiest)
+        await admin.alter_configs({"cleanup.policy": "compact"}, "t")
+        assert await asyncio.to_thread(cleaner.clean_filthiest)
+        await admin.alter_configs({"cleanup.policy": "delete"}, "t")
+        await fill(bench)
+        assert not await asyncio.to_thread(cleaner.clean_filthiest)
+
+
 async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Path) -> None:
     is_away = False
     store = FaultyObjectStore(

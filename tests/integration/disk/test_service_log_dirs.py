@@ -172,3 +172,36 @@ def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(
     with pytest.raises(DataDirectoryError) as failure:
         serve(settings, break_it)
     assert failure.value.fields["log_dirs"] == f"{tmp_path}/data"
+
+
+async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, other, wrong = f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
+    for cordoned, unused in ((f"{wrong}/,{other}", [wrong]), (other, [])):
+        caplog.clear()
+        config = {"cordoned.log.dirs": cordoned}
+        async with service_bench(tmp_path, log_dirs=(other,), config=config):
+            told = [text for text in caplog.messages if text.startswith("cordoned.log.dirs names")]
+        assert len(told) == len(unused)
+        for text, path in zip(told, unused, strict=True):
+            assert f": {path}. " in text
+            assert f"as in {data}, {other};" in text
+
+
+async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: Path) -> None:
+    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        admin = bench.client.admin
+        _, target = await fill_for_a_slow_move(bench, data, other)
+        await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
+        await admin.move_partition("t", 0, target)
+        await admin.cordon_log_dir(target)
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        admin = bench.client.admin
+        [move] = (await admin.describe_log_dirs()).moves
+        assert move.state == "waiting"
+        assert "takes nothing new; uncordon it" in move.reason
+        await admin.cancel_move("t", 0)
+        assert not (await admin.describe_log_dirs()).moves
+        assert [len(part) for part in await bench.read_all("t")] == [4]
