@@ -218,3 +218,15 @@ async def test_a_torn_tail_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptu
         logging.INFO,
         f"the recovery of t-0 cut off {len(data) // 3 - 1} bytes",
     )
+
+
+async def test_a_log_that_ended_below_its_start_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = await killed_with_three_records(tmp_path, log_start_offset=2)
+    segment(tmp_path, "t-0").write_bytes(data[: len(data) // 3])
+    with caplog.at_level(logging.WARNING, "stratalog.server.partitions.partition_opener"):
+        async with service_bench(tmp_path) as bench:
+            assert await bench.append("t", [b"d"]) == 2
+    [said] = caplog.messages
+    assert "t-0 ended at offset 1, below its start; it begins anew at 2" in said

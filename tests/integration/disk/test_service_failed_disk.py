@@ -13,6 +13,7 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
 from stratalog.record.record import Record
 from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -150,3 +151,24 @@ async def test_passes_over_a_disk_that_has_failed_say_nothing(
         ):
             await asyncio.to_thread(work)
         assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_log_that_stayed_open_does_not_keep_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2, LOCAL)
+        await bench.append("t", [b"old"])
+        logs = bench.server.engine.logs
+
+        def refuse(partition: TopicPartition) -> None:
+            raise DataDirectoryError("the disk refuses", path=logs.path_of(partition))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(logs, "delete_log", refuse)
+            left_over = await bench.client.admin.delete_topic("t")
+        assert left_over == [f"{tmp_path}/data/t-{number}" for number in range(2)]
+        await bench.client.admin.create_topic("t", 2, LOCAL)
+        assert "closing the log of a deleted topic" in caplog.text
+        assert await bench.append("t", [b"new"]) == 0
+        assert await bench.values("t") == [[b"new"], []]
