@@ -264,3 +264,11 @@ async def test_more_tiered_partitions_than_reads_may_wait_are_read_without_an_er
         # Two sessions at once leave each other room.
         for records in await asyncio.gather(read_all(), read_all()):
             assert records == [[b"%d" % partition] for partition in range(TIERED_PARTITION_COUNT)]
+
+
+@pytest.mark.parametrize("offset", [-1, 4, 1 << 62])
+async def test_an_offset_outside_the_log_is_refused(bench: ServiceBench, offset: int) -> None:
+    await bench.client.admin.create_topic("t")
+    await bench.append("t", [b"a", b"b", b"c"])
+    [answer] = await bench.client.fetch({T0: offset})
+    assert answer.error.code == "OFFSET_OUT_OF_RANGE"
