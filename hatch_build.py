@@ -1,8 +1,8 @@
 """Compiles the native kernels while a wheel is built, for an ordinary and for an editable install.
 
-Convention: every ``*.pyx`` below an import root is an extension module named after its place. It is linked with
-the ``*.c`` files of the folder ``c`` beside it, which are written by hand, and includes the files of the folder
-``cython``. The C that Cython generates never enters the tree.
+Convention: every ``*.pyx`` below an import root is an extension module named after its place. It is linked
+with the ``*.c`` files of the folder ``c`` beside it, which are written by hand, and includes the files of the
+folder ``cython``. The C that Cython generates never enters the tree.
 
 What is compiled is always optional, because each kernel has a pure-Python twin: where a probe shows that
 there is no working C compiler, or no Python headers, the build warns and goes on without. A compiler that

@@ -94,12 +94,6 @@ def test_a_topic_from_creation_to_deletion(run: Runner, topic: str) -> None:
     run.failure(UnknownTopicOrPartitionError, "topic", "delete", topic)
 
 
-def test_one_of_a_thing_is_not_many(run: Runner, topic: str) -> None:
-    assert run("topic", "create", topic) == f"created {topic} with 1 partition\n"
-    assert run.result("produce", topic, stdin=b"x\n").stderr == f"1 record appended to {topic}\n"
-    assert "uploaded 1 slice in 1 object, " in run("tier", "upload", topic)
-
-
 def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     produced = run.json("produce", topic, stdin=b"one\ntwo\r\n\nlast without an end")
@@ -122,18 +116,6 @@ def test_lines_of_text_may_have_keys(run: Runner, topic: str) -> None:
         InvalidRequestError, "produce", topic, "--key-separator", ":", stdin=b"c:ok\nnothing\n"
     )
     assert str(wrong).startswith("line 2: ")
-
-
-def test_bytes_that_are_not_text_survive_both_formats(run: Runner, topic: str) -> None:
-    run("topic", "create", topic)
-    raw = b"\xff\xfe binary \x00\n"
-    run("produce", topic, stdin=raw)
-    result = run.result("consume", topic)
-    assert result.stdout_bytes == raw
-    [line] = run.lines("consume", topic)
-    assert line["value"] == {"base64": "//4gYmluYXJ5IAA="}
-    run("produce", topic, "--format", "json", stdin=json_lines(line))
-    assert run.result("consume", topic).stdout_bytes == raw * 2
 
 
 def test_json_lines_carry_everything_there_and_back(run: Runner, topic: str) -> None:
@@ -181,25 +163,6 @@ def test_a_bad_line_is_named_and_what_came_before_is_stored(run: Runner, topic: 
     assert run("consume", topic).split() == ["good", "small"]
 
 
-def test_lines_are_stored_however_small_the_topics_segments_are(run: Runner, topic: str) -> None:
-    run("topic", "create", topic, "--config", "segment.bytes=20000")
-    lines = [f"line-{number}" for number in range(5000)]
-    run("produce", topic, stdin="".join(f"{line}\n" for line in lines).encode())
-    assert run("consume", topic).split() == lines
-    large = run.failure(RecordTooLargeError, "produce", topic, stdin=b"small\n" + b"x" * 30_000)
-    assert "1 record is stored, line 2 is the first that is not" in str(large)
-
-
-def test_a_bad_line_far_behind_costs_none_of_those_before_it(run: Runner, topic: str) -> None:
-    run("topic", "create", topic, "--partitions", "3")
-    lines = json_lines(*({"key": str(number), "value": "v" * 20} for number in range(20_000)))
-    stdin = lines + b"nonsense\n" + lines
-    wrong = run.failure(InvalidRequestError, "produce", topic, "--format", "json", stdin=stdin)
-    assert str(wrong).startswith("line 20001: ")
-    assert "the 20,000 records before it are stored" in str(wrong)
-    assert len(run("consume", topic).split()) == 20_000
-
-
 def test_reading_begins_at_the_given_position(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     records = [{"value": str(number), "timestamp": 1_000_000 + number * 1000} for number in range(10)]
@@ -220,17 +183,6 @@ def test_reading_begins_at_the_given_position(run: Runner, topic: str) -> None:
     assert run("consume", topic, "--from", "3", "--max", "2").split() == ["3", "4"]
     run.failure(OffsetOutOfRangeError, "consume", topic, "--from", "11")
     assert run.result("consume", topic, "--from", "yesterday").exit_code == 2
-
-
-def test_reading_may_be_limited_to_partitions(run: Runner, topic: str) -> None:
-    run("topic", "create", topic, "--partitions", "3")
-    for partition in range(3):
-        run("produce", topic, "--partition", str(partition), stdin=b"from-%d\n" % partition)
-    assert run("consume", topic, "--partition", "1") == "from-1\n"
-    both = run("consume", topic, "--partition", "0", "--partition", "2").split()
-    assert sorted(both) == ["from-0", "from-2"]
-    run.failure(UnknownTopicOrPartitionError, "consume", topic, "--partition", "3")
-    run.failure(UnknownTopicOrPartitionError, "produce", topic, "--partition", "3", stdin=b"x\n")
 
 
 def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) -> None:
@@ -280,43 +232,6 @@ def test_the_status_of_a_server_that_was_replaced_says_so(
         assert takeover["epoch"] == 2
         *_, last = run("tier", "status").splitlines()
         assert last.startswith(f"another server, {takeover['owner']}, has owned this store since epoch 2 (")
-
-
-def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> None:
-    run("topic", "create", topic, "--partitions", "2")
-    times_ms = (1000, 3000, 2000)
-    lines = [{"value": "x", "partition": 1, "timestamp": time_ms} for time_ms in times_ms]
-    run("produce", topic, "--format", "json", stdin=json_lines(*lines))
-    run("tier", "upload", topic, "--delete-local")
-    run("produce", topic, "--format", "json", stdin=json_lines({**lines[0], "timestamp": 2500}))
-    expected = {
-        "earliest": (0, None),
-        "latest": (4, None),
-        "earliest-local": (3, None),
-        "latest-tiered": (2, None),
-        "earliest-pending-upload": (3, None),
-        "compacted-upto": (0, None),
-        "max-timestamp": (1, 3000),
-        "0": (0, 1000),
-        "1001": (1, 3000),
-        "3001": (None, None),
-    }
-    for at, (offset, timestamp_ms) in expected.items():
-        answer = {"partition": 1, "offset": offset, "timestamp_ms": timestamp_ms}
-        for level in ("read_uncommitted", "read_committed"):
-            arguments = ("log", "offsets", topic, "--at", at, "--isolation", level)
-            assert run.json(*arguments, "--partition", "1") == [answer], at
-            assert [entry["partition"] for entry in run.json(*arguments)] == [0, 1]
-    table = run("log", "offsets", topic, "--at", "max-timestamp").splitlines()
-    assert [line.split() for line in table] == [
-        ["PARTITION", "OFFSET", "TIMESTAMP", "TIME"],
-        ["0", "-", "-", "-"],
-        ["1", "1", "3000", "1970-01-01T00:00:03.000Z"],
-    ]
-    unknown = run.failure(UnknownTopicOrPartitionError, "log", "offsets", topic, "--partition", "2")
-    assert unknown.fields["partition_count"] == 2
-    for wrong in ("newest", "-1", str(1 << 63)):
-        assert run.result("log", "offsets", topic, "--at", wrong).exit_code == 2
 
 
 @pytest.mark.parametrize(

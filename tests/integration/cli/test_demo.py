@@ -7,19 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
-from rich.progress import Progress, TaskID
 
 from stratalog.cli.demo import flights
-from stratalog.cli.demo.demo_server import DemoServer
-from stratalog.cli.demo.places import DemoPlaces
-from stratalog.cli.demo.report import DemoReport
-from stratalog.cli.demo.story import KEYED_TOPIC, PARTITION_COUNT, Story
+from stratalog.cli.demo.story import KEYED_TOPIC, PARTITION_COUNT
 from stratalog.cli.main import stratalog
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from tests.support.service.server_process import ServerProcess
@@ -52,41 +46,6 @@ def test_the_demo_ends_with_one_json_object_and_leaves_nothing(tmp_path: Path) -
     assert len(found["offsets"]) == 2 * PARTITION_COUNT
     assert any("Java" in reason for reason in found["skipped"])
     assert list(tmp_path.iterdir()) == []
-
-
-class WatchedProgress(Progress):
-    """Remembers how far each bar was each time that it moved. For one thread."""
-
-    def __init__(self) -> None:
-        super().__init__(console=Console(file=StringIO()))
-        self.seen: dict[str, list[float]] = {}
-
-    def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        super().advance(task_id, advance)
-        [task] = [task for task in self.tasks if task.id == task_id]
-        self.seen.setdefault(task.description, []).append(task.completed)
-
-
-def test_bars_move_while_records_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    places = DemoPlaces(tmp_path / "kept", None)
-    server = DemoServer(places.data_dir, places.store_url, places.server_log)
-    progress, report, count = WatchedProgress(), DemoReport(), int(FEW)
-    try:
-        Story(places, server, count, progress, report).run()
-    finally:
-        server.stop()
-    assert report.ok
-    keyless_count = sum(record.key is None for record in flights.load(count).records)
-    expected = {
-        "append and tier, month by month": count,
-        "read everything from the bucket, before compaction": count - keyless_count,
-        "read everything through gRPC, from the bucket alone": count,
-    }
-    assert {name: seen[-1] for name, seen in progress.seen.items()} == expected
-    assert all(len(seen) > 2 and seen == sorted(set(seen)) for seen in progress.seen.values())
-    assert {task.description: task.total for task in progress.tasks if (task.total or 0) > 1} == expected
-    assert all(task.finished for task in progress.tasks)
 
 
 def test_the_demo_of_one_flight_takes_its_objects_away(moto_server: S3Server, s3_prefix: str) -> None:

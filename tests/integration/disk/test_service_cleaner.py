@@ -6,14 +6,11 @@ import asyncio
 import json
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError
-from stratalog.cli.main import stratalog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -30,10 +27,6 @@ async def fill(bench: ServiceBench, topic: str = "t", count: int = 10) -> None:
     for number in range(count):
         record = Record(0, SystemClock().now_ms(), b"k%d" % (number % 2), b"%03d" % number + bytes(600))
         await bench.client.append(topic, 0, [record])
-
-
-def run(bench: ServiceBench, *arguments: str) -> Any:
-    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
 
 
 async def test_a_compacted_topic_that_is_not_tiered_is_cleaned_by_itself(tmp_path: Path) -> None:
@@ -53,21 +46,10 @@ async def test_a_compacted_topic_that_is_not_tiered_is_cleaned_by_itself(tmp_pat
         assert (status.workers, status.dead_workers, list(status.uncleanable)) == (1, 0, [])
         assert status.cleans >= 1
         assert status.reclaimed_bytes > 600
-        document = json.loads((await asyncio.to_thread(run, bench, "cleaner", "status", "--json")).output)
+        document = json.loads((await bench.command("cleaner", "status", "--json")).output)
         assert document["dropped_records"] >= 7
-        table = (await asyncio.to_thread(run, bench, "cleaner", "status")).output
+        table = (await bench.command("cleaner", "status")).output
         assert ["workers", "1"] in [line.split() for line in table.splitlines()]
-
-
-async def test_a_topic_that_has_just_come_is_no_failure(tmp_path: Path) -> None:
-    """The catalog was read for another topic, within the second in which it is not read again."""
-    async with service_bench(tmp_path, config=SELDOM) as bench:
-        for topic in ("first", "second", "third"):
-            await bench.client.admin.create_topic(topic, 1, COMPACTED)
-            await fill(bench, topic)
-            assert await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
-        status = await bench.client.admin.cleaner_status()
-        assert (status.cleans, list(status.uncleanable)) == (3, [])
 
 
 async def test_deleted_records_of_a_compacted_topic_go(tmp_path: Path) -> None:
@@ -145,7 +127,7 @@ async def test_a_server_that_was_replaced_cleans_nothing(tmp_path: Path) -> None
         await fill(bench)
         async with service_bench(tmp_path / "second", store=store):
             engine = bench.server.engine
-            await asyncio.to_thread(engine.tiers.refresh_pass)
+            await bench.refresh()
             assert engine.shards.is_fenced
             assert not await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
             assert engine.cleaning.workers.stats().clean_count == 0
@@ -186,59 +168,12 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         )
         assert segment.name in failed.reason
         assert failed.dirty_bytes > 0
-        shown = (await asyncio.to_thread(run, bench, "cleaner", "status")).output
+        shown = (await bench.command("cleaner", "status")).output
         assert "t-0" in shown
         segment.write_bytes(intact)
-        result = await asyncio.to_thread(run, bench, "cleaner", "reset", "t", "--partition", "0")
+        result = await bench.command("cleaner", "reset", "t", "--partition", "0")
         assert result.output == "cleaning of t-0 is tried again\n"
         await until(lambda: cleaner.stats().clean_count == 1)
         assert (await bench.client.admin.cleaner_status()).uncleanable == []
-        result = await asyncio.to_thread(run, bench, "cleaner", "reset", "t", "--partition", "0")
+        result = await bench.command("cleaner", "reset", "t", "--partition", "0")
         assert result.output == "the cleaning of t-0 had not failed\n"
-
-
-async def test_without_the_cleaner_logs_only_grow(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, config={**SOON, "log.cleaner.enable": "false"}) as bench:
-        await bench.client.admin.create_topic("t", 1, COMPACTED)
-        await fill(bench)
-        assert not await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
-        assert [len(part) for part in await bench.read_all("t")] == [10]
-
-
-async def test_operators_see_when_tombstones_go_from_a_log_without_writers(tmp_path: Path) -> None:
-    config = {**COMPACTED, "delete.retention.ms": "1", "max.compaction.lag.ms": "1"}
-    async with service_bench(tmp_path, config=SELDOM) as bench:
-        await bench.client.admin.create_topic("t", 1, {**config, "delete.retention.ms": "86400000"})
-        cleaner = bench.server.engine.cleaning.workers
-        assert ["next", "horizon", "-"] in await status_rows(bench)
-        assert (await status_document(bench))["next_horizon_ms"] is None
-        await bench.client.append("t", 0, [Record(0, 1, b"k", b"v"), Record(0, 1, b"k", None)])
-        begun_ms = SystemClock().now_ms()
-        # The segment that is written to is sealed, and cleaned.
-        assert await asyncio.to_thread(cleaner.clean_filthiest)
-        assert not await asyncio.to_thread(cleaner.clean_filthiest)
-        status = await bench.client.admin.cleaner_status()
-        assert begun_ms <= status.next_horizon_ms - 86_400_000 <= SystemClock().now_ms()
-        [row] = [row for row in await status_rows(bench) if row[:2] == ["next", "horizon"]]
-        assert row[2].endswith("Z")
-        assert (await status_document(bench))["next_horizon_ms"] == status.next_horizon_ms
-        await bench.client.admin.create_topic("soon", 1, config)
-        await bench.client.append("soon", 0, [Record(0, 1, b"k", b"v"), Record(0, 1, b"k", None)])
-        for count in (1, 2):
-            await until(cleaner.clean_filthiest)
-            assert cleaner.stats().clean_count == 1 + count
-        assert not await asyncio.to_thread(cleaner.clean_filthiest)
-        assert await bench.read_all("soon") == [[]]
-        assert (await bench.client.admin.cleaner_status()).next_horizon_ms == status.next_horizon_ms
-
-
-async def status_rows(bench: ServiceBench) -> list[list[str]]:
-    table = (await asyncio.to_thread(run, bench, "cleaner", "status")).output
-    return [line.split() for line in table.splitlines()]
-
-
-async def status_document(bench: ServiceBench) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(
-        (await asyncio.to_thread(run, bench, "cleaner", "status", "--json")).output
-    )
-    return document

@@ -38,10 +38,6 @@ async def append_both(bench: ServiceBench, topic: str = "t") -> None:
             await bench.client.admin.upload([topic])
 
 
-async def values(bench: ServiceBench, topic: str = "t") -> list[list[bytes | None]]:
-    return [[record.value for record in records] for records in await bench.read_all(topic)]
-
-
 ALL = [b"v1", b"v2", b"v3", b"v4", b"v5", b"v6"]
 
 
@@ -56,7 +52,7 @@ async def test_damaged_records_that_the_store_has_cost_nothing(
     async with service_bench(tmp_path) as bench:
         with caplog.at_level(logging.WARNING):
             for _ in range(2):
-                assert await values(bench) == [ALL]
+                assert await bench.values("t") == [ALL]
         [said] = caplog.messages
         assert "the local log of t-0 is damaged, offsets below 3 are served from the object store" in said
         assert await bench.append("t", [b"v7"]) == 6
@@ -64,7 +60,7 @@ async def test_damaged_records_that_the_store_has_cost_nothing(
         assert (log.local_log_start_offset, log.log_end_offset) == (3, 7)
     assert not list((tmp_path / "data").glob("*fenced"))
     async with service_bench(tmp_path) as bench:
-        assert await values(bench) == [[*ALL, b"v7"]]
+        assert await bench.values("t") == [[*ALL, b"v7"]]
 
 
 async def test_damaged_records_that_only_this_disk_has_are_reported_and_kept(tmp_path: Path) -> None:
@@ -73,7 +69,7 @@ async def test_damaged_records_that_only_this_disk_has_are_reported_and_kept(tmp
         await append_both(bench)
         flip(segment(tmp_path, "t-0", 3), 65)
         with pytest.raises(CorruptRecordError):
-            await values(bench)
+            await bench.values("t")
         assert await bench.append("t", [b"v7"]) == 6
 
 
@@ -133,7 +129,7 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone(tmp_path: Path
     # The person does what the reason says.
     segment(tmp_path, "t-1").unlink()
     async with service_bench(tmp_path) as bench:
-        assert await values(bench) == [[b"tiered", b"local", b"x"], [b"tiered", b"local"]]
+        assert await bench.values("t") == [[b"tiered", b"local", b"x"], [b"tiered", b"local"]]
         assert not (await bench.client.admin.tier_status()).offline_partitions
 
 
@@ -170,11 +166,11 @@ async def test_a_topic_with_an_offline_partition_can_be_altered_deleted_and_made
         await bench.client.admin.delete_topic("t")
         assert contents(tmp_path / "data" / "t-1") == before
         await bench.client.admin.create_topic("t", 2)
-        assert await values(bench) == [[], []]
+        assert await bench.values("t") == [[], []]
         [kept] = (tmp_path / "data").glob("t-1.*-stray")
         assert contents(kept) == before
     async with service_bench(tmp_path) as bench:
-        assert await values(bench) == [[], []]
+        assert await bench.values("t") == [[], []]
 
 
 async def killed_with_three_records(tmp_path: Path, *, log_start_offset: int = 0) -> bytes:
@@ -201,7 +197,7 @@ async def test_what_a_recovery_cut_off_and_kept_is_reported(
     flip(segment(tmp_path, "t-0"), 2 * size - 1)
     with caplog.at_level(logging.INFO, "stratalog.server.partitions.partition_opener"):
         async with service_bench(tmp_path) as bench:
-            assert await values(bench) == [[b"a"]]
+            assert await bench.values("t") == [[b"a"]]
     [said] = caplog.records
     kept = tmp_path / "data" / "t-0" / f"{1:020d}.cut"
     assert said.levelno == logging.WARNING
@@ -216,7 +212,7 @@ async def test_a_torn_tail_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptu
     segment(tmp_path, "t-0").write_bytes(data[:-1])
     with caplog.at_level(logging.INFO, "stratalog.server.partitions.partition_opener"):
         async with service_bench(tmp_path) as bench:
-            assert await values(bench) == [[b"a", b"b"]]
+            assert await bench.values("t") == [[b"a", b"b"]]
     [said] = caplog.records
     assert (said.levelno, said.getMessage()) == (
         logging.INFO,

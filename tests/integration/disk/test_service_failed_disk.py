@@ -8,15 +8,12 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
-from stratalog.cli.main import stratalog
 from stratalog.record.record import Record
 from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -43,10 +40,6 @@ async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, conf
     return lost
 
 
-def run(bench: ServiceBench, *arguments: str) -> Any:
-    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
-
-
 async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,27 +59,6 @@ async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_oth
         assert [await bench.append("t", [b"x"], number) for number in range(3)] == [0, 0, 0]
 
 
-async def test_a_log_that_stayed_open_does_not_keep_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 2, LOCAL)
-        await bench.append("t", [b"old"])
-        logs = bench.server.engine.logs
-
-        def refuse(partition: TopicPartition) -> None:
-            raise DataDirectoryError("the disk refuses", path=logs.path_of(partition))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(logs, "delete_log", refuse)
-            left_over = await bench.client.admin.delete_topic("t")
-        assert left_over == [f"{tmp_path}/data/t-{number}" for number in range(2)]
-        await bench.client.admin.create_topic("t", 2, LOCAL)
-        assert "closing the log of a deleted topic" in caplog.text
-        assert await bench.append("t", [b"new"]) == 0
-        assert [[one.value for one in records] for records in await bench.read_all("t")] == [[b"new"], []]
-
-
 async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed(tmp_path: Path) -> None:
     disk, other = FailingDirectory(), f"{tmp_path}/other"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
@@ -101,7 +73,7 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
         [described] = await admin.describe_topics(["t"])
         assert [*described.offline_partitions] == [offline]
         for command in (("log", "describe", "t"), ("tier", "status"), ("topic", "describe", "t")):
-            shown = await asyncio.to_thread(run, bench, *command)
+            shown = await bench.command(*command)
             assert (shown.exit_code, f"t-{lost} is offline, path {other}/t-{lost}: " in shown.output) == (
                 0,
                 True,
@@ -116,20 +88,12 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
         answer = await admin.upload()
         assert (answer.objects, [*answer.left_out]) == (0, [offline])
         for options in ((), ("--json",)):
-            shown = await asyncio.to_thread(run, bench, "tier", "upload", *options)
+            shown = await bench.command("tier", "upload", *options)
             assert shown.exit_code == 1
             assert f"t-{lost} is offline, path {other}/t-{lost}: " in shown.stderr
             assert f"partitions=`t-{lost}`" in str(shown.exception)
         assert json.loads(shown.stdout)["left_out"][0]["partition"] == lost
         assert (await admin.tier_status()).last_upload_error == ""
-
-
-async def test_an_upload_of_all_says_nothing_of_what_is_never_uploaded(tmp_path: Path) -> None:
-    disk, other = FailingDirectory(), f"{tmp_path}/other"
-    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
-        await fail_one(bench, disk, other, LOCAL)
-        shown = await asyncio.to_thread(run, bench, "tier", "upload")
-        assert (shown.exit_code, shown.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("config", [{}, LOCAL], ids=["tiered", "local"])
@@ -146,7 +110,7 @@ async def test_records_and_offsets_of_the_others_are_printed(
             (("log", "offsets", "t"), "\n"),
             (("log", "offsets", "t", "--at", "0", "--json"), '"offset"'),
         ):
-            shown = await asyncio.to_thread(run, bench, *command)
+            shown = await bench.command(*command)
             [told] = shown.stderr.splitlines()
             assert told.startswith(f"t-{lost} cannot be read, path {other}"), command
             assert "Input/output error" in told
@@ -156,32 +120,14 @@ async def test_records_and_offsets_of_the_others_are_printed(
             assert shown.exception.fields == {"partitions": f"t-{lost}"}
         for start in ("earliest", "latest", "0"):
             # What goes on for ever would go on without one of them.
-            shown = await asyncio.to_thread(run, bench, "consume", "t", "--from", start, "--follow")
+            shown = await bench.command("consume", "t", "--from", start, "--follow")
             assert isinstance(shown.exception, DataDirectoryError)
             assert shown.exception.fields["partition"] == f"t-{lost}"
         for one in (("consume", "t"), ("log", "offsets", "t")):
-            shown = await asyncio.to_thread(run, bench, *one, "--partition", str(1 - lost))
+            shown = await bench.command(*one, "--partition", str(1 - lost))
             assert (shown.exit_code, shown.stderr) == (0, "")
-            shown = await asyncio.to_thread(run, bench, *one, "--partition", str(lost))
+            shown = await bench.command(*one, "--partition", str(lost))
             assert isinstance(shown.exception, DataDirectoryError)
-
-
-async def test_who_reads_on_learns_of_a_partition_whose_disk_fails_meanwhile(tmp_path: Path) -> None:
-    disk, other = FailingDirectory(), f"{tmp_path}/other"
-    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
-        lost = await fail_one(bench, disk, other, LOCAL)
-        positions = {TopicPartition("t", number): 0 for number in range(2)}
-        told: list[TopicPartition] = []
-        consumer = bench.client.consumer(
-            positions,
-            end_offsets=dict.fromkeys(positions, 1),
-            on_offline=lambda partition, _: told.append(partition),
-        )
-        assert [one.partition async for one in consumer] == [1 - lost]
-        assert told == [TopicPartition("t", lost)]
-        assert consumer.positions == {partition: int(partition.partition != lost) for partition in positions}
-        with pytest.raises(DataDirectoryError):
-            [one async for one in bench.client.consumer(positions, end_offsets=dict.fromkeys(positions, 1))]
 
 
 @pytest.mark.parametrize(
@@ -205,3 +151,24 @@ async def test_passes_over_a_disk_that_has_failed_say_nothing(
         ):
             await asyncio.to_thread(work)
         assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_log_that_stayed_open_does_not_keep_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2, LOCAL)
+        await bench.append("t", [b"old"])
+        logs = bench.server.engine.logs
+
+        def refuse(partition: TopicPartition) -> None:
+            raise DataDirectoryError("the disk refuses", path=logs.path_of(partition))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(logs, "delete_log", refuse)
+            left_over = await bench.client.admin.delete_topic("t")
+        assert left_over == [f"{tmp_path}/data/t-{number}" for number in range(2)]
+        await bench.client.admin.create_topic("t", 2, LOCAL)
+        assert "closing the log of a deleted topic" in caplog.text
+        assert await bench.append("t", [b"new"]) == 0
+        assert await bench.values("t") == [[b"new"], []]

@@ -140,19 +140,6 @@ async def test_a_topic_is_deleted_and_its_space_is_free(server: ServerProcess, d
     assert await offsets(server, "b") == (0, 3)
 
 
-async def test_records_are_deleted_and_their_space_is_free(server: ServerProcess, disk: SmallDisk) -> None:
-    async with client_of(server) as client:
-        await client.admin.create_topic("a", 1, LOCAL)
-        count = await fill(client, "a")
-        assert await client.admin.delete_records("a", 0, 15) == 15
-        await until(lambda: not any(name.startswith(f"{0:020d}.") for name in disk.names("a-0")))
-        for _ in range(3):
-            await client.append("a", 0, [record(100_000)])
-    server.kill()
-    server.start()
-    assert await offsets(server, "a") == (15, count + 3)
-
-
 @pytest.mark.parametrize("is_killed", [False, True])
 async def test_a_full_disk_is_left_and_started_on(
     server: ServerProcess, disk: SmallDisk, *, is_killed: bool
@@ -173,36 +160,3 @@ async def test_a_full_disk_is_left_and_started_on(
         await until(lambda: not any(name.startswith("a-") for name in disk.names()))
         await client.append("b", 0, [record(100_000)])
     assert server.stop() == 0
-
-
-async def test_the_next_topic_of_a_name_loses_nothing_to_the_one_deleted_on_a_full_disk(
-    server: ServerProcess, disk: SmallDisk
-) -> None:
-    async with client_of(server) as client:
-        await client.admin.create_topic("a", 1, LOCAL)
-        await client.admin.create_topic("b", 1, LOCAL)
-        for _ in range(20):
-            await client.append("a", 0, [record(10)])
-        assert await client.admin.delete_records("a", 0, 15) == 15
-        await fill(client, "b")
-        # The space that is kept aside serves the first, and is filled as well.
-        await client.admin.delete_records("b", 0, 1)
-        await fill(client, "b")
-        await client.admin.delete_topic("a")
-        disk.enlarge()
-        await client.admin.create_topic("a", 1, LOCAL)
-        sent = [b"new%d" % number for number in range(25)]
-        for value in sent:
-            await client.append("a", 0, [Record(0, SystemClock().now_ms(), b"key", value)])
-    server.kill()
-    server.start()
-    assert await offsets(server, "a") == (0, 25)
-    async with client_of(server) as client:
-        ends = await client.latest("a")
-        starts = await client.earliest("a")
-        found = [
-            one.value
-            async for fetched in client.consumer(starts, end_offsets=ends).fetches()
-            for one in fetched.records
-        ]
-    assert found == sent

@@ -6,13 +6,10 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError, InvalidRequestError
-from stratalog.cli.main import stratalog
 from stratalog.server.app import serve
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.failing_directory import FailingDirectory
@@ -21,7 +18,7 @@ from tests.support.service.service_bench import ServiceBench, service_bench
 
 
 def path_of(bench: ServiceBench, number: int, topic: str = "t") -> str:
-    return str(Path(bench.server.engine.registry.partition(topic, number).log.local_log.directory).parent)
+    return str(Path(bench.partition(topic, number).log.local_log.directory).parent)
 
 
 async def until_moved(bench: ServiceBench) -> list[admin_pb2.PartitionMove]:
@@ -33,10 +30,6 @@ async def until_moved(bench: ServiceBench) -> list[admin_pb2.PartitionMove]:
             await asyncio.sleep(0.01)
 
 
-def run(bench: ServiceBench, *arguments: str) -> Any:
-    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
-
-
 async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path: Path) -> None:
     data, other = f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
@@ -45,7 +38,7 @@ async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path
         assert sorted(path_of(bench, number) for number in range(4)) == [data, data, other, other]
         for number in range(4):
             await bench.append("t", [b"x" * 100], number)
-        result = await asyncio.to_thread(run, bench, "log-dirs", "cordon", other)
+        result = await bench.command("log-dirs", "cordon", other)
         assert (result.exit_code, result.output) == (0, f"{other} takes no new partitions\n")
         await admin.create_topic("u", 2)
         assert [path_of(bench, number, "u") for number in range(2)] == [data, data]
@@ -59,25 +52,15 @@ async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path
         admin = bench.client.admin
         await admin.create_topic("v")
         assert path_of(bench, 0, "v") == data, "cordoned for good"
-        assert (await asyncio.to_thread(run, bench, "log-dirs", "uncordon", other)).exit_code == 0
+        assert (await bench.command("log-dirs", "uncordon", other)).exit_code == 0
         await admin.create_topic("w")
         assert path_of(bench, 0, "w") == other
         assert [len(part) for part in await bench.read_all("t")] == [1, 1, 1, 1]
-        again = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", other)
+        again = await bench.command("log-dirs", "uncordon", other)
         assert again.exit_code != 0
         with pytest.raises(InvalidConfigError) as refusal:
             await admin.alter_configs({"cordoned.log.dirs": "/nowhere"})
         assert refusal.value.fields["allowed"] == f"{data}, {other}"
-
-
-async def test_operators_who_cordon_at_once_lose_nothing(tmp_path: Path) -> None:
-    others = tuple(f"{tmp_path}/other-{number}" for number in range(6))
-    async with service_bench(tmp_path, log_dirs=others) as bench:
-        admin = bench.client.admin
-        await asyncio.gather(*(admin.cordon_log_dir(path) for path in others))
-        await asyncio.gather(*(admin.cordon_log_dir(path, is_cordoned=False) for path in others[::2]))
-        states = [one.state for one in (await admin.describe_log_dirs()).log_dirs]
-        assert states == ["live"] + 3 * ["live", "cordoned"]
 
 
 async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> None:
@@ -85,7 +68,7 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
     async with service_bench(tmp_path, log_dirs=(f"{tmp_path}/data/../other/",)) as bench:
         odd = f"{tmp_path}//data/../other/"
         for command, said in (("cordon", "takes no new partitions"), ("uncordon", "takes new partitions")):
-            shown = await asyncio.to_thread(run, bench, "log-dirs", command, odd)
+            shown = await bench.command("log-dirs", command, odd)
             assert (shown.exit_code, shown.output) == (0, f"{other} {said}\n")
         await bench.client.admin.alter_configs({"cordoned.log.dirs": odd})
         assert (await bench.client.admin.describe_log_dirs()).log_dirs[1].state == "cordoned"
@@ -93,54 +76,13 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
         await bench.client.admin.create_topic("t")
         target = next(path for path in (f"{tmp_path}/data", other) if path != path_of(bench, 0))
         arguments = ("move", "t", "--partition", "0", "--to", f"{target}/")
-        shown = await asyncio.to_thread(run, bench, "log-dirs", *arguments)
+        shown = await bench.command("log-dirs", *arguments)
         assert (shown.exit_code, shown.output) == (0, f"t-0 is moving to {target}\n")
         await until_moved(bench)
         for wrong in ("nowhere", f"{other}/deeper", ""):
             with pytest.raises(InvalidRequestError) as refusal:
                 await bench.client.admin.cordon_log_dir(wrong)
             assert refusal.value.fields["log_dirs"] == f"{tmp_path}/data, {other}"
-
-
-async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data, other, wrong = f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
-
-    def told() -> list[str]:
-        texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        caplog.clear()
-        return [text for text in texts if text.startswith("cordoned.log.dirs names directories")]
-
-    async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": f"{wrong}/,{other}"}):
-        [text] = told()
-        assert f": {wrong}. " in text
-        assert f"as in {data}, {other};" in text
-    async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": other}):
-        assert told() == []
-    async with service_bench(tmp_path, config={"cordoned.log.dirs": other}) as bench:
-        assert len(told()) == 1
-        with pytest.raises(InvalidRequestError):
-            await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
-
-
-async def test_the_cordon_of_an_offline_directory_cannot_be_altered(tmp_path: Path) -> None:
-    disk, data, other = FailingDirectory(), f"{tmp_path}/data", f"{tmp_path}/other"
-    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
-        await bench.client.admin.create_topic("t", 2)
-        await bench.client.admin.cordon_log_dir(other)
-        disk.broken = other
-        number = next(number for number in range(2) if path_of(bench, number) == other)
-        with pytest.raises(DataDirectoryError):
-            await bench.append("t", [b"x"], number)
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", other)
-        assert shown.exit_code == 1
-        assert isinstance(shown.exception, DataDirectoryError)
-        with pytest.raises(DataDirectoryError) as refusal:
-            await bench.client.admin.alter_configs({"cordoned.log.dirs": data})
-        assert refusal.value.fields["path"] == other
-        assert dict(bench.server.engine.runtime.layers.dynamic) == {"cordoned.log.dirs": other}
 
 
 async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
@@ -151,7 +93,7 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
             await bench.append("t", [b"x" * 600])
         source, target = (data, other) if path_of(bench, 0) == data else (other, data)
         arguments = ("log-dirs", "move", "t", "--partition", "0", "--to", target)
-        moving = asyncio.create_task(asyncio.to_thread(run, bench, *arguments))
+        moving = asyncio.create_task(bench.command(*arguments))
         for _ in range(5):
             await bench.append("t", [b"x" * 600])
         assert (await moving).output == f"t-0 is moving to {target}\n"
@@ -164,9 +106,9 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         )
         await bench.append("t", [b"behind"])
         assert path_of(bench, 0) == target
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
+        shown = await bench.command("log-dirs", "describe")
         assert f"t-0   {target}" in shown.output
-        document = json.loads((await asyncio.to_thread(run, bench, "log-dirs", "describe", "--json")).output)
+        document = json.loads((await bench.command("log-dirs", "describe", "--json")).output)
         assert [one["partition_count"] for one in document["log_dirs"] if one["path"] == target] == [1]
         for wrong in (target, "/nowhere"):
             with pytest.raises((InvalidRequestError, DataDirectoryError)):
@@ -198,9 +140,7 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         with pytest.raises(InvalidRequestError) as refusal:
             await admin.move_partition("t", 0, target)
         assert refusal.value.fields == {"partition": "t-0", "target_path": target}
-        assert (
-            await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
-        ).exit_code == 0
+        assert (await bench.command("log-dirs", "cancel-move", "t", "--partition", "0")).exit_code == 0
         [move] = await until_moved(bench)
         assert (move.state, path_of(bench, 0)) == ("cancelled", source)
         await admin.move_partition("t", 0, target)
@@ -213,49 +153,6 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         [move] = await until_moved(bench)
         assert (move.state, path_of(bench, 0)) == ("done", target)
         assert [len(part) for part in await bench.read_all("t")] == [4]
-
-
-async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: Path) -> None:
-    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        admin = bench.client.admin
-        source, target = await fill_for_a_slow_move(bench, data, other)
-        await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
-        await admin.move_partition("t", 0, target)
-        async with asyncio.timeout(60):
-            while not (await admin.describe_log_dirs()).moves[0].copied_bytes:
-                await asyncio.sleep(0.01)
-        await admin.cordon_log_dir(target)
-    async with service_bench(
-        tmp_path, log_dirs=(other,), config={"log.segment.delete.delay.ms": "0"}
-    ) as bench:
-        admin = bench.client.admin
-        [move] = (await admin.describe_log_dirs()).moves
-        assert (move.topic, move.partition, move.source_path, move.target_path) == ("t", 0, source, target)
-        assert (move.state, move.copied_bytes > 0) == ("waiting", True)
-        assert "takes nothing new; uncordon it" in move.reason
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
-        assert "takes nothing new; uncordon it" in shown.output
-        ended = await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
-        assert (ended.exit_code, ended.output) == (0, "the move of t-0 has ended\n")
-        assert not (await admin.describe_log_dirs()).moves
-        with pytest.raises(InvalidRequestError):
-            await admin.cancel_move("t", 0)
-        assert path_of(bench, 0) == source
-        assert [len(part) for part in await bench.read_all("t")] == [4]
-    assert not Path(target, "t-0").exists()
-    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        assert not (await bench.client.admin.describe_log_dirs()).moves
-
-
-@pytest.mark.timeout(60)
-async def test_what_was_deleted_is_removed_after_the_delay_of_now(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 1, {"file.delete.delay.ms": "0"})
-        await bench.client.admin.alter_configs({"log.segment.delete.delay.ms": "0"})
-        await bench.client.admin.delete_topic("t")
-        while any(Path(tmp_path, "data").glob("t-0*")):
-            await asyncio.sleep(0.01)
 
 
 def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(
@@ -275,3 +172,36 @@ def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(
     with pytest.raises(DataDirectoryError) as failure:
         serve(settings, break_it)
     assert failure.value.fields["log_dirs"] == f"{tmp_path}/data"
+
+
+async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, other, wrong = f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
+    for cordoned, unused in ((f"{wrong}/,{other}", [wrong]), (other, [])):
+        caplog.clear()
+        config = {"cordoned.log.dirs": cordoned}
+        async with service_bench(tmp_path, log_dirs=(other,), config=config):
+            told = [text for text in caplog.messages if text.startswith("cordoned.log.dirs names")]
+        assert len(told) == len(unused)
+        for text, path in zip(told, unused, strict=True):
+            assert f": {path}. " in text
+            assert f"as in {data}, {other};" in text
+
+
+async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: Path) -> None:
+    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        admin = bench.client.admin
+        _, target = await fill_for_a_slow_move(bench, data, other)
+        await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
+        await admin.move_partition("t", 0, target)
+        await admin.cordon_log_dir(target)
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        admin = bench.client.admin
+        [move] = (await admin.describe_log_dirs()).moves
+        assert move.state == "waiting"
+        assert "takes nothing new; uncordon it" in move.reason
+        await admin.cancel_move("t", 0)
+        assert not (await admin.describe_log_dirs()).moves
+        assert [len(part) for part in await bench.read_all("t")] == [4]

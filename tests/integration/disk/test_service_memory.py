@@ -5,7 +5,7 @@ stays within its bound, no request is kept out for good, and all of the memory i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,48 +150,6 @@ async def test_the_client_sends_again_what_was_refused(tmp_path: Path) -> None:
         assert memory.held_bytes == 0
 
 
-async def test_streams_are_slowed_down_and_not_refused(tmp_path: Path) -> None:
-    async with stalled_bench(tmp_path) as (bench, gate, first):
-        memory = bench.server.append_memory
-
-        async def requests(stream: int) -> AsyncIterator[log_pb2.AppendRequest]:
-            for number in range(20):
-                yield request(stream * 100 + number, log_pb2.DURABILITY_DISK, VALUE_BYTES // 5)
-
-        async def run(stream: int) -> list[int]:
-            call = bench.client.log.AppendStream(requests(stream))
-            return [response.base_offset async for response in call]
-
-        streams = [asyncio.create_task(run(stream)) for stream in range(3)]
-        await until(lambda: memory.is_scarce)
-        assert memory.held_bytes <= SHARE_BYTES
-        gate.open()
-        await first
-        offsets = await asyncio.gather(*streams)
-        assert [len(part) for part in offsets] == [20] * 3
-        assert all(part == sorted(part) for part in offsets)
-        assert len(set(await keys_of(bench))) == 61
-        assert memory.held_bytes == 0
-
-
-async def test_an_append_whose_caller_has_left_counts_until_it_is_written(tmp_path: Path) -> None:
-    async with stalled_bench(tmp_path) as (bench, gate, first):
-        memory = bench.server.append_memory
-        unary = bench.client.log.Append(request(1, log_pb2.DURABILITY_DISK))
-        stream = bench.client.log.AppendStream(iter([request(2, log_pb2.DURABILITY_DISK)]))
-        await until(lambda: memory.held_bytes > 2 * VALUE_BYTES)
-        held_bytes = memory.held_bytes
-        unary.cancel()
-        stream.cancel()
-        # Another call, on the same connection: the server has seen the cancellations before it answers.
-        await bench.client.admin.list_topics()
-        assert memory.held_bytes == held_bytes
-        gate.open()
-        await first
-        await until(lambda: memory.held_bytes == 0)
-        assert await keys_of(bench) == [b"first", b"1", b"2"]
-
-
 async def test_readers_who_do_not_read_leave_one_batch_for_all_others(tmp_path: Path) -> None:
     limits: dict[str, Any] = {**LIMITS, "max_fetch_bytes": 400_000}
     async with service_bench(tmp_path, **limits) as bench:
@@ -231,7 +189,7 @@ async def test_a_poll_holds_what_it_has_read_and_no_more(tmp_path: Path) -> None
         await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
         await bench.append("t", [bytes(1000)])
         memory = bench.server.fetch_memory
-        signal = bench.server.engine.registry.partition("t", 0).signal
+        signal = bench.partition().signal
         positions = {TopicPartition("t", 0): 0}
         poll = asyncio.create_task(bench.client.fetch(positions, max_wait_ms=60_000, min_bytes=5000))
         await until(lambda: waiting_count(signal) == 1 and 0 < memory.held_bytes < 2000)
@@ -242,7 +200,7 @@ async def test_a_poll_holds_what_it_has_read_and_no_more(tmp_path: Path) -> None
 async def test_a_call_beyond_those_that_may_be_open_is_refused(tmp_path: Path) -> None:
     async with service_bench(tmp_path, max_call_count=2) as bench:
         await bench.client.admin.create_topic("t")
-        signal = bench.server.engine.registry.partition("t", 0).signal
+        signal = bench.partition().signal
         positions = {TopicPartition("t", 0): 0}
         polls = [
             asyncio.create_task(bench.client.fetch(positions, max_wait_ms=60_000, min_bytes=1))

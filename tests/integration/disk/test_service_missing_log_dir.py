@@ -10,24 +10,17 @@ import shutil
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
 from stratalog.base.types import TopicPartition
-from stratalog.cli.main import stratalog
 from stratalog.client.errors import error_of_info
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.testing.failing_directory import FailingDirectory
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
-
-
-def run(bench: ServiceBench, *arguments: str) -> Any:
-    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
 
 
 async def fetch(bench: ServiceBench, partition: TopicPartition) -> None:
@@ -73,7 +66,7 @@ async def test_a_directory_that_is_missing_is_waited_for(tmp_path: Path) -> None
             one for one in (await bench.client.admin.describe_log_dirs()).log_dirs if one.state == "missing"
         ]
         assert (described.directory_id, described.path) == (other_id, str(other))
-        shown = (await asyncio.to_thread(run, bench, "log-dirs", "describe")).output
+        shown = (await bench.command("log-dirs", "describe")).output
         assert f"{other} is missing: the server was started without it" in shown
         assert other_id in shown
         url = f"http://127.0.0.1:{bench.server.metrics_port}/metrics"
@@ -97,7 +90,7 @@ async def test_a_directory_that_is_forgotten_is_not_waited_for(tmp_path: Path) -
         data_id, other_id = (
             one.directory_id for one in (await bench.client.admin.describe_log_dirs()).log_dirs
         )
-        refused = await asyncio.to_thread(run, bench, "log-dirs", "forget", other_id)
+        refused = await bench.command("log-dirs", "forget", other_id)
         assert refused.exit_code == 1
         assert "only one that is missing can be forgotten" in str(refused.exception)
     shutil.rmtree(other)
@@ -105,9 +98,9 @@ async def test_a_directory_that_is_forgotten_is_not_waited_for(tmp_path: Path) -
         with pytest.raises(InvalidRequestError) as refusal:
             await bench.client.admin.forget_log_dir(data_id)
         assert refusal.value.fields["missing_ids"] == other_id
-        result = await asyncio.to_thread(run, bench, "log-dirs", "forget", other_id)
+        result = await bench.command("log-dirs", "forget", other_id)
         assert (result.exit_code, f"forgot {other_id}, which was at {other};" in result.output) == (0, True)
-        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe", "--json")
+        shown = await bench.command("log-dirs", "describe", "--json")
         assert [one["state"] for one in json.loads(shown.output)["log_dirs"]] == ["live"]
         with pytest.raises(DataDirectoryError):
             await bench.append("t", [b"y"], lost)
@@ -131,37 +124,6 @@ async def test_a_topic_whose_directories_are_gone_is_deleted_and_its_name_is_fre
         assert [len(records) for records in await bench.read_all("t")] == [0, 1]
 
 
-async def test_a_failed_disk_answers_every_call_with_path_and_reason(tmp_path: Path) -> None:
-    disk, other = FailingDirectory(), f"{tmp_path}/other"
-    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
-        await fill(bench)
-        admin = bench.client.admin
-        lost = numbers_by_dir(bench, "t")[other]
-        disk.broken = str(other)
-        with pytest.raises(DataDirectoryError):
-            await bench.append("t", [b"x" * 900], lost)
-        partition = TopicPartition("t", lost)
-        calls: dict[str, Callable[[], Awaitable[object]]] = {
-            "produce": lambda: bench.append("t", [b"y"], lost),
-            "fetch": lambda: fetch(bench, partition),
-            "list offsets by time": lambda: bench.client.list_offsets([(partition, None, 0)]),
-            "list offsets": lambda: bench.client.latest("t"),
-        }
-        for name, call in calls.items():
-            with pytest.raises(DataDirectoryError) as failure:
-                await call()
-            assert failure.value.fields["path"] == other, name
-            assert "Input/output error" in str(failure.value.fields["reason"]), name
-        [offline] = [one for one in (await admin.describe_log_dirs()).log_dirs if one.state == "offline"]
-        assert (offline.path, "Input/output error" in offline.reason) == (other, True)
-        # All partitions are described, this one as far as it can be.
-        descriptions = await admin.describe_log("t")
-        assert [one.HasField("offline") for one in descriptions] == [number == lost for number in range(2)]
-        assert descriptions[lost].offline.path == f"{other}/t-{lost}"
-        assert "Input/output error" in descriptions[lost].offline.reason
-        assert await bench.append("t", [b"y"], 1 - lost) == 1
-
-
 async def test_a_topic_with_a_partition_on_a_failed_disk_is_deleted(tmp_path: Path) -> None:
     disk, other, data = FailingDirectory(), f"{tmp_path}/other", f"{tmp_path}/data"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
@@ -170,7 +132,7 @@ async def test_a_topic_with_a_partition_on_a_failed_disk_is_deleted(tmp_path: Pa
         disk.broken = str(other)
         with pytest.raises(DataDirectoryError):
             await bench.append("t", [b"x" * 900], lost)
-        result = await asyncio.to_thread(run, bench, "topic", "delete", "t")
+        result = await bench.command("topic", "delete", "t")
         assert result.exit_code == 0
         assert result.output == (
             f"deleted t\nnote: {other}/t-{lost} cannot be deleted now;"
@@ -185,4 +147,4 @@ async def test_a_topic_with_a_partition_on_a_failed_disk_is_deleted(tmp_path: Pa
         assert numbers_by_dir(bench, "t").keys() == {data}
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert not Path(other, f"t-{lost}").exists()
-        assert [[one.value for one in records] for records in await bench.read_all("t")] == [[b"new"]] * 2
+        assert await bench.values("t") == [[b"new"]] * 2

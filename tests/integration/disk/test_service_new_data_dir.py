@@ -8,23 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from uuid import UUID
 
 import pytest
-from click.testing import CliRunner, Result
 
 from stratalog.base.errors import FencedError, InvalidConfigError
-from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.cli.main import stratalog
-from stratalog.log.log_config import LogConfig
-from stratalog.manager.log_manager import LogManager
-from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.manual_scheduler import ManualScheduler
-from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.v1 import admin_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
@@ -55,31 +44,6 @@ async def altered(bench: ServiceBench) -> dict[str, str]:
     return {one.name: one.value for one in entries if one.source == dynamic}
 
 
-def run(bench: ServiceBench, *arguments: str) -> Result:
-    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
-
-
-async def test_a_disk_that_is_not_mounted_costs_no_record(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.alter_configs(KEEP)
-        await fill(bench)
-        assert await start_after_retention(bench) == 0
-    data = tmp_path / "data"
-    data.rename(tmp_path / "unmounted")
-    data.mkdir()
-    async with service_bench(tmp_path) as bench:
-        assert await altered(bench) == KEEP
-        assert await start_after_retention(bench) == 0
-        assert len((await bench.read_all("t"))[0]) == 5
-        # What is altered meanwhile is not forgotten when the disk is back.
-        await bench.client.admin.alter_configs({"log.roll.ms": "7"})
-    data.rename(tmp_path / "mount-point")
-    (tmp_path / "unmounted").rename(data)
-    async with service_bench(tmp_path) as bench:
-        assert await altered(bench) == {**KEEP, "log.roll.ms": "7"}
-        assert await start_after_retention(bench) == 0
-
-
 async def test_machines_that_take_a_store_over_go_by_one_configuration(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     async with service_bench(tmp_path / "a", store_url=store) as former:
@@ -96,26 +60,6 @@ async def test_machines_that_take_a_store_over_go_by_one_configuration(tmp_path:
         assert await altered(bench) == KEEP
         await bench.client.admin.alter_configs({"log.retention.ms": None})
         assert await start_after_retention(bench) == 5
-
-
-async def test_an_import_leaves_the_configuration_alone(tmp_path: Path) -> None:
-    clock, store = ManualClock(), f"file://{tmp_path}/store"
-    settings = LogManagerSettings(data_dirs=(f"{tmp_path}/broker",))
-    logs = LogManager.open(PosixFileSystem(), clock, ManualScheduler(clock), SequentialIds(5), settings)
-    log = logs.open_log(TopicPartition("imported", 0), UUID(int=77), LogConfig())
-    log.appender.append_as_leader(encode_batch([Record(0, 0, b"key", b"value")]), 0)
-    logs.close()
-    async with service_bench(tmp_path / "a", store_url=store) as bench:
-        await bench.client.admin.alter_configs(KEEP)
-        await fill(bench)
-    data_dir = f"{tmp_path}/b/data"
-    arguments = ["import", "kafka", f"{tmp_path}/broker", "--data-dir", data_dir, "--store", store]
-    result = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
-    assert result.exit_code == 0, result.output
-    async with service_bench(tmp_path / "b", store_url=store) as bench:
-        assert len((await bench.read_all("imported"))[0]) == 1
-        assert await altered(bench) == KEEP
-        assert await start_after_retention(bench) == 0
 
 
 @pytest.mark.parametrize("config", [{}, UNTIERED, {**UNTIERED, "cleanup.policy": "compact,delete"}])

@@ -48,14 +48,14 @@ async def test_a_start_opens_logs_of_all_topics_beside_each_other(tmp_path: Path
     config = {"num.recovery.threads.per.data.dir": "4"}
     async with service_bench(tmp_path, filesystem=openings.disk, config=config) as bench:
         for topic in ("t", "u"):
-            values = [[record.value for record in part] for part in await bench.read_all(topic)]
+            values = await bench.values(topic)
             assert values == [[], [topic.encode()]]
             partitions = bench.server.engine.registry.topic(topic).partitions
             assert [str(one.topic_partition) for one in partitions] == [f"{topic}-0", f"{topic}-1"]
 
 
 def path_of(bench: ServiceBench, number: int) -> str:
-    return bench.server.engine.registry.partition("t", number).log.local_log.directory
+    return bench.partition("t", number).log.local_log.directory
 
 
 async def test_a_fault_in_opening_a_log_keeps_no_other_from_being_served(
@@ -96,23 +96,6 @@ async def test_a_disk_that_refuses_every_partition_is_no_start_and_leaves_nothin
     openings.broken = ()
     async with service_bench(tmp_path, filesystem=openings.disk) as bench:
         assert await bench.append("t", [b"x"], 1) == 0
-
-
-async def test_a_start_on_a_full_disk_is_one_and_lets_topics_be_deleted(tmp_path: Path) -> None:
-    openings = Openings()
-    async with service_bench(tmp_path, filesystem=openings.disk) as bench:
-        for topic in ("t", "u"):
-            await bench.client.admin.create_topic(topic, 1)
-    openings.broken, openings.number = ("/t-0", "/u-0"), errno.ENOSPC
-    async with service_bench(tmp_path, filesystem=openings.disk) as bench:
-        with pytest.raises(DataDirectoryError) as failure:
-            await bench.append("t", [b"x"])
-        assert os.strerror(errno.ENOSPC) in str(failure.value.fields["reason"])
-        await bench.client.admin.delete_topic("t")
-    openings.broken = ()
-    async with service_bench(tmp_path, filesystem=openings.disk) as bench:
-        assert [topic.name for topic in await bench.client.admin.list_topics()] == ["u"]
-        assert not openings.disk.exists(f"{tmp_path}/data/t-0")
 
 
 async def test_a_topic_that_is_created_is_opened_whole_or_not_at_all(

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from stratalog.base.errors import DataDirectoryError, DataDirectoryInUseError, InvalidConfigError
-from stratalog.base.types import Durability
-from stratalog.record.record import Record
 from tests.support.service.server_process import ServerProcess
 from tests.support.service.service_bench import service_bench
 
@@ -142,15 +140,3 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path) -> None:
         assert "Traceback" not in server.said
     marker = [path.name for path in (tmp_path / "data").iterdir() if "clean" in path.name]
     assert marker, "the marker of a clean shutdown is there"
-
-
-async def test_a_clean_stop_needs_no_recovery(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.client.append("t", 0, [Record(0, 0, None, b"x")], acks=Durability.OS)
-    async with service_bench(tmp_path) as bench:
-        assert bench.server.engine.logs.was_clean
-        [log] = await bench.client.admin.describe_log("t")
-        assert (log.log_end_offset, log.recovery_point) == (1, 1), "a clean stop fsyncs what it had"
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [b"x"]

@@ -7,20 +7,13 @@ import logging
 import shutil
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from stratalog.cli.main import stratalog
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
 MARKER = ".kafka_cleanshutdown"
-
-
-def run(bench: ServiceBench, *arguments: str) -> Any:
-    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
 
 
 async def gauge(bench: ServiceBench) -> list[str]:
@@ -52,7 +45,7 @@ async def test_one_that_the_manifest_does_not_list_is_reported_counted_and_stays
             async with service_bench(tmp_path, metrics_listen="127.0.0.1:0") as bench:
                 assert f"path=`{ghost}`" in caplog.text
                 assert await gauge(bench) == ["1.0"]
-                shown = (await asyncio.to_thread(run, bench, "log-dirs", "describe")).output
+                shown = (await bench.command("log-dirs", "describe")).output
                 assert f"{ghost} belongs to no topic, or was set aside" in shown
                 [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
                 assert (described.partition_count, list(described.set_aside)) == (1, [str(ghost)])
@@ -85,5 +78,5 @@ async def test_a_topic_that_an_older_catalog_does_not_know_is_whole_once_it_does
     shutil.rmtree(store)
     newer.rename(store)
     async with service_bench(tmp_path) as bench:
-        assert [[one.value for one in records] for records in await bench.read_all("t")] == [[b"x", b"y"]]
+        assert await bench.values("t") == [[b"x", b"y"]]
     assert not list((tmp_path / "data").glob("*-stray"))

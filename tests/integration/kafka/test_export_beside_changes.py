@@ -22,8 +22,6 @@ from stratalog.cli.main import stratalog
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.record.batch import batches
-from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -121,21 +119,6 @@ async def test_a_partition_that_is_deleted_faster_than_it_is_read_is_left_out_an
     assert {log["topic"] for log in json.loads(result.stdout)} == {"good"}
     assert meddling.asked.count(TopicPartition("bad", 0)) == 5
     assert sorted(path.name for path in tmp_path.glob("out/*-*/")) == ["good-0", "good-1"]
-
-
-async def test_a_topic_with_a_producer_id_that_is_too_high_is_left_out_and_named(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await create(bench, "bad", "good")
-        batch = encode_batch([Record(0, 1000, b"k", b"v")], producer=BatchProducer(2**63 - 9, 0, 0))
-        await bench.client.append_batches("bad", 1, batch)
-        result = await export(bench, "bad", "good", f"{tmp_path}/out", "--json")
-        assert result.exit_code == 1
-        [line] = [line for line in result.stderr.splitlines() if line.startswith("left out: ")]
-        assert "export with --keep-producer-ids" in line
-        assert "topic=`bad` partition=`1`" in line
-        assert {log["topic"] for log in json.loads(result.stdout)} == {"good"}
-        kept = await export(bench, "bad", "good", f"{tmp_path}/kept", "--keep-producer-ids")
-        assert kept.exit_code == 0
 
 
 async def test_what_was_exported_before_the_server_went_is_there(tmp_path: Path, meddling: Meddling) -> None:

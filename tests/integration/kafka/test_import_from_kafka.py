@@ -104,8 +104,7 @@ async def test_a_broker_that_was_killed_before_its_first_checkpoint(
     assert (report["was_clean"], report["unclean_log_dirs"]) == (False, [str(broker.log_dir)])
     assert not [remark for remark in report["remarks"] if remark.startswith("warning")]
     async with service_bench(tmp_path) as bench:
-        [records] = await bench.read_all("young")
-        assert [record.value for record in records] == [value.encode() for value in values]
+        assert await bench.values("young") == [[value.encode() for value in values]]
         assert (await bench.client.latest("young"))[TopicPartition("young", 0)] == 3
     with broker.running():
         pass

@@ -9,8 +9,6 @@ import pytest
 from stratalog.base.types import TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import format_checkpoint
-from stratalog.log.producers.producer_snapshot import ProducerSnapshot
-from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.record.batch import stamp
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -77,27 +75,3 @@ async def test_open_transactions_are_counted_and_told(
     write_log(tmp_path)
     write_log_start(tmp_path, log_start_offset)
     await require_told(tmp_path, 2, 2, stops_at)
-
-
-async def test_one_whose_records_were_all_deleted_is_reported(tmp_path: Path) -> None:
-    """A snapshot alone knows of it."""
-    directory = partition_directory(tmp_path)
-    batch = encode_batch([Record(0, 1000, b"k", b"v")], base_offset=9, leader_epoch=0)
-    (directory / f"{9:020}.log").write_bytes(batch)
-    entry = ProducerStateEntry(7, 0, current_txn_first_offset=5)
-    (directory / f"{9:020}.snapshot").write_bytes(ProducerSnapshot(9, (entry,)).to_bytes())
-    write_log_start(tmp_path, 9)
-    await require_told(tmp_path, 1, 5, 9)
-
-
-async def test_where_all_are_ended_nothing_is_reported(tmp_path: Path) -> None:
-    directory = write_log(tmp_path)
-    data = (directory / f"{0:020}.log").read_bytes()
-    for offset, number in ((5, 2), (6, 3)):
-        marker = bytearray(EndTransactionMarker(ControlType.ABORT, 0).to_batch(number, 0, 1000))
-        stamp(marker, 0, base_offset=offset, leader_epoch=0)
-        data += marker
-    (directory / f"{0:020}.log").write_bytes(data)
-    report = import_report(tmp_path / "data", tmp_path / "kafka")
-    assert report["topics"][0]["partitions"][0]["open_transactions"] == 0
-    assert not [remark for remark in report["remarks"] if "transaction" in remark]

@@ -3,48 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
-from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     DataDirectoryError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
-from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.metadata.catalog.catalog import Catalog
-from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.head_log import StoreActor
-from stratalog.remote.store_identity import StoreIdentity
-from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.store_faults import Fault
-from tests.support.service.service_bench import ServiceBench, service_bench
-
-UNTIERED = {"remote.storage.enable": "false"}
-
-
-def other_catalog(bench: ServiceBench) -> Catalog:
-    """The catalog as another process opens it."""
-    store, ids = bench.server.engine.store, SystemIdGenerator()
-    identity = StoreIdentity.open_or_create(store, ids)
-    writer = Writer("tool", "elsewhere")
-    return Catalog.open(StoreActor(store, SystemClock(), Random(0), ids, identity, writer))
+from tests.support.service.service_bench import ServiceBench, catalog_elsewhere, service_bench
 
 
 def alter(
@@ -54,22 +32,8 @@ def alter(
     partition_count: int | None = None,
 ) -> None:
     """Alter a topic as another process does."""
-    catalog = other_catalog(bench)
+    catalog = catalog_elsewhere(bench.server.engine.store)
     catalog.alter(catalog.topics()[topic].topic_id, config=config, partition_count=partition_count)
-
-
-def partition_of(bench: ServiceBench, topic: str = "t", number: int = 0) -> HostedPartition:
-    return bench.server.engine.registry.partition(topic, number)
-
-
-async def look(bench: ServiceBench) -> None:
-    await asyncio.to_thread(bench.server.engine.tiers.refresh_pass)
-
-
-async def retain(bench: ServiceBench) -> None:
-    engine = bench.server.engine
-    await asyncio.to_thread(engine.local_retention.run)
-    await asyncio.to_thread(engine.tiers.remote_retention_pass)
 
 
 async def test_appends_rolls_and_visibility_go_by_the_new_configuration(bench: ServiceBench) -> None:
@@ -79,8 +43,8 @@ async def test_appends_rolls_and_visibility_go_by_the_new_configuration(bench: S
     altered = {"max.message.bytes": "2000", "segment.bytes": "1024", "min.durability": "disk"}
     alter(bench, "t", altered)
     await bench.append("t", [b"before the look" * 200])
-    await look(bench)
-    log = partition_of(bench).log
+    await bench.refresh()
+    log = bench.partition().log
     assert log.offsets.high_watermark == log.offsets.recovery_point == 3, "visible records stay visible"
     with pytest.raises(RecordTooLargeError):
         await bench.append("t", [b"x" * 3000])
@@ -91,34 +55,9 @@ async def test_appends_rolls_and_visibility_go_by_the_new_configuration(bench: S
     assert (described.config["max.message.bytes"], described.topic_id) == ("2000", topic.topic_id)
 
 
-async def test_flushes_and_new_segments_go_by_the_new_configuration(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 1, {"flush.messages": "2"})
-        logs, log = bench.server.engine.logs, partition_of(bench).log
-        for recovery_point in (0, 2):
-            await bench.append("t", [b"x"])
-            assert log.offsets.recovery_point == recovery_point
-        alter(bench, "t", {"flush.ms": "0", "segment.jitter.ms": "7", "preallocate": "true"})
-        await look(bench)
-        assert (log.local_log.config.segment_jitter_ms, log.local_log.config.preallocate) == (7, True)
-        for _ in range(3):
-            await bench.append("t", [b"x"])
-        assert log.offsets.recovery_point == 2
-        await asyncio.to_thread(logs.tasks.flush_old)
-        assert log.offsets.recovery_point == 5
-        await asyncio.to_thread(log.roll)
-        await bench.append("t", [b"x"])
-        [topic] = await bench.client.admin.describe_topics(["t"])
-        assert topic.config["preallocate"] == "true"
-    # Stopped in order: nothing is longer than its data, and nothing is known to be lost.
-    async with service_bench(tmp_path) as bench:
-        assert bench.server.engine.logs.was_clean
-        assert [len(part) for part in await bench.read_all("t")] == [6]
-
-
 async def test_a_weaker_durability_shows_waiting_records_at_once(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", 1, {"min.durability": "disk"})
-    partition = partition_of(bench)
+    partition = bench.partition()
     await asyncio.to_thread(
         partition.log.appender.append_group, [encode_batch([Record(0, 0, None, b"v")])], 1
     )
@@ -126,91 +65,9 @@ async def test_a_weaker_durability_shows_waiting_records_at_once(bench: ServiceB
     waiter = asyncio.Event()
     partition.signal.enter(waiter)
     alter(bench, "t", {})
-    await look(bench)
+    await bench.refresh()
     await asyncio.wait_for(waiter.wait(), 20)
     assert partition.log.offsets.high_watermark == 1
-
-
-@pytest.mark.parametrize("is_tiered", [True, False])
-@pytest.mark.parametrize(("before", "after", "start"), [("1000", "-1", 0), ("-1", "1000", 1)])
-async def test_the_first_pass_of_retention_goes_by_the_new_configuration(
-    bench: ServiceBench, is_tiered: bool, before: str, after: str, start: int
-) -> None:
-    """No look in between, and no other topic is held up."""
-    tier = {} if is_tiered else UNTIERED
-    for name, retention_ms in (("t", before), ("other", "1000")):
-        await bench.client.admin.create_topic(name, 1, {**tier, "retention.ms": retention_ms})
-        await bench.append(name, [b"of 1970"])
-    await bench.client.admin.upload()
-    alter(bench, "t", {**tier, "retention.ms": after})
-    await retain(bench)
-    assert partition_of(bench).log_start_offset == start
-    assert partition_of(bench, "other").log_start_offset == 1
-
-
-@pytest.mark.parametrize("tier", [{}, UNTIERED])
-async def test_a_refused_configuration_deletes_nothing_and_is_logged_once(
-    bench: ServiceBench, caplog: pytest.LogCaptureFixture, tier: dict[str, str]
-) -> None:
-    for name in ("t", "other"):
-        await bench.client.admin.create_topic(name, 1, {**tier, "retention.ms": "1000"})
-        await bench.append(name, [b"of 1970"])
-    await bench.client.admin.upload()
-    alter(bench, "t", {**tier, "a.key.of.the.future": "1"})
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            await retain(bench)
-    assert sum("a.key.of.the.future" in message for message in caplog.messages) == 1
-    assert partition_of(bench).log_start_offset == 0
-    assert partition_of(bench, "other").log_start_offset == 1
-    assert await bench.append("t", [b"goes on"]) == 1
-    alter(bench, "t", {**tier, "retention.ms": "1000"})
-    await retain(bench)
-    assert partition_of(bench).log_start_offset > 0
-
-
-async def test_without_the_catalog_records_that_only_this_disk_has_are_kept(tmp_path: Path) -> None:
-    is_away = False
-    store = FaultyObjectStore(
-        MemoryObjectStore(SystemClock()), Random(0), lambda _: Fault.FAILS if is_away else Fault.NONE
-    )
-    async with service_bench(tmp_path, store=store) as bench:
-        for name, config in (("t", UNTIERED), ("tiered", {"local.retention.ms": "0"})):
-            await bench.client.admin.create_topic(name, 1, {**config, "retention.ms": "1000"})
-            await bench.append(name, [b"of 1970"])
-        await bench.client.admin.upload()
-        is_away = True
-        await asyncio.to_thread(bench.server.engine.local_retention.run)
-        assert partition_of(bench).log_start_offset == 0
-        assert partition_of(bench, "tiered").log.offsets.local_log_start_offset == 1, "the bucket has it"
-        is_away = False
-        await asyncio.to_thread(bench.server.engine.local_retention.run)
-        assert partition_of(bench).log_start_offset == 1
-
-
-async def test_partitions_that_were_added_are_served(tmp_path: Path) -> None:
-    store = MemoryObjectStore(SystemClock())
-    async with service_bench(tmp_path, store=store) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.append("t", [b"first"])
-        former = partition_of(bench)
-        # The last one fails on the first try, which leaves the log of the one before it open.
-        obstacle = tmp_path / "data" / "t-2"
-        obstacle.write_bytes(b"")
-        alter(bench, "t", partition_count=3)
-        await look(bench)
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await bench.append("t", [b"x"], 1)
-        obstacle.unlink()
-        await look(bench)
-        assert partition_of(bench) is former
-        for number in (1, 2):
-            assert await bench.append("t", [b"added"], number) == 0
-        await bench.client.admin.upload()
-        values = [[record.value for record in part] for part in await bench.read_all("t")]
-        assert values == [[b"first"], [b"added"], [b"added"]]
-    async with service_bench(tmp_path, store=store) as bench:
-        assert len(await bench.read_all("t")) == 3
 
 
 async def test_an_alteration_that_failed_half_way_and_was_taken_back_leaves_no_log_behind(
@@ -228,15 +85,15 @@ async def test_an_alteration_that_failed_half_way_and_was_taken_back_leaves_no_l
         reconfigure(log, config)
 
     monkeypatch.setattr(UnifiedLog, "reconfigure", fail_some)
-    partitions = [partition_of(bench, "t", number) for number in (0, 1)]
+    partitions = [bench.partition("t", number) for number in (0, 1)]
     alter(bench, "t", {"retention.ms": "1000"})
-    await retain(bench)
+    await bench.retain()
     assert [partition.log.local_log.config.retention_ms for partition in partitions] == [1000, -1]
     alter(bench, "t", {"retention.ms": "-1"})
     failing.add(0)
-    await retain(bench)
+    await bench.retain()
     failing.clear()
-    await retain(bench)
+    await bench.retain()
     assert [partition.log.local_log.config.retention_ms for partition in partitions] == [-1, -1]
     assert [partition.log_start_offset for partition in partitions] == [0, 0]
 
@@ -262,37 +119,16 @@ async def test_an_alteration_that_could_not_be_followed_yet_deletes_nothing(
         creating = asyncio.create_task(bench.client.admin.create_topic("slow"))
         assert await asyncio.to_thread(is_opening.wait, 20)
         if is_default:
-            other_catalog(bench).alter_server_config(lambda _: {"log.retention.ms": "-1"})
+            catalog_elsewhere(bench.server.engine.store).alter_server_config(
+                lambda _: {"log.retention.ms": "-1"}
+            )
         else:
             alter(bench, "t", {"retention.ms": "-1"})
-        await retain(bench)
+        await bench.retain()
         may_open.set()
         await creating
-        await retain(bench)
-        assert partition_of(bench).log_start_offset == 0
-
-
-async def test_tiering_can_be_switched_on_and_is_not_switched_off_over_slices(tmp_path: Path) -> None:
-    store = MemoryObjectStore(SystemClock())
-    kept = {"retention.ms": "-1"}
-    async with service_bench(tmp_path, store=store) as bench:
-        await bench.client.admin.create_topic("t", 1, {**UNTIERED, **kept})
-        await bench.append("t", [b"a"])
-        alter(bench, "t", kept)
-        await look(bench)
-        await bench.client.admin.upload(delete_local=True)
-        assert partition_of(bench).tiered_end_offset == 1
-        assert partition_of(bench).log.offsets.local_log_start_offset == 1
-        alter(bench, "t", {**UNTIERED, **kept})
-        for _ in range(2):
-            await look(bench)
-            await retain(bench)
-            assert [record.value for record in (await bench.read_all("t"))[0]] == [b"a"]
-    async with service_bench(tmp_path, store=store) as bench:
-        assert [record.value for record in (await bench.read_all("t"))[0]] == [b"a"]
-        await bench.append("t", [b"b"])
-        await bench.client.admin.upload(delete_local=True)
-        assert [record.value for record in (await bench.read_all("t"))[0]] == [b"a", b"b"]
+        await bench.retain()
+        assert bench.partition().log_start_offset == 0
 
 
 @pytest.mark.timeout(120)
@@ -303,7 +139,7 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
 
     async def follow() -> None:
         while not is_done.is_set():
-            await asyncio.gather(look(bench), look(bench), retain(bench))
+            await asyncio.gather(bench.refresh(), bench.refresh(), bench.retain())
 
     async def churn() -> None:
         for _ in range(4):
@@ -322,11 +158,11 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
     await asyncio.gather(append(), churn())
     is_done.set()
     await following
-    await look(bench)
+    await bench.refresh()
     records = await bench.read_all("t")
     assert [len(part) for part in records] == [12, 0, 0]
-    assert [topic.name for topic in await bench.client.admin.list_topics()] == ["t"]
-    assert partition_of(bench).log.local_log.config.min_durability is Durability.DISK
+    assert await bench.topic_names() == ["t"]
+    assert bench.partition().log.local_log.config.min_durability is Durability.DISK
     await asyncio.to_thread(bench.server.engine.logs.check)
     with pytest.raises((UnknownTopicOrPartitionError, OffsetOutOfRangeError)):
         await bench.append("short-lived", [b"x"])

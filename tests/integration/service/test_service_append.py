@@ -7,14 +7,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from crc32c import crc32c
 
 from stratalog.base.errors import (
     CorruptRecordError,
     InvalidRequestError,
     LogStoreError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
@@ -22,50 +19,20 @@ from stratalog.base.errors import (
 from stratalog.base.types import Durability
 from stratalog.client.errors import error_of_call, error_of_info
 from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
-from stratalog.record.builder import encode_batch
-from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import NO_PRODUCER, encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 NOW_MS = 1_357_034_400_000
 
 
-def of_values(*values: bytes) -> bytes:
-    return encode_batch([Record(0, NOW_MS, b"key", value) for value in values])
+TRANSACTIONAL = BatchProducer(7, 0, 0, is_transactional=True)
 
 
-def with_producer_id(data: bytes, sequence: int = 0, epoch: int = 0) -> bytes:
-    """The batch as an idempotent producer would send it, its checksum right."""
-    header = parse_header(data)._replace(producer_id=7, producer_epoch=epoch, base_sequence=sequence)
-    return _resealed(header.pack() + data[HEADER_SIZE:])
-
-
-def transactional(data: bytes) -> bytes:
-    header = parse_header(data)
-    return _resealed(header._replace(attributes=header.attributes | 0x10).pack() + data[HEADER_SIZE:])
-
-
-def _resealed(data: bytes) -> bytes:
-    header = parse_header(data)
-    return (
-        header._replace(crc=crc32c(header.pack()[ATTRIBUTES_POSITION:] + data[HEADER_SIZE:])).pack()
-        + data[HEADER_SIZE:]
-    )
-
-
-async def test_batches_get_offsets_in_order_and_come_back_as_sent(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    first = await bench.client.append_batches("t", 0, of_values(b"a", b"b"))
-    second = await bench.client.append_batches("t", 0, of_values(b"c") + of_values(b"d", b"e"))
-    assert (first.base_offset, first.last_offset) == (0, 1)
-    assert (second.base_offset, second.last_offset, second.log_start_offset) == (2, 4, 0)
-    [records] = await bench.read_all("t")
-    assert [(record.offset, record.value) for record in records] == list(
-        enumerate([b"a", b"b", b"c", b"d", b"e"])
-    )
+def of_values(*values: bytes, producer: BatchProducer = NO_PRODUCER) -> bytes:
+    return encode_batch([Record(0, NOW_MS, b"key", value) for value in values], producer=producer)
 
 
 async def test_plain_records_are_encoded_by_the_server(bench: ServiceBench) -> None:
@@ -106,19 +73,13 @@ async def test_the_stronger_of_request_and_topic_holds(
     assert partition.high_watermark == 1
 
 
-async def test_object_durability_is_refused_with_advice(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    with pytest.raises(UnsupportedOperationError):
-        await bench.client.append_batches("t", 0, of_values(b"a"), acks=Durability.OBJECT)
-
-
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
         (b"", InvalidRequestError),
         (of_values(b"abc")[:-1] + b"\x7f", CorruptRecordError),
         (of_values(bytes(3000)), RecordTooLargeError),
-        (transactional(with_producer_id(of_values(b"a"))), UnsupportedOperationError),
+        (of_values(b"a", producer=TRANSACTIONAL), UnsupportedOperationError),
     ],
     ids=lambda given: given.__name__ if isinstance(given, type) else "",
 )
@@ -130,36 +91,7 @@ async def test_what_is_no_good_is_refused_and_nothing_of_it_is_stored(
         await bench.client.append_batches("t", 0, sent)
     assert type(caught.value) is expected
     await bench.client.append_batches("t", 0, of_values(b"after"))
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [b"after"]
-
-
-async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    await bench.client.append_batches("t", 0, of_values(b"before"))
-    sent = [with_producer_id(of_values(b"a", b"b")), with_producer_id(of_values(b"c"), 2)]
-    for is_again in (False, True):
-        answers = [await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent]
-        assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
-        assert [answer.duplicate for answer in answers] == [is_again] * 2
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [b"before", b"a", b"b", b"c"]
-
-
-async def test_a_producer_out_of_order_or_replaced_learns_what_is_expected(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    await bench.client.append_batches("t", 0, with_producer_id(of_values(b"a", b"b"), 0, epoch=3))
-    with pytest.raises(OutOfOrderSequenceError) as out_of_order:
-        await bench.client.append_batches("t", 0, with_producer_id(of_values(b"e"), 4, epoch=3))
-    fields = {"producer_id": 7, "epoch": 3, "sequence": 4, "expected_sequence": 2}
-    assert out_of_order.value.fields == fields
-    with pytest.raises(ProducerFencedError) as fenced:
-        await bench.client.append_batches("t", 0, with_producer_id(of_values(b"f"), 2, epoch=2))
-    assert fenced.value.fields == {"producer_id": 7, "epoch": 2, "current_epoch": 3}
-    answer = await bench.client.append_batches("t", 0, with_producer_id(of_values(b"c"), 2, epoch=3))
-    assert (answer.base_offset, answer.duplicate) == (2, False)
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [b"a", b"b", b"c"]
+    assert await bench.values("t") == [[b"after"]]
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("", 0), ("t", 2), ("t", -1)])
@@ -194,17 +126,6 @@ async def test_a_message_over_the_servers_limit_is_explained(tmp_path: Path) -> 
         await bench.client.append_batches("t", 0, of_values(b"still there"))
 
 
-async def test_a_request_that_is_no_message_fails_and_does_no_harm(bench: ServiceBench) -> None:
-    async with grpc.aio.insecure_channel(bench.client.address) as channel:
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-            "/stratalog.v1.LogService/Append"
-        )
-        for garbage in (b"\xff\xff\xff", b"\x22\x7f", b"\x0a\x02\xff\xff"):
-            with pytest.raises(grpc.aio.AioRpcError):
-                await call(garbage)
-    assert await bench.client.admin.list_topics() == []
-
-
 # --- sessions ----------------------------------------------------------------------------------------------
 
 
@@ -233,16 +154,6 @@ def append_request(
     return log_pb2.AppendRequest(topic="t", partition=partition, acks=levels[acks], batches=data)
 
 
-async def test_a_session_answers_in_order(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    requests = [append_request(of_values(str(number).encode())) for number in range(100)]
-    answers, error = await stream(bench, requests)
-    assert error is None
-    assert [answer.base_offset for answer in answers] == list(range(100))
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [str(number).encode() for number in range(100)]
-
-
 async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:
     assert await stream(bench, []) == ([], None)
     await bench.client.admin.create_topic("t")
@@ -261,8 +172,7 @@ async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:
         await call.read()
     assert isinstance(error_of_call(caught.value, ""), CorruptRecordError)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    [records] = await bench.read_all("t")
-    assert [record.value for record in records] == [str(number).encode() for number in (*range(30), 29)]
+    assert await bench.values("t") == [[str(number).encode() for number in (*range(30), 29)]]
 
 
 async def test_a_session_that_is_cancelled_leaves_whole_requests(bench: ServiceBench) -> None:
@@ -276,15 +186,3 @@ async def test_a_session_that_is_cancelled_leaves_whole_requests(bench: ServiceB
     [records] = await bench.read_all("t")
     assert len(records) % 2 == 1
     assert records[-1].value == b"end"
-
-
-@pytest.mark.parametrize(("acks", "sync_count"), [(Durability.OS, 0), (Durability.DISK, 10)])
-async def test_an_append_waits_for_the_durability_that_it_asked_for(
-    tmp_path: Path, acks: Durability, sync_count: int
-) -> None:
-    disk = FaultyFileSystem(MemoryFileSystem())
-    async with service_bench(tmp_path, filesystem=disk) as bench:
-        await bench.client.admin.create_topic("t")
-        for _ in range(10):
-            await bench.client.append_batches("t", 0, of_values(b"x"), acks=acks)
-        assert sum(name.startswith("sync ") and name.endswith(".log") for name in disk.trace) == sync_count

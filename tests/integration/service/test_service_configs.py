@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -25,17 +23,12 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.configuration.broker_config import BROKER_KEYS, BrokerConfig
-from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.v1 import admin_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 UNTIERED = {"remote.storage.enable": "false"}
 BY_SIZE = UNTIERED | {"retention.ms": "-1"}
 SOURCE = admin_pb2.ConfigSource
-
-
-def partition_of(bench: ServiceBench, topic: str = "t") -> HostedPartition:
-    return bench.server.engine.registry.partition(topic, 0)
 
 
 async def value_of(bench: ServiceBench, name: str, topic: str | None = None) -> tuple[str, str]:
@@ -63,27 +56,6 @@ async def test_a_topic_is_altered_key_by_key_and_goes_by_it_at_once(tmp_path: Pa
         assert await value_of(bench, "max.message.bytes", "t") == ("2000", "DYNAMIC_TOPIC_CONFIG")
 
 
-async def test_a_value_is_described_with_its_source_and_all_weaker_ones(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, config={"log.retention.minutes": "3"}) as bench:
-        admin = bench.client.admin
-        await admin.create_topic("t", 1, {"retention.ms": "1"})
-        await admin.create_topic("u")
-        assert await value_of(bench, "retention.ms", "u") == ("180000", "STATIC_BROKER_CONFIG")
-        await admin.alter_configs({"log.retention.ms": "2"})
-        [entry] = await admin.describe_configs("t", ["retention.ms"])
-        assert [(one.name, one.value, SOURCE.Name(one.source)) for one in entry.synonyms] == [
-            ("retention.ms", "1", "DYNAMIC_TOPIC_CONFIG"),
-            ("log.retention.ms", "2", "DYNAMIC_BROKER_CONFIG"),
-            ("log.retention.minutes", "3", "STATIC_BROKER_CONFIG"),
-            ("log.retention.hours", "168", "DEFAULT_CONFIG"),
-        ]
-        assert await value_of(bench, "retention.ms", "u") == ("2", "DYNAMIC_BROKER_CONFIG")
-        [minutes] = await admin.describe_configs(names=["log.retention.minutes"])
-        assert minutes.update_mode == admin_pb2.ConfigUpdateMode.READ_ONLY
-        [unset] = await admin.describe_configs(names=["log.roll.ms"])
-        assert unset.value == "604800000"
-
-
 async def test_defaults_of_the_server_reach_its_logs_at_once_and_outlive_a_restart(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         admin = bench.client.admin
@@ -93,15 +65,15 @@ async def test_defaults_of_the_server_reach_its_logs_at_once_and_outlive_a_resta
             for _ in range(3):
                 await bench.append(topic, [b"x" * 800])
         await admin.alter_configs({"log.segment.bytes": "1024", "log.retention.bytes": "800"})
-        assert partition_of(bench).log.local_log.config.segment_bytes == 1024
+        assert bench.partition().log.local_log.config.segment_bytes == 1024
         await bench.append("t", [b"x" * 800])
         await asyncio.to_thread(bench.server.engine.local_retention.run)
-        assert partition_of(bench).log_start_offset == 3
-        assert partition_of(bench, "own").log_start_offset == 0, "a key of the topic is stronger"
+        assert bench.partition().log_start_offset == 3
+        assert bench.partition("own").log_start_offset == 0, "a key of the topic is stronger"
     async with service_bench(tmp_path) as bench:
-        assert partition_of(bench).log.local_log.config.retention_bytes == 800
+        assert bench.partition().log.local_log.config.retention_bytes == 800
         await bench.client.admin.alter_configs({"log.retention.bytes": None})
-        assert partition_of(bench).log.local_log.config.retention_bytes == -1
+        assert bench.partition().log.local_log.config.retention_bytes == -1
         assert await value_of(bench, "log.segment.bytes") == ("1024", "DYNAMIC_BROKER_CONFIG")
 
 
@@ -170,17 +142,11 @@ async def test_unknown_topics_and_keys_are_refused(bench: ServiceBench) -> None:
     assert refusal.value.fields["name"] == "retention.ms"
 
 
-def run(bench: ServiceBench, *arguments: str) -> Any:
-    return CliRunner().invoke(
-        stratalog, ["config", *arguments, "--server", f"127.0.0.1:{bench.server.port}"], catch_exceptions=True
-    )
-
-
 async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")
-        altered = await asyncio.to_thread(
-            run, bench, "alter", "--topic", "t", "--add", "retention.ms=5", "--add", "segment.ms=6", "--json"
+        altered = await bench.command(
+            "config", "alter", "--topic", "t", "--add", "retention.ms=5", "--add", "segment.ms=6", "--json"
         )
         assert altered.exit_code == 0, altered.output
         values = {entry["name"]: (entry["value"], entry["source"]) for entry in json.loads(altered.output)}
@@ -188,24 +154,22 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
             "retention.ms": ("5", "DYNAMIC_TOPIC_CONFIG"),
             "segment.ms": ("6", "DYNAMIC_TOPIC_CONFIG"),
         }
-        await asyncio.to_thread(run, bench, "alter", "--topic", "t", "--delete", "segment.ms")
-        shown = await asyncio.to_thread(run, bench, "describe", "--topic", "t", "retention.ms", "segment.ms")
+        await bench.command("config", "alter", "--topic", "t", "--delete", "segment.ms")
+        shown = await bench.command("config", "describe", "--topic", "t", "retention.ms", "segment.ms")
         assert [line.split() for line in shown.output.splitlines()] == [
             ["KEY", "VALUE", "SOURCE", "UPDATE"],
             ["retention.ms", "5", "DYNAMIC_TOPIC_CONFIG", "cluster-wide"],
             ["segment.ms", "604800000", "DEFAULT_CONFIG", "cluster-wide"],
         ]
-        await asyncio.to_thread(run, bench, "alter", "--broker", "--add", "log.retention.ms=7", "--dry-run")
-        await asyncio.to_thread(run, bench, "alter", "--broker", "--add", "log.roll.ms=8")
-        shown = await asyncio.to_thread(
-            run, bench, "describe", "--broker", "--synonyms", "log.retention.ms", "log.roll.ms"
+        await bench.command("config", "alter", "--broker", "--add", "log.retention.ms=7", "--dry-run")
+        await bench.command("config", "alter", "--broker", "--add", "log.roll.ms=8")
+        shown = await bench.command(
+            "config", "describe", "--broker", "--synonyms", "log.retention.ms", "log.roll.ms"
         )
         assert "log.roll.ms=8 (DYNAMIC_BROKER_CONFIG) > log.roll.hours=168 (DEFAULT_CONFIG)" in shown.output
         assert "log.retention.ms=7" not in shown.output
         [minutes] = json.loads(
-            (
-                await asyncio.to_thread(run, bench, "describe", "--broker", "log.retention.minutes", "--json")
-            ).output
+            (await bench.command("config", "describe", "--broker", "log.retention.minutes", "--json")).output
         )
         assert (minutes["value"], minutes["update_mode"]) == (None, "read-only")
 
@@ -231,7 +195,7 @@ async def test_producers_that_are_idle_are_forgotten_by_the_new_period(tmp_path:
         records = [Record(0, SystemClock().now_ms() - 60_000, None, b"once")]
         sent = encode_batch(records, producer=BatchProducer(7, 0, 0))
         await bench.client.append_batches("t", 0, sent)
-        log = partition_of(bench).log
+        log = bench.partition().log
         assert len(log.producers()) == 1, "for a day"
         await bench.client.admin.alter_configs({"producer.id.expiration.ms": "1000"})
         async with asyncio.timeout(60):
@@ -239,33 +203,6 @@ async def test_producers_that_are_idle_are_forgotten_by_the_new_period(tmp_path:
                 await asyncio.sleep(0.001)
         await bench.client.admin.create_topic("u")
         assert not (await bench.client.append_batches("u", 0, sent)).duplicate
-
-
-async def test_altered_defaults_are_logged_once_for_all_topics(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with service_bench(tmp_path) as bench:
-        for topic in ("t", "u"):
-            await bench.client.admin.create_topic(topic)
-        with caplog.at_level(logging.INFO):
-            await bench.client.admin.alter_configs({"log.retention.ms": "5"})
-        told = [record.message for record in caplog.records if record.levelno >= logging.INFO]
-        assert told == ["the configuration was altered: log.retention.ms=5"]
-        assert partition_of(bench).log.local_log.config.retention_ms == 5
-
-
-async def test_a_topic_is_described_with_the_source_of_each_value(tmp_path: Path) -> None:
-    static = {"log.roll.hours": "2"}
-    async with service_bench(tmp_path, config=static) as bench:
-        await bench.client.admin.create_topic("t", 1, {"segment.bytes": "2048"})
-        await bench.client.admin.alter_configs({"log.retention.ms": "5"})
-        arguments = ["topic", "describe", "--server", f"127.0.0.1:{bench.server.port}"]
-        shown = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
-        rows = {row[0]: row[1:] for line in shown.output.splitlines() if len(row := line.split()) == 3}
-        assert rows["segment.bytes"] == ["2048", "topic"]
-        assert rows["retention.ms"] == ["5", "server"]
-        assert rows["segment.ms"] == ["7200000", "server"]
-        assert rows["segment.jitter.ms"] == ["0", "default"]
 
 
 @pytest.mark.timeout(120)

@@ -77,7 +77,7 @@ async def test_compaction_is_reported_no_further_than_what_is_served_from_it(ben
         await bench.client.admin.upload()
     [job] = await bench.client.admin.run_compaction(["t"])
     assert (job.records_in, job.records_out) == (20, 1)
-    state = bench.server.engine.registry.partition("t", 0).tier_state()
+    state = bench.partition().tier_state()
     assert state is not None
     assert state.compacted_upto == 20
     assert (await all_specs(bench))["compacted_upto"] == 0, "the local copy still has every record"

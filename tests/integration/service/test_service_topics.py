@@ -12,9 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from stratalog.base.errors import (
     DataDirectoryError,
-    InvalidConfigError,
     InvalidRequestError,
-    OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -40,40 +38,6 @@ async def test_a_topic_is_created_listed_described_and_deleted(bench: ServiceBen
             await gone
 
 
-async def test_a_name_can_be_used_again_and_shares_nothing_with_the_old_topic(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        admin = bench.client.admin
-        first = await admin.create_topic("t")
-        await bench.append("t", [b"old"])
-        await admin.upload()
-        await admin.delete_topic("t")
-        second = await admin.create_topic("t")
-        assert first.topic_id != second.topic_id
-        assert await bench.read_all("t") == [[]]
-        await bench.append("t", [b"new"])
-        assert [[record.value for record in part] for part in await bench.read_all("t")] == [[b"new"]]
-    async with service_bench(tmp_path) as bench:
-        assert [[record.value for record in part] for part in await bench.read_all("t")] == [[b"new"]]
-        status = await bench.client.admin.tier_status()
-        assert (status.live_objects, status.dropped_objects) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("retention.ms", "-2"),
-        ("min.durability", "object"),
-        ("max.message.bytes", str(1 << 30)),
-    ],
-)
-async def test_a_bad_configuration_is_refused_by_key(bench: ServiceBench, key: str, value: str) -> None:
-    with pytest.raises(InvalidConfigError) as caught:
-        await bench.client.admin.create_topic("t", config={key: value})
-    assert caught.value.fields["name"] == key
-    assert caught.value.fields["allowed"]
-    assert await bench.client.admin.list_topics() == []
-
-
 async def test_a_bad_creation_is_refused(bench: ServiceBench) -> None:
     for name, count in (("a/b", 1), ("x" * 250, 1), ("t", -1), ("t", 10_001), ("t", 2_000_000_000)):
         with pytest.raises(InvalidRequestError):
@@ -83,45 +47,6 @@ async def test_a_bad_creation_is_refused(bench: ServiceBench) -> None:
     with pytest.raises(TopicAlreadyExistsError):
         await bench.client.admin.create_topic("t", 5)
     assert len(await bench.client.admin.describe_topics(["t"])) == 1
-
-
-async def test_deleting_records_moves_the_start_in_every_tier(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        admin = bench.client.admin
-        await admin.create_topic("t")
-        for number in range(4):
-            await bench.append("t", [b"%d" % number] * 5)
-            if number < 2:
-                await admin.upload(delete_local=number == 0)
-        assert await admin.delete_records("t", 0, 3) == 3
-        assert await admin.delete_records("t", 0, 1) == 3, "the start only moves forward"
-        [records] = await bench.read_all("t")
-        assert [record.offset for record in records] == list(range(3, 20))
-        assert await admin.delete_records("t", 0, 12) == 12, "beyond what is tiered"
-        [log] = await admin.describe_log("t")
-        assert (log.log_start_offset, log.tiered_end_offset, len(log.slices)) == (12, 12, 0)
-        assert await admin.delete_records("t", 0, -1) == 20
-        assert await bench.read_all("t") == [[]]
-        for beyond in (21, -2, 1 << 62):
-            with pytest.raises(OffsetOutOfRangeError):
-                await admin.delete_records("t", 0, beyond)
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await admin.delete_records("t", 1, 0)
-        assert await bench.append("t", [b"next"]) == 20
-    async with service_bench(tmp_path) as bench:
-        [records] = await bench.read_all("t")
-        assert [record.offset for record in records] == [20]
-
-
-async def test_records_of_a_topic_that_is_not_tiered_are_deleted_too(tmp_path: Path) -> None:
-    for _ in range(2):
-        async with service_bench(tmp_path) as bench:
-            if not await bench.client.admin.list_topics():
-                await bench.client.admin.create_topic("t", config={"remote.storage.enable": "false"})
-                await bench.append("t", [b"x"] * 5)
-            assert await bench.client.admin.delete_records("t", 0, 3) == 3
-            [records] = await bench.read_all("t")
-            assert [record.offset for record in records] == [3, 4]
 
 
 async def test_a_description_shows_segments_slices_and_offsets(bench: ServiceBench) -> None:
@@ -182,38 +107,6 @@ async def test_reflection_names_the_services(tmp_path: Path) -> None:
         await call.done_writing()
         names = {service.name for service in answer.list_services_response.service}
         assert {"stratalog.v1.LogService", "stratalog.v1.AdminService", "grpc.health.v1.Health"} <= names
-
-
-async def test_a_topic_that_was_deleted_while_the_server_was_down_is_gone_at_its_start(
-    tmp_path: Path,
-) -> None:
-    async with service_bench(tmp_path) as bench:
-        for name in ("stays", "goes"):
-            await bench.client.admin.create_topic(name)
-            await bench.append(name, [b"x"])
-        await bench.client.admin.upload()
-    async with service_bench(tmp_path / "other", store_url=f"file://{tmp_path}/data.store") as bench:
-        await bench.client.admin.delete_topic("goes")
-    assert (tmp_path / "data" / "goes-0").exists()
-    async with service_bench(tmp_path) as bench:
-        assert [topic.name for topic in await bench.client.admin.list_topics()] == ["stays"]
-        assert not (tmp_path / "data" / "goes-0").exists()
-        assert (await bench.client.admin.tier_status()).live_slices == 1
-        assert [len(records) for records in await bench.read_all("stays")] == [1]
-
-
-async def test_a_topic_whose_logs_cannot_be_made_is_not_created(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        # There is a file where a directory has to be.
-        obstacle = tmp_path / "data" / "t-2"
-        obstacle.touch()
-        with pytest.raises(DataDirectoryError):
-            await bench.client.admin.create_topic("t", 3)
-        assert await bench.client.admin.list_topics() == []
-        obstacle.unlink()
-        await bench.client.admin.create_topic("t", 3)
-        await bench.append("t", [b"x"], partition=2)
-        assert [len(records) for records in await bench.read_all("t")] == [0, 0, 1]
 
 
 async def test_taking_a_failed_creation_back_leaves_older_directories_alone(tmp_path: Path) -> None:

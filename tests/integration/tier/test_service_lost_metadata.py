@@ -4,8 +4,6 @@ start, writes nothing, says what is missing, and starts with everything once the
 
 from __future__ import annotations
 
-import json
-import logging
 from pathlib import Path
 from random import Random
 from shutil import rmtree
@@ -14,10 +12,8 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError, StoreCorruptError, StoreUnavailableError
-from stratalog.base.types import Durability
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Fault, Operation
@@ -30,11 +26,6 @@ UNTIERED = {"remote.storage.enable": "false"}
 
 def contents(store: ObjectStore) -> dict[str, bytes]:
     return {found.key: store.get(found.key).data for found in store.list("")}
-
-
-def store_id(folder: Path) -> str:
-    found: str = json.loads((folder / "data.store" / IDENTITY).read_text())["store_id"]
-    return found
 
 
 def local_files(folder: Path) -> dict[str, bytes]:
@@ -96,11 +87,10 @@ async def test_a_lost_key_is_said_and_nothing_is_written(
             assert "restore the newest version of this key" in str(refused.value)
     store.put(key, lost)
     async with service_bench(tmp_path, store=store) as bench:
-        assert [topic.name for topic in await bench.client.admin.list_topics()] == ["a", "loc"]
+        assert await bench.topic_names() == ["a", "loc"]
         kept = {"a": has_data_dir or how != "nothing tiered", "loc": has_data_dir}
         for topic, is_kept in kept.items():
-            [records] = await bench.read_all(topic)
-            assert [record.value for record in records] == ([b"x", b"y"] if is_kept else [])
+            assert await bench.values(topic) == [([b"x", b"y"] if is_kept else [])]
 
 
 @pytest.mark.parametrize("key", [CATALOG, SHARD])
@@ -158,49 +148,3 @@ async def test_a_first_start_that_was_cut_off_anywhere_is_gone_on_with(tmp_path:
             break
         written += 1
     assert written >= 7, "identity, four of a probe, two heads, a claim"
-
-
-async def test_logs_that_know_higher_epochs_than_the_store_are_appended_to(tmp_path: Path) -> None:
-    """The head came back from a copy that is older than some claims."""
-    store = MemoryObjectStore(SystemClock())
-    async with service_bench(tmp_path, store=store) as bench:
-        await bench.client.admin.create_topic("t")
-        old = store.get(SHARD).data
-    newest_epoch = 0
-    for _ in range(3):
-        async with service_bench(tmp_path, store=store) as bench:
-            await bench.append("t", [b"x"])
-            [log] = await bench.client.admin.describe_log("t")
-            newest_epoch = log.leader_epoch
-    store.put(SHARD, old)
-    async with service_bench(tmp_path, store=store) as bench:
-        [log] = await bench.client.admin.describe_log("t")
-        assert log.leader_epoch == newest_epoch + 1
-        await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.DISK)
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [b"x", b"x", b"x", b"y"]
-
-
-async def test_a_log_of_a_former_topic_of_the_name_is_set_aside_with_a_word(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        await bench.append("t", [b"x"])
-    old_id = store_id(tmp_path)
-    rmtree(tmp_path / "data.store")
-    (tmp_path / "data/claims-0000").unlink()
-    # Another data directory makes a new store, which the operator gives to this one.
-    store_url = (tmp_path / "data.store").as_uri()
-    async with service_bench(tmp_path, data_dir=f"{tmp_path}/other", store_url=store_url):
-        pass
-    properties = tmp_path / "data/meta.properties"
-    properties.write_text(properties.read_text().replace(old_id, store_id(tmp_path)))
-    assert store_id(tmp_path) in properties.read_text()
-    async with service_bench(tmp_path) as bench:
-        with caplog.at_level(logging.WARNING, "stratalog.manager.log_manager"):
-            await bench.client.admin.create_topic("t")
-        assert await bench.read_all("t") == [[]]
-    [stray] = (tmp_path / "data").glob("t-0.*-stray")
-    [said] = [line for line in caplog.messages if "set aside" in line]
-    assert f"path=`{stray}`" in said

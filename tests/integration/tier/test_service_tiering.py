@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Generator
 from pathlib import Path
 from random import Random
@@ -14,20 +13,14 @@ import pytest
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     OffsetOutOfRangeError,
-    StoreAccessDeniedError,
-    StoreNotUsableError,
     StoreUnavailableError,
-    UnknownTopicOrPartitionError,
 )
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.objectstore.s3 import S3ObjectStore
-from stratalog.objectstore.s3_settings import S3Settings
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault
-from stratalog.v1 import admin_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 from tests.support.tiered.s3_servers import S3Server
 
@@ -123,21 +116,6 @@ async def test_a_lost_disk_loses_nothing_that_was_tiered(tmp_path: Path, open_st
         await expected.check(bench)
 
 
-async def test_everything_survives_a_restart_on_the_same_disk(tmp_path: Path, open_store: OpenStore) -> None:
-    expected = Expected()
-    for number in range(3):
-        async with service_bench(tmp_path, store=open_store()) as bench:
-            if number == 0:
-                await create_topics(bench)
-            await expected.check(bench)
-            await expected.send_round(bench, number)
-            if number == 1:
-                await bench.client.admin.upload()
-    async with service_bench(tmp_path, store=open_store()) as bench:
-        assert bench.server.engine.logs.was_clean
-        await expected.check(bench)
-
-
 async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t", config={"segment.bytes": "1024"})
@@ -146,34 +124,13 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
         assert (empty.shard_count, empty.epoch) == (1, 1)
         for _ in range(5):
             await bench.append("t", [bytes(600)])
-        await asyncio.to_thread(bench.server.engine.registry.partition("t", 0).log.flusher.flush)
+        await asyncio.to_thread(bench.partition().log.flusher.flush)
         assert (await bench.client.admin.tier_status()).pending_upload_bytes > 0
         await asyncio.to_thread(bench.server.engine.tiers.upload_pass)
         status = await bench.client.admin.tier_status()
         assert (status.live_objects, status.live_slices, status.pending_upload_bytes) == (1, 1, 0)
         assert status.last_successful_upload_ms > 0
         assert status.live_bytes > 4 * 600
-
-
-async def test_uploads_name_topics_that_exist(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        for name in ("a", "b"):
-            await bench.client.admin.create_topic(name)
-            await bench.append(name, [b"x"])
-        assert (await bench.client.admin.upload(["a"])).slices == 1
-        assert (await bench.client.admin.upload()).slices == 1
-        for call in (bench.client.admin.upload(["nope"]), bench.client.admin.run_compaction(["nope"])):
-            with pytest.raises(UnknownTopicOrPartitionError) as refused:
-                await call
-            assert refused.value.fields["topic"] == "nope"
-
-
-async def test_a_topic_that_is_not_tiered_stays_on_the_disk(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", config={"remote.storage.enable": "false"})
-        await bench.append("t", [b"x"])
-        assert await bench.client.admin.upload(delete_local=True) == admin_pb2.UploadResponse()
-        assert len((await bench.read_all("t"))[0]) == 1
 
 
 async def test_background_passes_do_by_themselves_what_the_calls_do(tmp_path: Path) -> None:
@@ -236,45 +193,4 @@ async def test_a_store_that_is_away_stops_tiering_and_nothing_else(tmp_path: Pat
         is_away = False
         assert (await bench.client.admin.upload()).slices == 1
         assert (await bench.client.admin.tier_status()).last_upload_error == ""
-        [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [b"tiered", b"local"]
-
-
-async def test_a_bucket_that_cannot_be_reached_is_one_clear_error(tmp_path: Path, free_port: int) -> None:
-    settings = S3Settings(
-        bucket="bucket",
-        endpoint_url=f"http://127.0.0.1:{free_port}",
-        region="us-east-1",
-        access_key_id="a",
-        secret_access_key="b",
-        connect_timeout_s=0.2,
-        max_attempts=1,
-    )
-    with pytest.raises(StoreUnavailableError):
-        async with service_bench(tmp_path, store=S3ObjectStore(SystemClock(), settings)):
-            raise AssertionError("it must not start")
-
-
-async def test_wrong_credentials_and_a_missing_bucket_differ(
-    tmp_path: Path, seaweedfs_server: S3Server, s3_prefix: str
-) -> None:
-    wrong = seaweedfs_server.settings(s3_prefix, secret_access_key="wrong")
-    with pytest.raises(StoreAccessDeniedError):
-        async with service_bench(tmp_path, store=S3ObjectStore(SystemClock(), wrong)):
-            raise AssertionError("it must not start")
-    missing = seaweedfs_server.settings(s3_prefix, bucket="no-such-bucket")
-    with pytest.raises(StoreNotUsableError):
-        async with service_bench(tmp_path, store=S3ObjectStore(SystemClock(), missing)):
-            raise AssertionError("it must not start")
-    # Nothing holds the directory any more: the right settings work at once.
-    async with service_bench(tmp_path, store=seaweedfs_server.open_store(s3_prefix)) as bench:
-        assert await bench.client.admin.list_topics() == []
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port on which no process listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+        assert await bench.values("t") == [[b"tiered", b"local"]]

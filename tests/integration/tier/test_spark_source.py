@@ -140,12 +140,6 @@ def test_one_task_a_slice_reads_the_same(spark: SparkSession, topic: Topic) -> N
     assert rows_of(frame) == topic.expected_rows()
 
 
-def test_records_below_the_log_start_are_gone(spark: SparkSession, topic: Topic) -> None:
-    topic.tiered.advance_log_start(topic.partitions[0], 1)
-    topic.tiered.advance_log_start(topic.partitions[1], 2)
-    assert rows_of(load(spark, topic)) == topic.expected_rows({0: 1, 1: 2})
-
-
 def test_latest_state_is_the_same_before_and_after_compaction(spark: SparkSession, topic: Topic) -> None:
     from stratalog.pipeline.latest_state import latest_state
 
@@ -165,22 +159,6 @@ def test_latest_state_is_the_same_before_and_after_compaction(spark: SparkSessio
         if (row["partition"], row["offset"]) in {(0, 2), (0, 3), (1, 1), (1, 2)}
     ]
     assert state() == expected
-
-
-def test_a_schema_of_few_columns_reads_only_those(spark: SparkSession, topic: Topic) -> None:
-    source = source_of(spark, topic)
-    frame = source.schema("offset bigint, key binary").load()
-    assert frame.columns == ["offset", "key"]
-    assert sorted((bytes(row["key"]), row["offset"]) for row in frame.collect()) == sorted(
-        (row["key"], row["offset"]) for row in topic.expected_rows()
-    )
-
-
-def test_a_topic_without_tiered_data_is_empty(spark: SparkSession, topic: Topic) -> None:
-    topic.tiered.catalog.create("fresh", 3, {})
-    frame = load(spark, topic, "fresh")
-    assert frame.count() == 0
-    assert "tombstone" in frame.columns
 
 
 @pytest.mark.parametrize(
@@ -249,9 +227,3 @@ def test_a_brokers_topics_are_what_kafkas_consumer_read(
         for row in sorted(rows, key=lambda row: row["offset"])
     ]
     assert found == golden_records(GOLDEN, name, isolation_level)
-
-
-def test_a_column_that_a_topic_does_not_have(spark: SparkSession, topic: Topic) -> None:
-    source = source_of(spark, topic)
-    with pytest.raises(Exception, match="no such column"):
-        source.schema("colour string").load().collect()

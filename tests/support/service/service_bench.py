@@ -13,13 +13,17 @@ import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import grpc
+from click.testing import CliRunner, Result
 
-from stratalog.base.clock import Clock
+from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
+from stratalog.cli.main import stratalog
 from stratalog.client.client import Client
 from stratalog.client.errors import error_of_call
 from stratalog.client.isolation_level import IsolationLevel
@@ -28,6 +32,10 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.log.append_info import AppendInfo
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
+from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.partition_signal import PartitionSignal
@@ -59,6 +67,33 @@ class ServiceBench:
 
     server: Server
     client: Client
+
+    def partition(self, topic: str = "t", number: int = 0) -> HostedPartition:
+        return self.server.engine.registry.partition(topic, number)
+
+    async def refresh(self) -> None:
+        """Look at the heads of the catalog and of the shards, as a background task does."""
+        await asyncio.to_thread(self.server.engine.tiers.refresh_pass)
+
+    async def retain(self) -> None:
+        """Run one pass of retention over local logs, and one over objects."""
+        await asyncio.to_thread(self.server.engine.local_retention.run)
+        await asyncio.to_thread(self.server.engine.tiers.remote_retention_pass)
+
+    async def command(self, *arguments: str) -> Result:
+        """Run `stratalog` against the server, in a thread with an event loop of its own."""
+        command = [*arguments, "--server", self.client.address]
+        return await asyncio.to_thread(CliRunner().invoke, stratalog, command)
+
+    async def values(
+        self, topic: str, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> list[list[bytes | None]]:
+        """The values of every partition from its log start to its end, in order."""
+        records = await self.read_all(topic, isolation=isolation)
+        return [[record.value for record in part] for part in records]
+
+    async def topic_names(self) -> list[str]:
+        return [topic.name for topic in await self.client.admin.list_topics()]
 
     async def read_all(
         self,
@@ -95,7 +130,7 @@ class ServiceBench:
 
     async def until_waiting(self, count: int, topic: str = "t", partition: int = 0) -> None:
         """Wait until that many calls wait for the partition."""
-        signal = self.server.engine.registry.partition(topic, partition).signal
+        signal = self.partition(topic, partition).signal
         async with asyncio.timeout(PATIENCE_S):
             while waiting_count(signal) != count:
                 await asyncio.sleep(0)
@@ -116,6 +151,14 @@ async def until(condition: Callable[[], bool]) -> None:
 def waiting_count(signal: PartitionSignal) -> int:
     """The number of calls that wait for a partition."""
     return len(signal._waiters)  # pyright: ignore[reportPrivateUsage]  # only tests look
+
+
+def catalog_elsewhere(store: ObjectStore) -> Catalog:
+    """The catalog as another process opens it."""
+    ids = SystemIdGenerator()
+    identity = StoreIdentity.open_or_create(store, ids)
+    writer = Writer("tool", "elsewhere")
+    return Catalog.open(StoreActor(store, SystemClock(), Random(0), ids, identity, writer))
 
 
 def end_transaction(

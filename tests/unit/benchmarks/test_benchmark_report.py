@@ -51,16 +51,6 @@ def test_a_missed_target_is_an_error_only_where_that_is_asked_for() -> None:
     assert run(measure_one_hit_and_one_miss, ["--quick", "--strict"]) == 1
 
 
-def test_an_error_is_an_error() -> None:
-    failure = OSError("no server")
-
-    def measure(quick: bool) -> Iterable[Row]:
-        raise failure
-
-    with pytest.RaisesExc(OSError, check=lambda error: error is failure):
-        run(measure, [])
-
-
 def test_runs_take_turns() -> None:
     order: list[str] = []
 

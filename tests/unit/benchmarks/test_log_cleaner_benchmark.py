@@ -10,18 +10,8 @@ from log_cleaner import (
     beside_a_clean,
     in_memory,
     whole_clean,
-    windows,
 )
 from log_engine import MIB
-from tests.support.decoded_records import decode_all
-
-
-def test_windows_are_of_batches_that_follow_each_other() -> None:
-    first, second = windows(LOADS[0], 2 * MIB)
-    offsets = [record.offset for record in decode_all(first + second)]
-
-    assert offsets == list(range(len(offsets)))
-    assert 0.9 * MIB < len(first) <= MIB
 
 
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)

@@ -60,12 +60,6 @@ def test_an_unknown_code_keeps_what_the_server_said() -> None:
     assert not LogStoreError.retriable
 
 
-def test_fields_are_shown_in_the_order_of_their_names() -> None:
-    names = [f"field_{number:02}" for number in range(30)]
-    error = error_of_info(log_pb2.ErrorInfo(message="m", fields=dict.fromkeys(reversed(names), "x")))
-    assert list(error.fields) == names
-
-
 def test_fields_that_are_named_like_parameters_do_no_harm() -> None:
     error = error_of_info(
         log_pb2.ErrorInfo(code="INVALID_REQUEST", message="m", fields={"self": "x", "message": "y", "a": "b"})

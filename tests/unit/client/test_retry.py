@@ -59,13 +59,6 @@ async def test_the_deadline_ends_the_tries() -> None:
     assert flaky.calls > 1
 
 
-async def test_no_deadline_means_one_attempt() -> None:
-    flaky = Flaky(1, StoreUnavailableError("away"))
-    with pytest.raises(StoreUnavailableError):
-        await retrying(RetryPolicy(deadline_s=0), flaky)
-    assert flaky.calls == 1
-
-
 def test_pauses_double_up_to_their_bound() -> None:
     policy = RetryPolicy(first_pause_s=1.0, max_pause_s=4.0)
     for attempt, whole_s in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 4.0), (500, 4.0)):

@@ -76,12 +76,6 @@ def test_a_root_that_is_not_there_reads_as_an_empty_store(
     assert not filesystem.exists("/store"), "only a write makes it"
 
 
-def test_an_object_is_a_file_with_its_content(store: LocalObjectStore, filesystem: MemoryFileSystem) -> None:
-    store.put("dir/key", b"content")
-    assert filesystem.read_file("/store/dir/key") == b"content"
-    assert store.url == "file:///store"
-
-
 def test_files_of_others_are_neither_listed_nor_reached(
     store: LocalObjectStore, filesystem: MemoryFileSystem
 ) -> None:

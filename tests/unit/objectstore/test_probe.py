@@ -9,7 +9,7 @@ import pytest
 from stratalog.base.errors import StoreNotUsableError, StoreUnavailableError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.probe import require_conditional_writes
-from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
+from stratalog.testing.faulty_object_store import FaultyObjectStore, StoreTrace
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultsAt
@@ -51,20 +51,3 @@ def test_no_fault_makes_it_blame_a_careful_store(number: int, fault: Fault) -> N
     else:
         with pytest.raises(StoreUnavailableError):
             require_conditional_writes(store, SequentialIds(1))
-
-
-def test_a_deletion_that_fails_does_not_matter() -> None:
-    inner = MemoryObjectStore(ManualClock())
-    require_conditional_writes(
-        FaultyObjectStore(inner, Random(1), FaultsAt({4: Fault.FAILS})), SequentialIds(1)
-    )
-    assert len(list(inner.list("scratch/"))) == 1
-
-
-def test_a_probe_that_stops_leaves_one_scratch_object_at_most() -> None:
-    for number in range(5):
-        inner = MemoryObjectStore(ManualClock())
-        store = FaultyObjectStore(inner, Random(1), FaultsAt({number: Fault.STOPS_AFTER}))
-        with pytest.raises(ActorStopped):
-            require_conditional_writes(store, SequentialIds(1))
-        assert len(list(inner.list(""))) <= 1

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.base.errors import StoreCorruptError, StoreNotUsableError, StoreUnavailableError
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.remote.json_document import encode_document
@@ -71,16 +71,6 @@ def test_the_identity_that_lands_first_counts(fault: Fault) -> None:
     created = StoreIdentity.open_or_create(store, SequentialIds(1))
     store.release_all()
     assert StoreIdentity.open_or_create(memory, SequentialIds(2)) == created
-
-
-def test_a_store_that_stays_silent() -> None:
-    store = FaultyObjectStore(memory_store(), Random(1), _fails_writes)
-    with pytest.raises(StoreUnavailableError):
-        StoreIdentity.open_or_create(store, SequentialIds(1))
-
-
-def _fails_writes(operation: Operation) -> Fault:
-    return Fault.FAILS if operation.verb == "PUT" else Fault.NONE
 
 
 def test_racing_creators_agree() -> None:

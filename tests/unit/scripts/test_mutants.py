@@ -56,20 +56,6 @@ def test_statement_changes_in_these_ways(statement: str, expected: set[str]) -> 
     assert sorted(found) == sorted(expected)
 
 
-def test_change_is_in_the_module_until_the_next_one() -> None:
-    module = ast.parse("def f():\n    return 1")
-    texts = [ast.unparse(module) for _ in mutants_of(module, "log")]
-
-    assert texts == ["def f():\n    return 2", "def f():\n    return None"]
-    assert ast.unparse(module) == "def f():\n    return 1"
-
-
-def test_equal_statements_of_a_function_are_numbered() -> None:
-    found = mutants_of(ast.parse("def f():\n    g()\n    g()"), "log")
-
-    assert list(found) == [Mutant("log", "f", "g()", "pass", 0), Mutant("log", "f", "g()", "pass", 1)]
-
-
 def tree_with(root: Path, files: dict[str, str]) -> Tree:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -86,12 +72,6 @@ def test_mutant_is_found_where_files_moved_and_classes_got_other_names(tmp_path:
     assert len(drawn) == 3
     assert [place.path.as_posix() for place in places if place] == ["storage/stratalog/log/room/rack.py"] * 2
     assert all(place and place.text != ast.unparse(ast.parse(moved)) for place in places)
-
-
-def test_mutant_of_a_statement_that_changed_is_gone(tmp_path: Path) -> None:
-    tree = tree_with(tmp_path, {"storage/stratalog/log/shelf.py": MODULE})
-
-    assert tree.find(Mutant("log", "Shelf.has_room", "return self.size", "return None", 0)) is None
 
 
 def test_tests_of_a_module_come_from_near_to_far(tmp_path: Path) -> None:

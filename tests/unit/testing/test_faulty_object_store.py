@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from random import Random
 
 import pytest
@@ -13,12 +11,9 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import (
-    FAULTS_OF_VERB,
     Fault,
     FaultPlan,
     FaultsAt,
-    Operation,
-    RandomFaults,
 )
 
 
@@ -115,99 +110,3 @@ def test_a_stopped_actor_does_nothing_any_more(inner: MemoryObjectStore, fault: 
     store.release()
     assert "late" in keys(inner)
     assert not issubclass(ActorStopped, Exception), "handlers of errors must not swallow it"
-
-
-class TestReads:
-    @pytest.mark.parametrize("fault", FAULTS_OF_VERB["GET"])
-    def test_no_faulty_read_returns_data(self, inner: MemoryObjectStore, fault: Fault) -> None:
-        inner.put("k", b"0123456789")
-        reads: tuple[Callable[[FaultyObjectStore], object], ...] = (
-            lambda store: store.get("k"),
-            lambda store: store.get_if_changed("k", "another"),
-            lambda store: store.get_range("k", 2, 5),
-        )
-        for read in reads:
-            with pytest.raises((StoreUnavailableError, ActorStopped)):
-                read(faulty(inner, FaultsAt({0: fault})))
-
-    def test_a_stream_is_cut_off_somewhere(self, inner: MemoryObjectStore) -> None:
-        inner.put("k", bytes(range(100)))
-        delivered: set[int] = set()
-        for seed in range(20):
-            store = FaultyObjectStore(inner, Random(seed), FaultsAt({0: Fault.IS_CUT_OFF}))
-            stream = store.open_range("k", 10, 80)
-            pieces: list[bytes] = []
-            with pytest.raises(StoreUnavailableError):
-                pieces.extend(stream.read(1) for _ in range(80))
-            assert b"".join(pieces) == bytes(range(10, 10 + len(pieces)))
-            delivered.add(len(pieces))
-        assert len(delivered) > 5
-
-    def test_a_listing_is_cut_off_somewhere(self, inner: MemoryObjectStore) -> None:
-        for number in range(10):
-            inner.put(f"k{number}", b"")
-        store = faulty(inner, FaultsAt({0: Fault.IS_CUT_OFF}))
-        found: list[str] = []
-        with pytest.raises(StoreUnavailableError):
-            found.extend(info.key for info in store.list(""))
-        assert found == keys(inner)[: len(found)]
-
-
-def test_a_bulk_deletion_is_done_in_part(inner: MemoryObjectStore) -> None:
-    names = [f"k{number}" for number in range(20)]
-    for name in names:
-        inner.put(name, b"")
-    store = faulty(inner, FaultsAt({0: Fault.IS_CUT_OFF}))
-    with pytest.raises(StoreUnavailableError):
-        store.delete_many(names)
-    assert 0 < len(keys(inner)) < 20
-
-
-class TestPlans:
-    def test_a_plan_cannot_ask_for_a_fault_that_makes_no_difference(self, inner: MemoryObjectStore) -> None:
-        store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE}))
-        with pytest.raises(AssertionError):
-            store.get("k")
-
-    def test_random_faults_meet_every_fault_and_repeat_with_their_seed(
-        self, inner: MemoryObjectStore
-    ) -> None:
-        def run(seed: int) -> str:
-            contents = MemoryObjectStore(ManualClock())
-            store = FaultyObjectStore(contents, Random(seed), RandomFaults(Random(seed), 0.7))
-            for number in range(100):
-                with suppress(StoreUnavailableError):
-                    store.put(f"k{number % 3}", b"%d" % number)
-                with suppress(StoreUnavailableError):
-                    store.delete_many(["k0", "k1"])
-                with suppress(StoreUnavailableError):
-                    list(store.list(""))
-                if store.held and number % 3 == 0:
-                    store.release()
-            return str(store.trace)
-
-        assert run(3) == run(3)
-        assert run(3) != run(4)
-        assert all(f.value in run(3) for f in Fault if f not in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER))
-
-    def test_random_stops_come_only_when_asked_for(self) -> None:
-        operation = Operation(0, "a", "PUT", "k")
-        quiet, deadly = RandomFaults(Random(1), 1.0), RandomFaults(Random(1), 1.0, stops=True)
-        assert Fault.STOPS_AFTER not in {quiet(operation) for _ in range(200)}
-        assert {deadly(operation) for _ in range(200)} == set(FAULTS_OF_VERB["PUT"])
-
-
-def test_other_actors_may_act_before_a_request(inner: MemoryObjectStore) -> None:
-    trace = StoreTrace()
-    other = FaultyObjectStore(inner, Random(1), actor="other", trace=trace)
-
-    def interfere(operation: Operation) -> None:
-        if operation.number == 1:
-            other.put("k", b"other")
-
-    store = FaultyObjectStore(inner, Random(1), actor="me", trace=trace, before=interfere)
-    etag = store.put("k", b"mine")
-    with pytest.raises(PreconditionFailedError):
-        store.put("k", b"mine again", if_match=etag)
-    assert [entry.operation.number for entry in trace.entries] == [0, 2, 1]
-    assert trace.operation_count == 3

@@ -40,8 +40,3 @@ def test_what_is_held_back_comes_at_the_end(number: signal.Signals) -> None:
     with pytest.raises(KeyboardInterrupt):
         read()
     assert done == ["read"]
-
-
-def test_without_an_interrupt_nothing_is_raised() -> None:
-    with interrupts_held_back():
-        pass

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
-import pandas as pd
 import pytest
 
 from stratalog.cli.demo import flights
@@ -17,7 +15,7 @@ from stratalog.cli.demo.oracle import (
     values_without_key,
 )
 from stratalog.cli.demo.places import DemoPlaces
-from stratalog.cli.demo.report import CompactionTotals, DemoReport, TierCount
+from stratalog.cli.demo.report import DemoReport
 
 EXPECTED: dict[bytes, bytes | None] = {b"a": b"1", b"b": None}
 
@@ -27,29 +25,6 @@ def data() -> flights.Flights:
     return flights.load(5_000)
 
 
-def test_the_changelog_is_in_the_order_of_scheduled_hours(data: flights.Flights) -> None:
-    stamps = [record.timestamp_ms for record in data.records]
-    assert stamps == sorted(stamps)
-    assert len(stamps) == 5_000
-    assert sum(len(records) for _, records in data.months()) == 5_000
-
-
-def test_a_record_is_its_flight(data: flights.Flights) -> None:
-    for record, row in zip(data.records, data.table.to_dict("records"), strict=True):
-        tail, departed = row["tailnum"], not pd.isna(row["dep_time"])
-        assert record.key == (tail.encode() if isinstance(tail, str) else None)
-        if record.key is not None and not departed:
-            assert record.value is None
-        else:
-            assert record.value is not None
-            value = json.loads(record.value)
-            assert (value["flight"], value["origin"], value["day"]) == (
-                row["flight"],
-                row["origin"],
-                row["day"],
-            )
-
-
 def test_the_oracle_agrees_with_a_plain_fold_of_the_records(data: flights.Flights) -> None:
     folded = {record.key: record.value for record in data.records if record.key is not None}
     assert last_value_per_key(data.table) == folded
@@ -57,12 +32,6 @@ def test_the_oracle_agrees_with_a_plain_fold_of_the_records(data: flights.Flight
     assert values_without_key(data.table) == Counter(
         record.value for record in data.records if record.key is None
     )
-
-
-def test_the_oracle_expects_nothing_of_flights_that_are_not_there(data: flights.Flights) -> None:
-    has_tail = data.table["tailnum"].notna()
-    assert values_without_key(data.table[has_tail]) == Counter()
-    assert last_value_per_key(data.table[~has_tail]) == {}
 
 
 @pytest.mark.parametrize(
@@ -91,27 +60,6 @@ def test_a_report_without_checks_or_with_a_failed_one_is_not_ok() -> None:
     good, bad = Check("one", True, ""), Check("two", False, "")
     for checks, ok in (([], False), ([good], True), ([good, bad], False)):
         assert DemoReport(checks=checks).ok is ok
-
-
-def test_the_json_is_one_line_with_the_documented_names() -> None:
-    report = DemoReport(records=3, seconds={"start": 0.5})
-    report.compaction = CompactionTotals(1, 2, 3, 4, 5, 6)
-    report.before = report.after = TierCount(1, 2, 3, 4)
-    report.checks.append(Check("name", True, "detail\nof two lines"))
-    text = report.to_json()
-    assert "\n" not in text
-    found = json.loads(text)
-    assert {"records", "seconds", "checks", "compaction", "objects", "offsets"} <= set(found)
-    assert found["checks"] == [{"name": "name", "ok": True, "detail": "detail\nof two lines"}]
-    assert set(found["compaction"]) == {
-        "inputs",
-        "get_requests",
-        "input_bytes",
-        "bytes_read",
-        "records_in",
-        "records_out",
-    }
-    assert set(found["objects"]) == {"before", "after"}
 
 
 def test_a_store_of_ones_own_below_the_url(monkeypatch: pytest.MonkeyPatch) -> None:

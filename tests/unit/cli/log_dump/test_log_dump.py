@@ -225,18 +225,6 @@ def test_text_says_what_json_says_and_nothing_is_changed(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_directory_is_dumped_in_the_order_of_its_offsets() -> None:
-    names = [line.partition(": ")[0] for line in run(DATA / "g1-txn-0").stdout.splitlines() if ": " in line]
-    segments = [f"{offset:020}" for offset in (0, 2, 86, 142, 201, 258)]
-    expected = [f"{segments[0]}{suffix}" for suffix in (".log", ".index", ".timeindex")]
-    expected += [
-        f"{segment}{suffix}"
-        for segment in segments[1:]
-        for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
-    ]
-    assert names == [*expected, f"{259:020}.snapshot", "leader-epoch-checkpoint", "partition.metadata"]
-
-
 def test_a_part_of_a_file() -> None:
     [segment] = files_of("codecs", ".log")
     batches = dumped(segment)
@@ -286,8 +274,3 @@ def test_a_directory_without_a_file_of_a_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     result = run(tmp_path)
     assert isinstance(result.exception, DataDirectoryError)
-
-
-def test_a_directory_without_segments_shows_what_it_has(tmp_path: Path) -> None:
-    shutil.copy(DATA / "g1-txn-0" / "leader-epoch-checkpoint", tmp_path)
-    assert [item["type"] for item in dumped(tmp_path)] == ["leader_epoch"]

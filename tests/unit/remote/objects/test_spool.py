@@ -27,13 +27,3 @@ def test_memory_and_file_read_alike(parts: list[bytes], limit_bytes: int, data: 
         assert b"".join(pieces) == whole[begin:end]
         assert pieces[-1] == b""
     assert filesystem.list_directory("/scratch") == []
-
-
-def test_what_a_crash_left_is_cleared() -> None:
-    filesystem = MemoryFileSystem()
-    filesystem.make_directories("/scratch/old.data")
-    for name in ("1.scratch", "1.data", "1.keys", "notes.txt"):
-        filesystem.open_append(f"/scratch/{name}").append([b"left behind"])
-    clear_spool_directory(filesystem, "/scratch")
-    # Nothing else is made there, so the rest belongs to others.
-    assert sorted(filesystem.list_directory("/scratch")) == ["notes.txt", "old.data"]

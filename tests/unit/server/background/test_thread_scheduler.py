@@ -22,12 +22,6 @@ def scheduler() -> Iterator[ThreadScheduler]:
     scheduler.close()
 
 
-def test_a_task_runs_once(scheduler: ThreadScheduler) -> None:
-    ran = threading.Event()
-    scheduler.once("task", ran.set)
-    assert ran.wait(PATIENCE_S)
-
-
 def test_earlier_tasks_run_first_whatever_the_order_of_scheduling() -> None:
     scheduler = ThreadScheduler(1)
     order: list[str] = []

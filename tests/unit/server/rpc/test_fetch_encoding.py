@@ -14,7 +14,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
-from stratalog.server.rpc.fetch_encoding import encode_fetch_response, varint
+from stratalog.server.rpc.fetch_encoding import encode_fetch_response
 from stratalog.v1 import log_pb2
 
 
@@ -91,13 +91,6 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
     assert all(cursor.size_bytes == 0 and not cursor.chunks for cursor in cursors)
     assert not any(cursor.aborted_transactions for cursor in cursors)
     assert all(cursor.start == cursor.position for cursor in cursors)
-
-
-@given(number=st.integers(0, (1 << 64) - 1))
-def test_a_varint_is_what_protobuf_reads(number: int) -> None:
-    assert (
-        log_pb2.FetchedPartition.FromString(b"\x20" + varint(number)).next_fetch_offset % (1 << 64) == number
-    )
 
 
 @given(size=st.sampled_from([127, 128, 16_383, 16_384, 2_097_151, 2_097_152]))

@@ -25,11 +25,6 @@ THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000
 MISSING = UUID(int=1)
 
 
-@pytest.fixture
-def harness() -> MetadataHarness:
-    return MetadataHarness()
-
-
 def test_a_new_topic_has_an_id_and_a_hash_key(harness: MetadataHarness) -> None:
     catalog = harness.catalog()
     entry = catalog.create("orders", 3, {"cleanup.policy": "compact"})
@@ -45,14 +40,6 @@ def test_a_new_topic_has_an_id_and_a_hash_key(harness: MetadataHarness) -> None:
     assert catalog.seq == 1
     assert harness.catalog().topics() == {"orders": entry}, "and from the bytes"
     catalog.check()
-
-
-def test_topics_are_in_the_order_of_names(harness: MetadataHarness) -> None:
-    catalog = harness.catalog()
-    for name in ("b", "c", "a"):
-        catalog.create(name, 1)
-    assert list(catalog.topics()) == ["a", "b", "c"]
-    assert len({entry.hash_key for entry in catalog.topics().values()}) == 3
 
 
 def test_the_hash_key_is_a_secret(harness: MetadataHarness) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from random import Random
 from typing import Any, cast
 from uuid import UUID
@@ -13,25 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import (
-    LogStoreError,
     StoreCorruptError,
     StoreNotUsableError,
 )
-from stratalog.remote.json_document import encode_document, format_json, parse_json
+from stratalog.remote.json_document import encode_document, parse_json
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.store_faults import Fault, FaultOn, Operation
+from stratalog.testing.store_faults import Operation
 from tests.support.simulation.mock_objects import MockObject, MockSlice
 from tests.support.tiered.metadata_harness import A0, B0, MetadataHarness
 
 HEAD = "shards/0000/head"
 JsonDict = dict[str, object]
-
-
-@pytest.fixture
-def harness() -> MetadataHarness:
-    return MetadataHarness()
 
 
 def sample() -> bytes:
@@ -141,17 +134,6 @@ def test_a_reader_takes_an_unused_shard_for_empty(harness: MetadataHarness) -> N
     log, epoch = harness.owned()
     harness.added(log, epoch, (A0, 0, 5))
     assert reader.refresh() == log.state()
-
-
-@pytest.mark.parametrize(
-    "fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED, Fault.LANDS_LATE]
-)
-def test_creating_a_head_under_faults(harness: MetadataHarness, fault: Fault) -> None:
-    store = FaultyObjectStore(harness.store, Random(1), FaultOn(fault, "PUT", HEAD))
-    log = harness.log(store=store)
-    store.release_all()
-    assert log.refresh().seq == 0
-    assert log.claim("x", harness.ids.uuid()) == 1
 
 
 def test_two_that_create_a_head_at_once(harness: MetadataHarness) -> None:
@@ -310,20 +292,3 @@ def test_a_directory_that_contradicts_the_commit(
     with pytest.raises(StoreCorruptError) as caught:
         harness.log(read_only=True)
     assert caught.value.fields["writer"] == "owner-1"
-
-
-def test_no_other_error_leaves_a_head(harness: MetadataHarness) -> None:
-    """Each prefix of a real head, and each with a byte flipped."""
-    harness.owned()
-    for size in range(0, len(SAMPLE), 7):
-        for data in (SAMPLE[:size], SAMPLE[:size] + b"\xff" + SAMPLE[size + 1 :]):
-            harness.store.put(HEAD, data)
-            with pytest.raises(LogStoreError):
-                harness.log(read_only=True)
-
-
-def test_encoding_keeps_the_text_of_commits() -> None:
-    head = Head.decode(SAMPLE, "head", SHARD_ACTIONS)
-    odd = replace(head.commits[-1], text=format_json(json.loads(head.commits[-1].text) | {"x": "ü"}))
-    encoded = replace(head, commits=(*head.commits[:-1], odd)).encode()
-    assert json.loads(encoded)["commits"][-1]["x"] == "ü"

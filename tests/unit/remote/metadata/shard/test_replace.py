@@ -26,11 +26,6 @@ from tests.support.tiered.metadata_harness import (
 Inputs = dict[TopicIdPartition, Sequence[LiveSlice]]
 
 
-@pytest.fixture
-def harness() -> MetadataHarness:
-    return MetadataHarness()
-
-
 def filled(harness: MetadataHarness, *ranges: tuple[Range, ...]) -> tuple[MetadataLog, int]:
     """A shard with one object for each group of ranges."""
     log, epoch = harness.owned()

@@ -32,16 +32,9 @@ from tests.support.tiered.metadata_harness import (
     TOPIC_A,
     TOPIC_B,
     MetadataHarness,
-    ranges_of,
-    slices_of,
 )
 
 THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000
-
-
-@pytest.fixture
-def harness() -> MetadataHarness:
-    return MetadataHarness()
 
 
 def add(log: MetadataLog, epoch: int, *made: MockObject) -> AddOutcome:
@@ -78,15 +71,6 @@ def test_refusals_name_both_sides(harness: MetadataHarness) -> None:
     with pytest.raises(FencedError) as fenced:
         add(log, epoch, harness.put(log, (A0, 1, 5)))
     assert fenced.value.fields == {"epoch": 1, "current_epoch": 2}
-
-
-def test_objects_of_one_commit_follow_one_another(harness: MetadataHarness) -> None:
-    log, epoch = harness.owned()
-    first, second = harness.put(log, (A0, 0, 5)), harness.put(log, (A0, 5, 7))
-    bad = harness.put(log, (A0, 5, 8))
-    outcome = add(log, epoch, first, second, bad)
-    assert [refusal.object_name for refusal in outcome.refused] == [bad.ref.name]
-    assert ranges_of(log, A0) == [(first.ref.name, 0, 5), (second.ref.name, 5, 7)]
 
 
 def test_objects_from_before_the_horizon_are_refused(harness: MetadataHarness) -> None:
@@ -131,18 +115,6 @@ def test_forget_takes_what_is_dropped(harness: MetadataHarness) -> None:
     assert log.forget([made.ref.name, "missing"]) == (made.ref.name,)
     assert log.state().dropped == ()
     log.check()
-
-
-def test_snapshots_stay_as_they_were(harness: MetadataHarness) -> None:
-    log, epoch = harness.owned()
-    harness.added(log, epoch, (A0, 0, 5))
-    snapshot = log.state()
-    harness.added(log, epoch, (A0, 5, 9), (B0, 0, 1))
-    log.advance_log_start({A0: 7}, epoch=None, catalog_seq=0)
-    snapshot.check()
-    assert snapshot.partition(A0).tiered_end_offset == 5
-    assert set(snapshot.partitions) == {A0}
-    assert slices_of(log, A0)[0].base_offset == 5
 
 
 def test_a_writer_does_not_read_what_it_wrote(harness: MetadataHarness) -> None:
