@@ -88,6 +88,15 @@ class Spool:
         if self._waiting_bytes > (self._memory_bytes if self._file is None else _WRITE_BYTES):
             self._write()
 
+    def cut(self, size_bytes: int) -> None:
+        """Discard the bytes from there on."""
+        file_bytes = self.size_bytes - self._waiting_bytes
+        if self._file is not None and size_bytes < file_bytes:
+            self._file.truncate(size_bytes)
+            file_bytes = size_bytes
+        self._waiting = [b"".join(self._waiting)[: size_bytes - file_bytes]]
+        self._waiting_bytes, self.size_bytes = size_bytes - file_bytes, size_bytes
+
     def parts(self) -> list[Buffer | FilePart]:
         """All bytes so far, in order."""
         file_bytes = self.size_bytes - self._waiting_bytes
