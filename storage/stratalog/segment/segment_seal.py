@@ -175,7 +175,7 @@ def require_sealed_headers(seal: SegmentSeal | None, size_bytes: int, headers: b
 def contradicts_seal(path: str) -> CorruptRecordError:
     """The error for a segment whose sound batches have other headers than its seal."""
     return CorruptRecordError(
-        "the batches of a segment contradict its seal, so a base offset or a leader epoch was altered; restore"
-        " the segment from a copy, or move its files away if the store has its records",
+        "the batches of a segment contradict its seal, so a base offset or a leader epoch was altered;"
+        " restore the segment from a copy, or move its files away if the store has its records",
         path=path,
     )

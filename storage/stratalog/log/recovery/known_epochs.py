@@ -33,7 +33,7 @@ class EpochRange(NamedTuple):
 
 
 def epoch_ranges(sums: Iterable[tuple[bytes, int]]) -> list[EpochRange]:
-    """The ranges of leader epochs in segments that follow each other. `sums`: of each segment the packed sum over its headers,
+    """The ranges in segments that follow each other. `sums`: of each segment the packed sum over its headers,
     and the offset after its last batch."""
     ranges: list[EpochRange] = []
     for packed, end_offset in sums:
@@ -119,7 +119,7 @@ _ADVICE = (
 def _contradicted(
     known: LeaderEpochCache, ranges: Iterable[EpochRange], log_start_offset: int
 ) -> EpochRange | None:
-    """The first range that has another epoch in `known`. An offset below the log start may have none there."""
+    """The first range with another epoch in `known`. An offset below the log start may have none there."""
     for one in ranges:
         for offset in (one.start_offset, one.end_offset - 1):
             epoch = known.epoch_for_offset(offset)

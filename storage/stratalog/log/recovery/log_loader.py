@@ -192,10 +192,10 @@ class LogLoader:
         """Load the log, or return a segment that has to be split first."""
         trusted_count = self._trusted_count(segments, state.epochs)
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
-        known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
+        known_entries = state.epochs.entries
         is_known = settle_epochs(
             state.epochs, segments[:trusted_count], self._checkpoints.log_start_offset
-        ) and bool(known.entries)
+        ) and bool(known_entries)
         if self._was_clean and trusted_count == len(segments) and self._activate(segments):
             self._require_closed_end(segments[-1].end_offset)
             local_log = LocalLog(
@@ -225,6 +225,7 @@ class LogLoader:
             self._require_closed_end(found.walked[-1].end_offset)
         if is_known and not self._written_by_broker:
             ranges = epoch_ranges((item.indexes.headers.packed(), item.end_offset) for item in found.walked)
+            known = LeaderEpochCache(self._filesystem, self._directory, known_entries)
             require_epochs(known, ranges, self._directory)
         remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
         self._settle(state)

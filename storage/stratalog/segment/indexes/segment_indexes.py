@@ -187,13 +187,8 @@ class SegmentIndexes:
         """Index batches, in order, after all others so far."""
         self.seal = None
         last = self.time_index.last
-        progress = IndexProgress(
-            bytes_since_entry=self.bytes_since_entry,
-            newest_ms=self.max_timestamp.timestamp_ms,
-            newest_offset=self.max_timestamp.offset,
-            entered_ms=-1 if last is None else last.timestamp_ms,
-            headers_crc=self.headers.crc,
-        )
+        entered_ms = -1 if last is None else last.timestamp_ms
+        progress = IndexProgress(self.bytes_since_entry, *self.max_timestamp, entered_ms, self.headers.crc)
         base_offset = self.offset_index.base_offset
         offset_entries, time_entries, progress = index_rows(rows, interval_bytes, base_offset, progress)
         self.offset_index.extend(offset_entries)
