@@ -94,8 +94,9 @@ class Spool:
         if self._file is not None and size_bytes < file_bytes:
             self._file.truncate(size_bytes)
             file_bytes = size_bytes
-        self._waiting = [b"".join(self._waiting)[: size_bytes - file_bytes]]
         self._waiting_bytes, self.size_bytes = size_bytes - file_bytes, size_bytes
+        waiting = b"".join(self._waiting)[: self._waiting_bytes]
+        self._waiting = [waiting] if waiting else []
 
     def parts(self) -> list[Buffer | FilePart]:
         """All bytes so far, in order."""
