@@ -272,6 +272,7 @@ class LocalLog:
         # Durable at once: the next append must not meet old bytes.
         self.segments.active.trim(durable=True)
         self.segments.active.cut_indexes()
+        self.resources.filesystem.sync_directory(self.directory)
 
     def restart_at(self, offset: int, now_ms: int) -> tuple[LogSegment, ...]:
         """Replace all segments by an empty one at `offset`; durable when it returns. Returns the renamed old

@@ -79,28 +79,6 @@ class LogState:
                 self.producers.append(batch)
         self.producers.update_map_end_offset(end_offset)
 
-    def learn_epochs(self, segments: Sequence[LogSegment]) -> None:
-        """Find leader epochs above the known ones in the batches of these segments, the whole log so far.
-
-        Raises CorruptRecordError if a batch has a lower epoch than the batch before it, OSError.
-        """
-        known = self.epochs.entries
-        start_offset = known[-1].start_offset if known else -1
-        newer_count = 0
-        for segment in reversed(segments):
-            # An empty segment says nothing about earlier ones.
-            if segment.size_bytes > 0 and self._first_epoch(segment) <= self.latest_epoch:
-                break
-            newer_count += 1
-        # Epochs ascend, so the first newer one begins in the segment before these at the earliest.
-        for segment in segments[max(0, len(segments) - newer_count - 1) :]:
-            for _, header in segment.batches():
-                if header.base_offset > start_offset:
-                    self.follow_epoch(header.leader_epoch, header.base_offset)
-
-    def _first_epoch(self, segment: LogSegment) -> int:
-        return next((header.leader_epoch for _, header in segment.batches()), NO_LEADER_EPOCH)
-
     def producers_at(
         self, snapshot: ProducerSnapshot | None, segments: LogSegments, end_offset: int
     ) -> ProducerSnapshot:

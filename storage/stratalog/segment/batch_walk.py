@@ -226,7 +226,7 @@ def valid_rows(
             ]
             yield ValidRows(rows, noted)
             position, next_offset = rows[-1].end_position, rows[-1].last_offset + 1
-            leader_epoch = noted[-1].header.leader_epoch if noted else leader_epoch
+            leader_epoch = rows[-1].leader_epoch
             continue
         # The walk has reached the end of the chunk or of the valid batches; in the latter case there is no
         # more to read.

@@ -36,7 +36,6 @@ from stratalog.segment.file_names import (
     SEAL_SUFFIX,
     segment_path,
 )
-from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.index_rebuild import indexes_until, rebuild_indexes, resume_closed
 from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
@@ -141,6 +140,12 @@ class LogSegment:
     def fits(self, last_offset: int) -> bool:
         """Return whether an index entry can hold the offset as a distance from the base."""
         return last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+
+    @property
+    def sealed_headers_crc(self) -> int | None:
+        """The sum over the headers in the seal; None if the seal is of other batches or missing."""
+        seal = self.written_seal
+        return None if seal is None or seal.log_size_bytes != self.size_bytes else seal.headers_crc
 
     def is_index_full(self, max_index_bytes: int) -> bool:
         return self._growing().is_full(max_index_bytes)
@@ -250,6 +255,19 @@ class LogSegment:
         if size_bytes < self.size_bytes:
             self.size_bytes = size_bytes
             self.trim()
+
+    def discard_old_seal(self) -> None:
+        """Remove a seal of another size: the segment could grow to that size with other batches. Not synced.
+        Raises OSError."""
+        if self.written_seal is not None and self.written_seal.log_size_bytes != self.size_bytes:
+            self._remove_seal()
+
+    def _remove_seal(self) -> None:
+        path = segment_path(self.directory, self.base_offset, SEAL_SUFFIX)
+        self.written_seal = None
+        self._resources.files.forget(path)
+        if self._resources.filesystem.exists(path):
+            self._resources.filesystem.unlink(path)
 
     def trim(self, *, durable: bool = False) -> None:
         """Cut the file to `size_bytes`: removes unused reserved space, or batches that no longer belong to
@@ -454,7 +472,7 @@ class LogSegment:
                     self.directory,
                     self._extent,
                     interval_bytes=self.index_interval_bytes,
-                    aborted=IndexSeal() if self.written_seal is None else self.written_seal.transaction_index,
+                    sealed=self.written_seal,
                     replaces_files=not self._is_superseded,
                     # Existing indexes may lead to batches after the damage. Without any, the batches before
                     # it are enough.
@@ -485,7 +503,9 @@ class LogSegment:
         return kept
 
     def cut_indexes(self) -> None:
-        """Remove from the index files the entries of the batches that `trim` has removed. Raises OSError."""
+        """Remove the seal, and from the index files the entries of the batches that `trim` has removed. Not
+        synced. Raises OSError."""
+        self._remove_seal()
         self._growing().cut_files()
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.segment_seal import SegmentSeal
+from stratalog.segment.segment_seal import SegmentSeal, require_sealed_headers
 
 
 class ProvenPortion(NamedTuple):
@@ -31,8 +31,6 @@ class ProvenPortion(NamedTuple):
 
     data: bytes
     rows: list[BatchRow]
-    leader_epoch: int
-    """The leader epoch of the last batch."""
 
 
 class SegmentCopy:
@@ -75,12 +73,12 @@ class SegmentCopy:
         """
         available_bytes = self.remaining_bytes
         if available_bytes == 0:
-            return ProvenPortion(b"", [], self.leader_epoch)
+            return ProvenPortion(b"", [])
         data = self.source.read_bytes(self.size_bytes, max(max_bytes, HEADER_SIZE))
         first_bytes = parse_header(data).size_in_bytes
         if len(data) < first_bytes <= available_bytes:
             data = self.source.read_bytes(self.size_bytes, first_bytes)
-        rows, leader_epoch = self._prove(data)
+        rows = self._prove(data)
         if not rows:
             raise CorruptRecordError(
                 "a stored batch is torn, contradicts the batch before it or does not match its checksum;"
@@ -88,19 +86,17 @@ class SegmentCopy:
                 path=self.source.path,
                 position=self.size_bytes,
             )
-        return ProvenPortion(data[: rows[-1].end_position - self.size_bytes], rows, leader_epoch)
+        return ProvenPortion(data[: rows[-1].end_position - self.size_bytes], rows)
 
-    def _prove(self, data: bytes) -> tuple[list[BatchRow], int]:
-        """The sound batches at the beginning of `data`, and the leader epoch of the last."""
+    def _prove(self, data: bytes) -> list[BatchRow]:
+        """The sound batches at the beginning of `data`."""
         proven: list[BatchRow] = []
         position, next_offset, leader_epoch = 0, self.end_offset, self.leader_epoch
         while rows := walk_batches(data, position, self.size_bytes, next_offset, leader_epoch):
             proven += rows
             position, next_offset = rows[-1].end_position - self.size_bytes, rows[-1].last_offset + 1
-            noted = next((row for row in reversed(rows) if row.is_noted), None)
-            if noted is not None:
-                leader_epoch = parse_header(data, noted.position - self.size_bytes).leader_epoch
-        return proven, leader_epoch
+            leader_epoch = rows[-1].leader_epoch
+        return proven
 
     def write(self, portion: ProvenPortion) -> None:
         """Append the portion to the copy and its indexes. Not synced. Raises OSError."""
@@ -114,7 +110,7 @@ class SegmentCopy:
             self._first_timestamp_ms = portion.rows[0].max_timestamp_ms
         self.size_bytes = portion.rows[-1].end_position
         self.end_offset = portion.rows[-1].last_offset + 1
-        self.leader_epoch = portion.leader_epoch
+        self.leader_epoch = portion.rows[-1].leader_epoch
         self.is_synced = False
 
     def new_aborted(self) -> list[AbortedTransaction]:
@@ -142,9 +138,11 @@ class SegmentCopy:
     def seal(self, modified_ms: int) -> None:
         """Write the indexes, once all of a sealed source is copied, aborted transactions included. The files
         are durable when this returns, their names are not. `modified_ms` is the time of the last write to the
-        source's file. Raises OSError."""
+        source's file. Raises CorruptRecordError if the batches contradict the source's seal, OSError."""
         assert not self.source.is_active
         assert self.size_bytes == self.source.size_bytes
+        headers = self._growing().headers.packed()
+        require_sealed_headers(self.source.written_seal, self.size_bytes, headers, self.source.path)
         self._resources.filesystem.set_modified_ms(self._path, modified_ms)
         segment = self.segment(self._directory)
         segment.save_indexes()

@@ -43,7 +43,7 @@ from stratalog.record.header import (
 )
 from stratalog.record.native import pure_batch_kernels, pure_kernels
 from stratalog.record.native.batch_filter import BatchFilter
-from stratalog.record.native.batch_row import MAX_ROW_COUNT
+from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow
 from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_key_kernels import hash_keys, sort_key_entries
 from stratalog.record.record import Record
@@ -52,6 +52,7 @@ from stratalog.remote.objects import key_stream, slice_builder
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
 from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
+from stratalog.segment.batch_headers import row_of
 from tests.support.decoded_records import decode_all
 from tests.support.kernels import each_kind, native, needs_native
 from tests.support.logs.damaged_batches import damaged, sound_headers, sum_again
@@ -357,7 +358,8 @@ def test_a_walk_ends_where_the_row_is_not_what_it_should_be(kernels: Any, seed: 
         data[random.randrange(start + ATTRIBUTES_POSITION, start + len(written[broken]))] ^= 1
     cut = random.choice((len(data), random.randrange(len(data) + 1)))
     position, next_offset, epoch = 0, 0, 1
-    expected: list[tuple[int, int, int, int, bool]] = []
+    expected: list[BatchRow] = []
+    headers_crc = 0
     for number, header in enumerate(map(parse_header, written)):
         if number == broken or position + header.size_in_bytes > cut:
             break
@@ -366,9 +368,11 @@ def test_a_walk_ends_where_the_row_is_not_what_it_should_be(kernels: Any, seed: 
         bits = header.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT)
         is_noted = header.producer_id >= 0 or bits != 0 or header.leader_epoch > epoch
         last_offset = header.base_offset + header.last_offset_delta
-        expected.append((1000 + position, header.size_in_bytes, last_offset, header.max_timestamp, is_noted))
+        expected.append(row_of(1000 + position, header)._replace(is_noted=is_noted))
+        headers_crc = crc32c.crc32c(header.pack()[:8] + header.pack()[12:16], headers_crc)
         position, next_offset, epoch = position + header.size_in_bytes, last_offset + 1, header.leader_epoch
     assert kernels.walk_batches(bytes(data[:cut]), 0, 1000, 0, 1) == expected
+    assert kernels.headers_crc(bytes(data[:position]), 0) == headers_crc
 
 
 @each_kind(pure_batch_kernels)

@@ -20,8 +20,10 @@ ROWS = st.lists(
         BatchRow,
         ENTRY_NUMBERS,
         st.integers(61, 3000),
+        st.integers(0, 2**63 - 1),
         ENTRY_NUMBERS.map(lambda relative_offset: SEGMENT_BASE_OFFSET + relative_offset),
         st.integers(-1, 5) | st.integers(-(2**63), 2**63 - 1),
+        st.integers(-1, 2**31 - 1),
         st.booleans(),
     ),
     max_size=20,
@@ -32,6 +34,7 @@ PROGRESS = st.builds(
     st.integers(-1, 5),
     ENTRY_NUMBERS.map(lambda relative_offset: SEGMENT_BASE_OFFSET + relative_offset),
     st.integers(-1, 5),
+    st.integers(0, 2**32 - 1),
 )
 
 
@@ -49,9 +52,9 @@ def test_both_kinds_enter_the_same_batches(
     ("position", "last_offset"), [(2**31, 10), (-1, 10), (0, 9), (0, 10 + 2**31)], ids=str
 )
 def test_what_an_entry_cannot_say_is_not_entered(kernels: Any, position: int, last_offset: int) -> None:
-    row = BatchRow(position, 100, last_offset, 5, is_noted=False)
+    row = BatchRow(position, 100, 10, last_offset, 5, 0, is_noted=False)
     with pytest.raises(AssertionError):
-        kernels.index_rows([row], 0, 10, IndexProgress(1, -1, -1, -1))
+        kernels.index_rows([row], 0, 10, IndexProgress(1, -1, -1, -1, 0))
 
 
 @each_kind(pure_batch_kernels)

@@ -1,5 +1,5 @@
 """A broker's directory whose file of leader epochs is older than its batches, or gone: the newest epochs are
-learnt from these. Contradictions between the two are refused, and of our own logs this one, too.
+learnt from these. Contradictions between the two are refused.
 
 Holes that the broker's compaction left at the ends of segments are no loss, whatever the checkpoint says.
 """
@@ -231,10 +231,3 @@ def test_a_torn_end_is_cut_behind_an_epoch_that_was_learnt() -> None:
     log = broker.run()
     assert log.offsets.log_end_offset == len(EPOCHS) - 1
     assert parse_epochs(broker.disk.read_file(f"{OURS}/{LEADER_EPOCH_FILE}")) == EXPECTED[:4]
-
-
-def test_of_our_own_logs_an_epoch_that_is_missing_is_refused() -> None:
-    broker = Broker()
-    broker.know(EXPECTED[:3])
-    with pytest.raises(DataDirectoryError):
-        broker.open("/kafka").open_log(ORDERS, TOPIC_ID, CONFIG)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
-from stratalog.record.builder import encode_batch
+from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
 from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
@@ -62,7 +62,9 @@ def loaded(disk: MemoryFileSystem, segment: LogSegment) -> LogSegment:
 def append(segment: LogSegment, timestamps: list[int], base_offset: int | None = None) -> bytes:
     offset = segment.end_offset if base_offset is None else base_offset
     data = encode_batch([Record(0, time, b"k", b"v%d" % time) for time in timestamps], base_offset=offset)
-    segment.append([data], [AppendedBatch(len(data), offset + len(timestamps) - 1, max(timestamps))])
+    last_offset = offset + len(timestamps) - 1
+    batch = AppendedBatch(len(data), offset, last_offset, max(timestamps), NO_LEADER_EPOCH)
+    segment.append([data], [batch])
     return data
 
 

@@ -23,8 +23,10 @@ from stratalog.manager.directories.partition_metadata import (
     format_partition_metadata,
     parse_partition_metadata,
 )
+from stratalog.record.native.batch_row import BatchRow
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
 from stratalog.segment.indexes.offset_index import OffsetIndex
+from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.segment_seal import SegmentSeal
@@ -65,9 +67,19 @@ def test_the_transaction_index() -> None:
 
 def test_the_seal() -> None:
     indexes = [bytes.fromhex(example(f"{name} index")) for name in ("offset", "time", "transaction")]
+    batches = SegmentIndexes.empty(147_001)
+    batches.add_rows(
+        [
+            BatchRow(0, 5647, 147_001, 147_060, 1_700_000_004_950, 7, is_noted=True),
+            BatchRow(5647, 300, 147_061, 147_068, 1_700_000_004_960, 8, is_noted=True),
+            BatchRow(5947, 65, 147_069, 147_069, 1_700_000_004_955, 8, is_noted=False),
+        ],
+        4096,
+    )
     seal = SegmentSeal.of(
         6_012,
         147_070,
+        batches.headers.packed(),
         OffsetIndex.seal_of(indexes[0]),
         TimeIndex.seal_of(indexes[1]),
         TransactionIndex.seal_of(indexes[2]),

@@ -16,17 +16,31 @@ from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 OFFSETS = st.integers(0, 2**63 - 1)
+HEADERS = st.integers(0, 3).map(lambda count: bytes(range(4 + 20 * count)))
 FILES = st.integers(0, 3 * OffsetIndex.page_bytes).map(bytes)
 
 
-@given(log_size_bytes=OFFSETS, end_offset=OFFSETS, offset_index=FILES, time_index=FILES, aborted=FILES)
+@given(
+    log_size_bytes=OFFSETS,
+    end_offset=OFFSETS,
+    headers=HEADERS,
+    offset_index=FILES,
+    time_index=FILES,
+    aborted=FILES,
+)
 def test_what_was_written_is_read(
-    log_size_bytes: int, end_offset: int, offset_index: bytes, time_index: bytes, aborted: bytes
+    log_size_bytes: int,
+    end_offset: int,
+    headers: bytes,
+    offset_index: bytes,
+    time_index: bytes,
+    aborted: bytes,
 ) -> None:
     transactions = TransactionIndex.seal_of(aborted)
     seal = SegmentSeal.of(
         log_size_bytes,
         end_offset,
+        headers,
         OffsetIndex.seal_of(offset_index),
         TimeIndex.seal_of(time_index),
         transactions,
@@ -37,7 +51,12 @@ def test_what_was_written_is_read(
 
 def test_each_flip_and_each_other_size_is_found() -> None:
     data = SegmentSeal.of(
-        5647, 147_070, OffsetIndex.seal_of(bytes(5000)), TimeIndex.seal_of(bytes(12)), IndexSeal()
+        5647,
+        147_070,
+        bytes(24),
+        OffsetIndex.seal_of(bytes(5000)),
+        TimeIndex.seal_of(bytes(12)),
+        IndexSeal(),
     ).to_bytes()
     for position in range(len(data)):
         for bit in range(8):
@@ -60,7 +79,7 @@ def test_a_file_that_is_missing_or_damaged_is_no_seal() -> None:
     disk = MemoryFileSystem()
     disk.make_directories("/d")
     assert SegmentSeal.read(disk, "/d", 7) is None
-    seal = SegmentSeal.of(0, 7, IndexSeal(), IndexSeal(), IndexSeal())
+    seal = SegmentSeal.of(0, 7, bytes(4), IndexSeal(), IndexSeal(), IndexSeal())
     file = disk.open_append(segment_path("/d", 7, SEAL_SUFFIX))
     file.append([seal.to_bytes()])
     assert SegmentSeal.read(disk, "/d", 7) == seal

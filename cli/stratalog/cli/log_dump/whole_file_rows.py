@@ -23,6 +23,7 @@ from stratalog.manager.directories.meta_properties import parse_meta_properties
 from stratalog.manager.directories.partition_metadata import parse_partition_metadata
 from stratalog.migration.kafka_log_directory import is_of_server
 from stratalog.remote.metadata.ownership.claims import parse_claims
+from stratalog.segment.batch_headers import summed_epochs
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -84,6 +85,10 @@ def _seal_fields(_file: DumpedFile, data: bytes) -> list[_Fields]:
             "offset_index_bytes": seal.offset_index_bytes,
             "time_index_bytes": seal.time_index_bytes,
             "aborted_bytes": seal.aborted_bytes,
+            "headers_crc": seal.headers_crc,
+            "leader_epochs": [
+                {"epoch": epoch, "start_offset": start} for epoch, _, start in summed_epochs(seal.headers)
+            ],
         }
     ]
 

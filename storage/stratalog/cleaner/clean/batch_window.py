@@ -1,8 +1,8 @@
 """Reads a log file for a clean, in windows of about a mebibyte.
 
 A window begins with a batch and may end inside one; it grows for a first batch that is larger. The headers of
-a new window are compared with their neighbours and the segment's end, because a clean decides by base
-offsets, which checksums do not cover.
+a new window are compared with their neighbours and the segment's end, and at the segment's end with its seal,
+because a clean decides by base offsets, which checksums do not cover.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from stratalog.record.header import (
     BatchHeader,
     parse_header,
 )
-from stratalog.record.native.batch_kernels import skip_batches
+from stratalog.record.native.batch_kernels import headers_crc, skip_batches
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_seal import contradicts_seal
 
 _LENGTH = struct.Struct(">i")
 
@@ -48,6 +49,9 @@ class BatchWindow:
         self._next_offset = segment.base_offset
         self._on_read = on_read
         self._buffer = memoryview(buffer)
+        # The sum over the headers that were read, and the one in the seal; None if it is not known.
+        self._headers_crc = 0
+        self._sealed_crc = segment.sealed_headers_crc if position == 0 else None
 
     @property
     def position(self) -> int:
@@ -59,6 +63,8 @@ class BatchWindow:
         while (needed_bytes := self._needed_bytes()) > len(self.data) - self.at:
             left_bytes = self._segment.size_bytes - self.position
             if left_bytes == 0:
+                if self._sealed_crc not in (None, self._headers_crc):
+                    raise contradicts_seal(self._segment.path)
                 return False
             if needed_bytes > left_bytes:
                 raise self.damaged("the segment ends inside a batch")
@@ -114,6 +120,7 @@ class BatchWindow:
             self.at = skipped_bytes
             self.header()
             raise self.damaged("a batch contradicts the one before it, or the segment's end")
+        self._headers_crc = headers_crc(self.data, self._headers_crc)
         self.is_new = True
 
     def damaged(self, reason: str) -> CorruptRecordError:

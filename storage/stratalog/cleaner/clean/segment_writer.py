@@ -120,6 +120,7 @@ class SegmentWriter:
         seal = SegmentSeal.of(
             self.size_bytes,
             self.next_offset,
+            self._indexes.headers.packed(),
             OffsetIndex.seal_of(offset_index),
             TimeIndex.seal_of(time_index),
             self._save_aborted(),

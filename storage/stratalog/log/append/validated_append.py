@@ -94,7 +94,13 @@ class ValidatedAppend(NamedTuple):
     def verbatim(self) -> tuple[list[Buffer], list[AppendedBatch]]:
         """The same as `stamp` returns, for batches that have their offsets already."""
         appended = [
-            AppendedBatch(header.size_in_bytes, header.last_offset, header.max_timestamp)
+            AppendedBatch(
+                header.size_in_bytes,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp,
+                header.leader_epoch,
+            )
             for header in self.headers
         ]
         return [self.buffer], appended
@@ -126,7 +132,9 @@ class ValidatedAppend(NamedTuple):
                 )
                 parts += with_crc(stamped, records).pack(), records
             last_offset = base_offset + header.last_offset_delta
-            appended.append(AppendedBatch(header.size_in_bytes, last_offset, max_timestamp_ms))
+            appended.append(
+                AppendedBatch(header.size_in_bytes, base_offset, last_offset, max_timestamp_ms, leader_epoch)
+            )
             base_offset = last_offset + 1
         return parts, appended
 

@@ -168,7 +168,7 @@ class LogCopy:
     def _next_portion(self, copy: SegmentCopy, max_bytes: int) -> ProvenPortion:
         self._follow()
         if copy not in self._segments:
-            return ProvenPortion(b"", [], NO_LEADER_EPOCH)
+            return ProvenPortion(b"", [])
         return copy.next_portion(max_bytes)
 
     def _follow(self) -> LogSegments:

@@ -10,9 +10,9 @@ log can be served, it finishes drops that were under way (`.deleted`) and remove
 refused log is left as it was. Files with other names are left alone. A segment of a broker's log whose
 offsets are too far apart for its indexes is split, and recovery walks its parts and all behind them.
 
-The state follows from the segments. Leader epochs are read from their file, or found again in the batches if
-the file is missing, damaged, or perhaps older than the batches; then they are cut to the log. Producers come
-from the newest snapshot of this log and the batches behind it.
+The state follows from the segments. Leader epochs are read from their file, or found again in the seals and
+the walked batches if the file is missing, damaged, or contradicts the seals; then they are cut to the log.
+Producers come from the newest snapshot of this log and the batches behind it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from stratalog.log.log_state import LogState
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producers.producer_state_manager import ProducerStateManager
 from stratalog.log.recovery.cut_remains import keep_remains
+from stratalog.log.recovery.known_epochs import epoch_ranges, require_epochs, settle_epochs
 from stratalog.log.recovery.log_recovery import (
     LoadProgress,
     LogCheckpoints,
@@ -40,12 +41,6 @@ from stratalog.log.recovery.log_recovery import (
     RecoveryReport,
 )
 from stratalog.log.recovery.raised_epochs import EpochRaise
-from stratalog.log.recovery.recovered_lineage import (
-    known_or_learnt,
-    require_known_epochs,
-    require_lineage,
-    require_no_shift,
-)
 from stratalog.log.recovery.segment_adoption import SegmentAdoption
 from stratalog.log.recovery.segment_split import split_segment
 from stratalog.log.retention.late_removal import unlink_leftover
@@ -197,6 +192,10 @@ class LogLoader:
         """Load the log, or return a segment that has to be split first."""
         trusted_count = self._trusted_count(segments, state.epochs)
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
+        known_entries = state.epochs.entries
+        is_known = settle_epochs(
+            state.epochs, segments[:trusted_count], self._checkpoints.log_start_offset
+        ) and bool(known_entries)
         if self._was_clean and trusted_count == len(segments) and self._activate(segments):
             self._require_closed_end(segments[-1].end_offset)
             local_log = LocalLog(
@@ -207,9 +206,6 @@ class LogLoader:
                 unsynced=(),
                 may_be_reserved=False,
             )
-            require_known_epochs(segments, state.epochs)
-            if not state.epochs.entries:
-                state.learn_epochs(segments)
             state.reload_producers(segments, local_log.segments.end_offset, self._now_ms)
             self._settle(state)
             return RecoveredLog(local_log, RecoveryReport(was_clean=True))
@@ -222,19 +218,15 @@ class LogLoader:
             written_by_broker=self._written_by_broker,
             on_progress=self._on_progress,
         )
-        known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
         found = recovery.walk(segments, trusted_count, self._now_ms)
         if isinstance(found, LogSegment):
-            end_offset = require_no_shift(self._resources.files, found)
-            if self._was_clean:
-                self._require_closed_end(end_offset)
             return found
         if self._was_clean:
             self._require_closed_end(found.walked[-1].end_offset)
-        if self._written_by_broker and not self._was_clean:
-            known.replace(known_or_learnt(known, state.epochs))
-        require_known_epochs(found.durable, known)
-        require_lineage(self._resources.files, found, known, state.epochs)
+        if is_known and not self._written_by_broker:
+            ranges = epoch_ranges((item.indexes.headers.packed(), item.end_offset) for item in found.walked)
+            known = LeaderEpochCache(self._filesystem, self._directory, known_entries)
+            require_epochs(known, ranges, self._directory)
         remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
         self._settle(state)
         recovered = recovery.keep(found)
@@ -333,13 +325,19 @@ class LogLoader:
 
     def _segment(self, base_offset: int) -> LogSegment:
         size_bytes = self._filesystem.file_size(segment_path(self._directory, base_offset, LOG_SUFFIX))
+        # A broker changes segments and leaves a seal of ours as it is.
+        seal = (
+            None
+            if self._written_by_broker
+            else SegmentSeal.read(self._filesystem, self._directory, base_offset)
+        )
         return LogSegment(
             self._resources,
             self._directory,
             SegmentExtent(base_offset, base_offset, size_bytes),
             created_ms=self._now_ms,
             index_interval_bytes=self._config.index_interval_bytes,
-            seal=SegmentSeal.read(self._filesystem, self._directory, base_offset),
+            seal=seal,
         )
 
     def _activate(self, segments: list[LogSegment]) -> bool:

@@ -12,9 +12,10 @@ on, recovery does this:
 vanish
    at the next crash.
 
-If the log so found ends below the recovery point, fsynced bytes have been damaged; so they have if a sound
-batch is not in its place (`batch_place`). No crash does that, so the log is refused. Recovery changes nothing
-in the directory before it knows the end of the log.
+If the log so found ends below the recovery point, fsynced bytes have been damaged. So they have if sound
+batches do not follow each other (`batch_order`), contradict the seal of their segment, or contradict the file
+of leader epochs (`known_epochs`). No crash does that, so the log is refused. Recovery changes nothing in the
+directory before it knows the end of the log.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_state import LogState
 from stratalog.log.producers.producer_batch import read_batch
-from stratalog.log.recovery.batch_place import require_end_below, require_place
+from stratalog.log.recovery.batch_order import (
+    require_end_below,
+    require_fit,
+    require_no_follower,
+    require_no_hole,
+)
 from stratalog.segment.batch_walk import LocatedBatch, valid_rows
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.old_messages import require_no_old_message
 from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.segment_seal import require_sealed_headers
 
 
 class LogCheckpoints(NamedTuple):
@@ -133,14 +140,12 @@ class LogRecovery:
 
         `trusted_count`: so many of the first segments need no walk if they are durable. May return a segment
         of a broker's log that has to be split first. Raises DataDirectoryError if fsynced bytes are damaged
-        or a batch is not in its place, UnsupportedOperationError if a broker's log goes on in an older
-        format, CorruptRecordError, OSError.
+        or sound batches contradict each other, UnsupportedOperationError if a broker's log goes on in an
+        older format, CorruptRecordError if a segment contradicts its seal, OSError.
         """
         durable_count = sum(segment.end_offset <= self._recovery_point for segment in segments[:-1])
         durable_count = min(durable_count, trusted_count)
         suspects = segments[durable_count:]
-        if self._written_by_broker or not self._state.epochs.entries:
-            self._state.learn_epochs(segments[:durable_count])
         self._state.epochs.truncate_from_end(suspects[0].base_offset)
         self._state.reload_producers(segments[:durable_count], suspects[0].base_offset, now_ms)
         walked = self._walk_valid(suspects)
@@ -150,6 +155,9 @@ class LogRecovery:
         if self._written_by_broker:
             with self._resources.files.use(last.segment.path) as file:
                 require_no_old_message(file, last.valid_bytes, last.segment.size_bytes, last.end_offset)
+        if last.lost_bytes:
+            with self._resources.files.use(last.segment.path) as file:
+                require_no_follower(last.segment, file, last.valid_bytes, last.end_offset)
         if last.end_offset < self._recovery_point:
             raise DataDirectoryError(
                 "fsynced bytes of the log are damaged or missing; restore the segment from a copy, or move"
@@ -194,6 +202,9 @@ class LogRecovery:
                 )
             if walked[-1].lost_bytes:
                 break
+            require_sealed_headers(
+                segment.written_seal, segment.size_bytes, walked[-1].indexes.headers.packed(), segment.path
+            )
         return walked
 
     def _has_lost(self, before: WalkedSegment, base_offset: int) -> bool:
@@ -223,8 +234,8 @@ class LogRecovery:
                 file, segment.size_bytes, segment.base_offset, self._state.latest_epoch
             ):
                 if not self._written_by_broker:
-                    require_place(
-                        file,
+                    require_fit(segment, rows[-1].last_offset)
+                    require_no_hole(
                         segment,
                         rows,
                         end_offset,
@@ -270,6 +281,7 @@ class LogRecovery:
         """Cut, seal and sync the walked segments; the last one becomes the active one."""
         for item in walked:
             item.segment.truncate_to(item.valid_bytes)
+            item.segment.discard_old_seal()
             item.segment.activate(item.indexes, item.end_offset)
             if item is not walked[-1]:
                 item.segment.save_indexes()

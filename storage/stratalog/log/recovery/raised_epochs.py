@@ -25,7 +25,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.file_contents import read_pieces, write_file
 from stratalog.base.filesystem import AppendFile
 from stratalog.log.leader_epoch_cache import EpochEntry, LeaderEpochCache
-from stratalog.log.recovery.recovered_lineage import is_newer, require_epoch
+from stratalog.log.recovery.known_epochs import is_newer, require_epoch
 from stratalog.record.batch import crc_matches
 from stratalog.record.header import LEADER_EPOCH_POSITION, MAGIC_POSITION, BatchHeader
 from stratalog.segment.batch_walk import walk

@@ -16,17 +16,18 @@ from __future__ import annotations
 import posixpath
 
 from stratalog.base.atomic_file import TEMPORARY_SUFFIX
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.file_contents import write_file
 from stratalog.base.filesystem import AppendFile
-from stratalog.log.leader_epoch_cache import LeaderEpochCache
+from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, LeaderEpochCache
 from stratalog.log.producers.producer_batch import ProducerBatch, read_batch
-from stratalog.log.recovery.batch_place import require_end_below
-from stratalog.log.recovery.recovered_lineage import is_newer, lower_epoch, require_epoch
+from stratalog.log.recovery.batch_order import require_end_below
+from stratalog.log.recovery.known_epochs import is_newer, require_epoch
 from stratalog.record.batch import crc_matches
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.end_transaction_marker import ControlType
 from stratalog.record.header import MAX_OFFSET
+from stratalog.segment.batch_headers import BatchHeaders
 from stratalog.segment.batch_walk import LocatedBatch, walk
 from stratalog.segment.file_names import (
     OFFSET_INDEX_SUFFIX,
@@ -74,7 +75,7 @@ class SegmentAdoption:
         """
         known = self._known_entries(segment)
         aborted, end_offset = TransactionIndex(segment.base_offset), segment.base_offset
-        end_position = 0
+        end_position, headers = 0, BatchHeaders(segment.base_offset)
         with self._resources.files.use(segment.path) as file:
             try:
                 for located in walk(file, 0, segment.size_bytes, epochs_ascend=False):
@@ -84,6 +85,7 @@ class SegmentAdoption:
                     entry = self._follow(batch, known)
                     if entry is not None:
                         aborted.append(entry)
+                    headers.follow_header(*located)
                     end_position = located.position + located.header.size_in_bytes
                     end_offset = located.header.next_offset
             except CorruptRecordError:
@@ -95,7 +97,7 @@ class SegmentAdoption:
                         aborted.append(entry)
                 end_offset = MAX_OFFSET
             if is_settled:
-                self._seal(segment, file, aborted.to_bytes(), end_offset)
+                self._seal(segment, file, headers.packed(), aborted.to_bytes(), end_offset)
 
     def write(self) -> None:
         """Write the files that differ from the broker's, under new inodes: the broker may share the old ones.
@@ -149,7 +151,14 @@ class SegmentAdoption:
         # The epoch of a damaged batch proves nothing.
         if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
             require_epoch(segment, header, self._known_epochs)
-            raise lower_epoch(segment.path, header, self._latest_epoch)
+            raise DataDirectoryError(
+                "a sound batch has a lower leader epoch than the one before it; restore the segment and the"
+                f" file of epochs from a copy, or remove {LEADER_EPOCH_FILE} if the batches are right",
+                path=segment.path,
+                base_offset=header.base_offset,
+                leader_epoch=header.leader_epoch,
+                epoch_before=self._latest_epoch,
+            )
 
     def _require_order(self, segment: LogSegment, file: AppendFile, located: LocatedBatch) -> None:
         """Raise DataDirectoryError if a sound batch ends above the base of the next segment."""
@@ -160,8 +169,11 @@ class SegmentAdoption:
         if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
             require_end_below(segment, header.next_offset, segment.end_offset)
 
-    def _seal(self, segment: LogSegment, file: AppendFile, aborted: bytes, end_offset: int) -> None:
-        """Seal the segment. `end_offset`: behind the last batch; MAX_OFFSET if a damaged header hides it."""
+    def _seal(
+        self, segment: LogSegment, file: AppendFile, headers: bytes, aborted: bytes, end_offset: int
+    ) -> None:
+        """Seal the segment. `headers`: the packed sum over the batch headers. `end_offset`: behind the last
+        batch; MAX_OFFSET if a damaged header hides it."""
         limit_offset = segment.end_offset if segment.end_offset > segment.base_offset else end_offset
         extent = SegmentExtent(segment.base_offset, limit_offset, segment.size_bytes)
         offset_index, time_index = self._leading_indexes(segment, file, extent)
@@ -170,6 +182,7 @@ class SegmentAdoption:
         seal = SegmentSeal.of(
             segment.size_bytes,
             end_offset,
+            headers,
             OffsetIndex.seal_of(offset_index),
             TimeIndex.seal_of(time_index),
             TransactionIndex.seal_of(aborted),

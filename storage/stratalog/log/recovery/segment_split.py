@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from stratalog.base.file_contents import read_pieces, write_file
 from stratalog.log.exchange.segment_swap import replace_segments
+from stratalog.log.recovery.batch_order import require_no_follower
 from stratalog.record.builder import NO_LEADER_EPOCH
-from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.segment.batch_walk import valid_rows
 from stratalog.segment.file_names import (
     CLEANED_SUFFIX,
@@ -36,7 +36,8 @@ def split_segment(resources: SegmentResources, directory: str, segment: LogSegme
     """Replace the segment by as few as possible. They have no indexes: recovery makes these. Bytes behind the
     last valid batch stay in the last one. Durable when it returns.
 
-    Raises OSError; `settle_swaps` then goes on with it, or takes it back.
+    Raises DataDirectoryError if the batches do not follow each other, with nothing changed; OSError, and
+    `settle_swaps` then goes on with it, or takes it back.
     """
     parts = _parts(resources, segment)
     with resources.files.use(segment.path) as file:
@@ -49,16 +50,16 @@ def split_segment(resources: SegmentResources, directory: str, segment: LogSegme
 
 def _parts(resources: SegmentResources, segment: LogSegment) -> list[_Part]:
     parts = [_Part(segment.base_offset, 0, segment.size_bytes)]
-    next_offset = segment.base_offset
+    next_offset, end_position = segment.base_offset, 0
     with resources.files.use(segment.path) as file:
         found = valid_rows(file, segment.size_bytes, segment.base_offset, NO_LEADER_EPOCH)
         for row in chain.from_iterable(rows for rows, _ in found):
             if row.last_offset - parts[-1].base_offset > MAX_RELATIVE_OFFSET:
                 # Without a hole before it, if the distance allows that.
                 fits = row.last_offset - next_offset <= MAX_RELATIVE_OFFSET
-                header = parse_header(file.read_at(row.position, HEADER_SIZE))
-                base_offset = next_offset if fits else header.base_offset
+                base_offset = next_offset if fits else row.base_offset
                 parts[-1] = parts[-1]._replace(end_position=row.position)
                 parts.append(_Part(base_offset, row.position, segment.size_bytes))
-            next_offset = row.last_offset + 1
+            next_offset, end_position = row.last_offset + 1, row.end_position
+        require_no_follower(segment, file, end_position, next_offset)
     return [part for part in parts if part.start_position < part.end_position]

@@ -3,6 +3,7 @@
 from stratalog.record.native.pure_batch_kernels import clean_batches as clean_batches
 from stratalog.record.native.pure_batch_kernels import filter_batches as filter_batches
 from stratalog.record.native.pure_batch_kernels import hash_batches as hash_batches
+from stratalog.record.native.pure_batch_kernels import headers_crc as headers_crc
 from stratalog.record.native.pure_batch_kernels import index_rows as index_rows
 from stratalog.record.native.pure_batch_kernels import merge_key_streams as merge_key_streams
 from stratalog.record.native.pure_batch_kernels import rank_entries as rank_entries

@@ -28,6 +28,9 @@ walk_batches(data, position, data_position, next_offset, leader_epoch) -> list[B
 index_rows(rows, interval_bytes, segment_base_offset, progress) -> IndexRows
     The index entries of batches that follow those of `progress`, by Kafka's rule, which ``segment_indexes``
     explains. Offsets and positions must fit an entry.
+headers_crc(data, crc) -> int
+    Continues the CRC-32C of base offset and leader epoch of the whole batches at the beginning of `data`, see
+    ``segment_seal``. Looks at headers only.
 rank_entries(data, entry_size, key_position, key_size, limit) -> int
     The number of the ascending entries of an index whose key is at most `limit`. Keys are big-endian, not
     negative, of 4 or 8 bytes.
@@ -58,6 +61,7 @@ from stratalog.record.native.kernels import NATIVE
 __all__ = (
     "filter_batches",
     "hash_batches",
+    "headers_crc",
     "index_rows",
     "merge_key_streams",
     "rank_entries",
@@ -72,6 +76,7 @@ if TYPE_CHECKING or not NATIVE:
     from stratalog.record.native.pure_batch_kernels import (
         filter_batches,
         hash_batches,
+        headers_crc,
         index_rows,
         merge_key_streams,
         rank_entries,
@@ -85,6 +90,7 @@ else:
     from stratalog.record.native._kernels import (
         filter_batches,
         hash_batches,
+        headers_crc,
         index_rows,
         merge_key_streams,
         rank_entries,

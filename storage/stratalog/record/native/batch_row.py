@@ -14,8 +14,10 @@ class BatchRow(NamedTuple):
     position: int
     """The position in the file where the batch begins."""
     size_bytes: int
+    base_offset: int
     last_offset: int
     max_timestamp_ms: int
+    leader_epoch: int
     is_noted: bool
     """The header has more to read: a producer, a transaction, a marker, or another leader epoch than the
     batch before."""
@@ -36,6 +38,8 @@ class IndexProgress(NamedTuple):
     """Last offset of the first batch with that timestamp."""
     entered_ms: int
     """The last timestamp that was entered; -1 if none was."""
+    headers_crc: int
+    """See `segment_seal`."""
 
 
 class IndexRows(NamedTuple):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from crc32c import crc32c
+
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches
@@ -23,6 +25,7 @@ from stratalog.record.native.scanned_batches import ScannedBatches
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
+_HEADER = struct.Struct(">qi")
 
 
 def whole_batches(data: Buffer) -> tuple[int, int]:
@@ -81,11 +84,13 @@ def walk_batches(
         )
         rows.append(
             BatchRow(
-                data_position + position,
-                header.size_in_bytes,
-                header.last_offset,
-                header.max_timestamp,
-                is_noted,
+                position=data_position + position,
+                size_bytes=header.size_in_bytes,
+                base_offset=header.base_offset,
+                last_offset=header.last_offset,
+                max_timestamp_ms=header.max_timestamp,
+                leader_epoch=header.leader_epoch,
+                is_noted=is_noted,
             )
         )
         position += header.size_in_bytes
@@ -97,9 +102,10 @@ def index_rows(
     rows: Sequence[BatchRow], interval_bytes: int, segment_base_offset: int, progress: IndexProgress
 ) -> IndexRows:
     """The plain-Python form of ``batch_kernels.index_rows``."""
-    bytes_since_entry, newest_ms, newest_offset, entered_ms = progress
+    bytes_since_entry, newest_ms, newest_offset, entered_ms, crc = progress
     offset_entries, time_entries = bytearray(), bytearray()
-    for position, size_bytes, last_offset, max_timestamp_ms, _ in rows:
+    for position, size_bytes, base_offset, last_offset, max_timestamp_ms, leader_epoch, _ in rows:
+        crc = crc32c(_HEADER.pack(base_offset, leader_epoch), crc)
         if max_timestamp_ms > newest_ms:
             newest_ms, newest_offset = max_timestamp_ms, last_offset
         if bytes_since_entry > interval_bytes:
@@ -112,8 +118,17 @@ def index_rows(
                 entered_ms = newest_ms
                 time_entries += _TIME_ENTRY.pack(newest_ms, newest_offset - segment_base_offset)
         bytes_since_entry += size_bytes
-    after = IndexProgress(bytes_since_entry, newest_ms, newest_offset, entered_ms)
+    after = IndexProgress(bytes_since_entry, newest_ms, newest_offset, entered_ms, crc)
     return IndexRows(bytes(offset_entries), bytes(time_entries), after)
+
+
+def headers_crc(data: Buffer, crc: int) -> int:
+    """The plain-Python form of ``batch_kernels.headers_crc``."""
+    position = 0
+    while (header := _whole_batch(data, position)) is not None:
+        crc = crc32c(_HEADER.pack(header.base_offset, header.leader_epoch), crc)
+        position += header.size_in_bytes
+    return crc
 
 
 def rank_entries(data: Buffer, entry_size: int, key_position: int, key_size: int, limit: int) -> int:

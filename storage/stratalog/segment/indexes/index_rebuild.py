@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
+from stratalog.segment.batch_headers import row_of
 from stratalog.segment.batch_walk import damaged_batch
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
@@ -21,7 +22,7 @@ from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.segment_seal import SegmentSeal
+from stratalog.segment.segment_seal import SegmentSeal, require_sealed_headers
 
 
 class IndexedBatches(NamedTuple):
@@ -59,13 +60,7 @@ def _index_headers(
     indexes, end_offset = SegmentIndexes.empty(extent.base_offset), extent.base_offset
     try:
         for position, header in extent.walk(file):
-            indexes.add(
-                position=position,
-                size_bytes=header.size_in_bytes,
-                last_offset=header.last_offset,
-                max_timestamp_ms=header.max_timestamp,
-                interval_bytes=interval_bytes,
-            )
+            indexes.add_rows([row_of(position, header)], interval_bytes)
             end_offset = header.next_offset
     except CorruptRecordError:
         if not may_end:
@@ -79,25 +74,29 @@ def rebuild_indexes(
     extent: SegmentExtent,
     *,
     interval_bytes: int,
-    aborted: IndexSeal,
+    sealed: SegmentSeal | None,
     replaces_files: bool,
     may_end: bool,
 ) -> SegmentIndexes:
     """Make the offset and time indexes of a sealed segment from its data, and replace their files and the
-    seal. If the data is damaged, or `replaces_files` is false, the files stay. The transaction index does not
-    follow from the segment, so it stays: `aborted` is its seal. `may_end`: see `index_batches`.
+    seal, which was `sealed`. If the data is damaged, or `replaces_files` is false, the files stay. The
+    transaction index does not follow from the segment, so it stays. `may_end`: see `index_batches`.
 
-    Raises CorruptRecordError, OSError.
+    Raises CorruptRecordError, also if the batches contradict the seal; OSError.
     """
     base_offset = extent.base_offset
     with resources.files.use(segment_path(directory, base_offset, LOG_SUFFIX)) as file:
         indexes, end_offset = index_batches(file, extent, interval_bytes, may_end=may_end)
+    if indexes.damaged_position is None:
+        require_sealed_headers(sealed, extent.size_bytes, indexes.headers.packed(), file.path)
+    aborted = IndexSeal() if sealed is None else sealed.transaction_index
     indexes.leave_aborted(resources.index_pages, directory, aborted)
     files = indexes.closing_files()
     if not replaces_files or indexes.damaged_position is not None:
         return indexes
     offset_index, time_index = OffsetIndex.seal_of(files[0]), TimeIndex.seal_of(files[1])
-    seal = SegmentSeal.of(extent.size_bytes, end_offset, offset_index, time_index, aborted)
+    headers = indexes.headers.packed()
+    seal = SegmentSeal.of(extent.size_bytes, end_offset, headers, offset_index, time_index, aborted)
     suffixes = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SEAL_SUFFIX)
     try:
         for data, suffix in zip((*files, seal.to_bytes()), suffixes, strict=True):
@@ -133,19 +132,13 @@ def resume_indexes(known: SegmentIndexes, file: AppendFile, extent: SegmentExten
 def indexes_until(
     known: SegmentIndexes, file: AppendFile, extent: SegmentExtent, interval_bytes: int
 ) -> IndexedBatches:
-    """Do the same as `resume_indexes`, but make the indexes again from the batches if `known` is wrong.
-    Raises CorruptRecordError, also if damage hides the highest timestamp; OSError."""
-    try:
-        resumed = resume_indexes(known, file, extent)
-        if resumed.indexes.max_timestamp != known.max_timestamp:
-            _prove_tail(resumed.indexes, file, extent)
-        return resumed
-    except (CorruptRecordError, FileNotFoundError):
-        made = index_batches(file, extent, interval_bytes)
-        if made.indexes.damaged_position is not None:
-            raise damaged_batch(file.path, made.indexes.damaged_position) from None
-        made.indexes.transaction_index = known.transaction_index.below(made.end_offset)
-        return made
+    """The indexes of the extent's batches, made from them, and from `known` for its transactions. Raises
+    CorruptRecordError if a batch is damaged, OSError."""
+    made = index_batches(file, extent, interval_bytes)
+    if made.indexes.damaged_position is not None:
+        raise damaged_batch(file.path, made.indexes.damaged_position)
+    made.indexes.transaction_index = known.transaction_index.below(made.end_offset)
+    return made
 
 
 def resume_closed(opened: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> SegmentIndexes:
@@ -163,12 +156,6 @@ def resume_closed(opened: SegmentIndexes, file: AppendFile, extent: SegmentExten
             end_offset=end_offset,
             expected_offset=opened.seal.end_offset,
         )
+    indexes.headers.resume(opened.seal.headers, end_offset)
     indexes.max_timestamp, indexes.seal = opened.max_timestamp, opened.seal
     return indexes
-
-
-def _prove_tail(indexes: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> None:
-    """Compare the checksums of the batches from the last entry on. Raises CorruptRecordError, OSError."""
-    last = indexes.offset_index.last
-    for _ in extent.rows(file, 0 if last is None else last.position):
-        pass

@@ -18,6 +18,7 @@ from errno import ENOENT
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.native.batch_kernels import index_rows
 from stratalog.record.native.batch_row import BatchRow, IndexProgress
+from stratalog.segment.batch_headers import BatchHeaders
 from stratalog.segment.file_names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -44,6 +45,7 @@ class SegmentIndexes:
         "_transaction_index",
         "bytes_since_entry",
         "damaged_position",
+        "headers",
         "max_timestamp",
         "offset_index",
         "seal",
@@ -59,6 +61,8 @@ class SegmentIndexes:
         self._transaction_index = transaction_index
         self._open_transactions: Callable[[], TransactionIndex] | None = None
         self.bytes_since_entry = 0
+        self.headers = BatchHeaders(offset_index.base_offset)
+        """The sum over the headers of the indexed batches; unknown if the indexes were opened from files."""
         # The position of a damaged batch among those indexed here, if any. Its offsets are trusted, times are
         # not.
         self.damaged_position: int | None = None
@@ -147,6 +151,7 @@ class SegmentIndexes:
         seal = self.seal = SegmentSeal.of(
             log_size_bytes,
             end_offset,
+            self.headers.packed(),
             self.offset_index.save(),
             self.time_index.save_closed(self.max_timestamp),
             self.transaction_index.save_or_remove(),
@@ -161,7 +166,8 @@ class SegmentIndexes:
 
     def until(self, end_position: int) -> SegmentIndexes:
         """The indexes as they were when the segment ended at `end_position`, growing. They lack the batches
-        after the last entry: call `resume_with` for that entry's batch and each one after it.
+        after the last entry, and the sum over the headers: call `resume_with` for that entry's batch and each
+        one after it.
 
         A time entry after the last offset entry is the one that closed the file: whenever a batch was
         entered, the time index got the highest timestamp so far.
@@ -177,27 +183,19 @@ class SegmentIndexes:
     def _all(self) -> tuple[OffsetIndex, TimeIndex, TransactionIndex]:
         return self.offset_index, self.time_index, self.transaction_index
 
-    def add(
-        self, *, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int, interval_bytes: int
-    ) -> None:
-        """Index a batch at `position`, after all others so far."""
-        self.add_rows(
-            [BatchRow(position, size_bytes, last_offset, max_timestamp_ms, is_noted=False)], interval_bytes
-        )
-
     def add_rows(self, rows: list[BatchRow], interval_bytes: int) -> None:
         """Index batches, in order, after all others so far."""
         self.seal = None
         last = self.time_index.last
-        progress = IndexProgress(
-            self.bytes_since_entry, *self.max_timestamp, -1 if last is None else last.timestamp_ms
-        )
+        entered_ms = -1 if last is None else last.timestamp_ms
+        progress = IndexProgress(self.bytes_since_entry, *self.max_timestamp, entered_ms, self.headers.crc)
         base_offset = self.offset_index.base_offset
         offset_entries, time_entries, progress = index_rows(rows, interval_bytes, base_offset, progress)
         self.offset_index.extend(offset_entries)
         self.time_index.extend(time_entries)
         self.max_timestamp = TimestampOffset(progress.newest_ms, progress.newest_offset)
         self.bytes_since_entry = progress.bytes_since_entry
+        self.headers.follow(rows, progress.headers_crc)
 
     def resume_with(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
         """Count the batch of the last entry, or one after it, without a new entry."""

@@ -68,7 +68,7 @@ class Emptied:
         self.machine.stop()
         for ordinal in empty:
             base_offset = ordinal * PER_SEGMENT
-            seal = SegmentSeal.of(0, base_offset, IndexSeal(), IndexSeal(), IndexSeal()).to_bytes()
+            seal = SegmentSeal.of(0, base_offset, bytes(4), IndexSeal(), IndexSeal(), IndexSeal()).to_bytes()
             for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SEAL_SUFFIX):
                 path = segment_path(PARTITION_DIR, base_offset, suffix)
                 write_file(self.disk, path, [seal] if suffix == SEAL_SUFFIX else [])

@@ -72,7 +72,7 @@ def test_a_cleaned_segment_without_one_of_its_files_replaces_nothing(lost: str) 
     for suffix in SEGMENT_SUFFIXES:
         if suffix != lost:
             disk.open_append(segment_path("/log", 0, suffix) + CLEANED_SUFFIX).close()
-    seal = SegmentSeal.of(0, 0, IndexSeal(), IndexSeal(), IndexSeal(ENTRY_SIZE, bytes(4)))
+    seal = SegmentSeal.of(0, 0, bytes(4), IndexSeal(), IndexSeal(), IndexSeal(ENTRY_SIZE, bytes(4)))
     with pytest.raises(FileNotFoundError):
         CleanedSegment(0, 0, 0, seal).prove(disk, "/log", lambda _: None)
 

@@ -44,7 +44,7 @@ def segment(base_offset: int, *, first_ms: int) -> LogSegment:
     disk.make_directories("/d")
     resources = SegmentResources.over(disk)
     made = LogSegment.create(resources, "/d", base_offset, created_ms=0, index_interval_bytes=0)
-    made.append([b"x"], [AppendedBatch(1, base_offset, first_ms)])
+    made.append([b"x"], [AppendedBatch(1, base_offset, base_offset, first_ms, 0)])
     return made
 
 

@@ -17,6 +17,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.header import LEADER_EPOCH_POSITION
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
@@ -146,6 +147,26 @@ def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
         assert log.offsets.tiered_end_offset == len(kept)
     # Damage is not forgotten and does not spread: the next pass says it again.
     assert [again.topic_partition for again in logs.upload().failed] == [damaged]
+
+
+@pytest.mark.parametrize("read_bytes", [1 << 20, 200])
+def test_a_segment_that_contradicts_its_seal_is_not_uploaded(read_bytes: int) -> None:
+    """No checksum of a batch covers its leader epoch."""
+    site = TieredSite(read_bytes=read_bytes)
+    logs = site.start()
+    logs.create_topic("t", 3)
+    expected = fill(logs, [3, 3, 3])
+    logs.seal()
+    logs.close()
+    flip(site.disk, "/data/t-1/00000000000000000000.log", LEADER_EPOCH_POSITION + 3)
+    logs = site.start()
+    (failed,) = logs.upload().failed
+    assert failed.topic_partition == TopicPartition("t", 1)
+    assert isinstance(failed.error, CorruptRecordError)
+    for name, log in logs.logs.items():
+        assert logs.tiered_records(log) == ([] if name == failed.topic_partition else expected[name])
+    for found in logs.metadata.state().objects.values():
+        audit_object(logs.store, logs.metadata.layout, found.ref)
 
 
 def test_another_owner_is_noticed_before_anything_counts() -> None:

@@ -18,6 +18,7 @@ from stratalog.manager.directories.partition_metadata import (
 )
 from stratalog.record.batch import batches
 from stratalog.record.header import BatchHeader
+from stratalog.segment.batch_headers import row_of
 from stratalog.segment.file_names import parse_segment_name
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
@@ -40,13 +41,7 @@ def test_rebuilt_indexes_are_kafkas(index_path: Path) -> None:
     assert parsed is not None
     indexes = SegmentIndexes.empty(parsed[0])
     for position, header in segment_batches(index_path):
-        indexes.add(
-            position=position,
-            size_bytes=header.size_in_bytes,
-            last_offset=header.last_offset,
-            max_timestamp_ms=header.max_timestamp,
-            interval_bytes=KAFKA_INTERVAL_BYTES,
-        )
+        indexes.add_rows([row_of(position, header)], KAFKA_INTERVAL_BYTES)
     indexes.time_index.maybe_append(indexes.max_timestamp)
     offset_data, time_data = index_path.read_bytes(), index_path.with_suffix(".timeindex").read_bytes()
     assert indexes.offset_index.to_bytes() == offset_data

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from stratalog.record.builder import encode_batch
+from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.indexes.index_page_cache import PAGE_BYTES
@@ -24,7 +24,7 @@ def append(segment: LogSegment, count: int) -> None:
     """Batches of one record each, all of them indexed, each a millisecond newer."""
     for offset in range(segment.end_offset, segment.end_offset + count):
         data = encode_batch([Record(0, 1000 + offset, None, b"v")], base_offset=offset)
-        segment.append([data], [AppendedBatch(len(data), offset, 1000 + offset)])
+        segment.append([data], [AppendedBatch(len(data), offset, offset, 1000 + offset, NO_LEADER_EPOCH)])
 
 
 def filled(disk: FaultyFileSystem | None = None) -> tuple[FaultyFileSystem, LogSegment]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from stratalog.record.builder import encode_batch
+from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.log_segment import LogSegment
@@ -26,7 +26,7 @@ def sealed(disk: MemoryFileSystem, times_ms: list[int], interval_bytes: int) -> 
     for time_ms in times_ms:
         offset = segment.end_offset
         data = encode_batch([Record(0, time_ms, None, b"v")] * 2, base_offset=offset)
-        segment.append([data], [AppendedBatch(len(data), offset + 1, time_ms)])
+        segment.append([data], [AppendedBatch(len(data), offset, offset + 1, time_ms, NO_LEADER_EPOCH)])
     segment.save_indexes()
     segment.seal()
     return segment

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.record.native.batch_row import BatchRow
 from stratalog.segment.indexes.index_file import IndexFile, IndexSeal
 from stratalog.segment.indexes.index_page_cache import PAGE_BYTES, IndexPageCache
 from stratalog.segment.indexes.offset_index import OffsetIndex
@@ -155,13 +156,7 @@ def test_what_grows_holds_a_page_in_memory_where_its_end_is_found() -> None:
     indexes.attach(cache_on(disk), "/d")
     most_bytes = 0
     for number in range(10 * OFFSETS_A_PAGE):
-        indexes.add(
-            position=100 * number,
-            size_bytes=100,
-            last_offset=number,
-            max_timestamp_ms=number,
-            interval_bytes=0,
-        )
+        indexes.add_rows([BatchRow(100 * number, 100, number, number, number, 0, is_noted=False)], 0)
         growing = (indexes.offset_index, indexes.time_index, indexes.transaction_index)
         most_bytes = max(most_bytes, sum(index.memory_bytes for index in growing))
         if indexes.offset_index.memory_bytes:

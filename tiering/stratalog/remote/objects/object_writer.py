@@ -166,8 +166,10 @@ class ObjectWriter:
         self._slices.append(built._replace(encoded_index=b""))
 
     def cancel_slice(self) -> None:
+        """Discard the current slice with its data."""
         assert self._builder is not None
-        assert self._builder.data_bytes == 0
+        if self._builder.data_bytes:
+            self._data.cut(self._data.size_bytes - self._builder.data_bytes)
         self._builder = None
 
     def finish(self) -> FinishedObject:

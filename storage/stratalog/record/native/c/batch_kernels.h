@@ -27,8 +27,10 @@ size_t kernel_skip_batches(const uint8_t *data, size_t size, int64_t offset, int
 typedef struct {
     size_t position;
     size_t size;
+    int64_t base_offset;
     int64_t last_offset;
     int64_t max_timestamp;
+    int32_t leader_epoch;
     bool is_noted;
 } batch_row;
 
@@ -36,6 +38,12 @@ typedef struct {
  * from `leader_epoch` on, until there is no room for another row; returns the number of rows. */
 size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
                            batch_row *rows, size_t room);
+
+/* Continues the CRC-32C of the fields that the checksum of a batch leaves out: base offset and leader epoch. */
+uint32_t kernel_header_crc(uint32_t crc, int64_t base_offset, int32_t leader_epoch);
+
+/* The same for all whole batches at the beginning of `data`. Looks at headers only. */
+uint32_t kernel_headers_crc(const uint8_t *data, size_t size, uint32_t crc);
 
 /* The number of entries whose key is at most `limit`, which is not negative. The `count` entries ascend by a key of 4 or
  * 8 bytes at `key_position`, big-endian. */

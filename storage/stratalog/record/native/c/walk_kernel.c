@@ -49,8 +49,10 @@ size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset
         rows[count++] = (batch_row){
             .position = position,
             .size = batch.size,
+            .base_offset = batch.base_offset,
             .last_offset = batch.next_offset - 1,
             .max_timestamp = batch.max_timestamp,
+            .leader_epoch = batch.leader_epoch,
             .is_noted = is_noted(&batch, leader_epoch),
         };
         position += batch.size;
@@ -58,4 +60,23 @@ size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset
         leader_epoch = batch.leader_epoch;
     }
     return count;
+}
+
+uint32_t kernel_header_crc(uint32_t crc, int64_t base_offset, int32_t leader_epoch)
+{
+    uint8_t fields[12];
+    write_be64(fields, (uint64_t)base_offset);
+    write_be32(fields + 8, (uint32_t)leader_epoch);
+    return kernel_crc32c(crc, fields, sizeof fields);
+}
+
+uint32_t kernel_headers_crc(const uint8_t *data, size_t size, uint32_t crc)
+{
+    batch_frame batch;
+    size_t position = 0;
+    while (batch_at(data + position, size - position, &batch)) {
+        crc = kernel_header_crc(crc, batch.base_offset, batch.leader_epoch);
+        position += batch.size;
+    }
+    return crc;
 }

@@ -40,8 +40,10 @@ cdef extern from "batch_kernels.h" nogil:
     ctypedef struct batch_row:
         size_t position
         size_t size
+        int64_t base_offset
         int64_t last_offset
         int64_t max_timestamp
+        int32_t leader_epoch
         bint is_noted
 
     ctypedef struct filter_rule:
@@ -76,6 +78,8 @@ cdef extern from "batch_kernels.h" nogil:
                                int32_t *leader_epoch)
     size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
                                batch_row *rows, size_t room)
+    uint32_t kernel_header_crc(uint32_t crc, int64_t base_offset, int32_t leader_epoch)
+    uint32_t kernel_headers_crc(const uint8_t *data, size_t size, uint32_t crc)
     size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_size, size_t key_position,
                                size_t key_size, uint64_t limit)
     void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
@@ -141,12 +145,14 @@ def walk_batches(data, size_t position, int64_t data_position, int64_t next_offs
             source.data + position, source.size - position, next_offset, leader_epoch, rows, room)
     walked = PyList_New(<Py_ssize_t> count)
     for index in range(count):
-        row = new_tuple_of(BatchRow, 5)
+        row = new_tuple_of(BatchRow, 7)
         put_item(row, 0, begin_position + <int64_t> rows[index].position)
         put_item(row, 1, rows[index].size)
-        put_item(row, 2, rows[index].last_offset)
-        put_item(row, 3, rows[index].max_timestamp)
-        put_item(row, 4, rows[index].is_noted)
+        put_item(row, 2, rows[index].base_offset)
+        put_item(row, 3, rows[index].last_offset)
+        put_item(row, 4, rows[index].max_timestamp)
+        put_item(row, 5, rows[index].leader_epoch)
+        put_item(row, 6, rows[index].is_noted)
         # It holds numbers only, so it cannot be part of a reference cycle.
         PyObject_GC_UnTrack(row)
         Py_INCREF(row)
@@ -162,11 +168,13 @@ def index_rows(rows, int64_t interval_bytes, int64_t segment_base_offset, progre
     cdef uint8_t *offsets_end = offsets
     cdef uint8_t *times_end = times
     cdef int64_t bytes_since_entry, newest_ms, newest_offset, entered_ms, position, last_offset, max_timestamp_ms
+    cdef uint32_t headers_crc
     cdef tuple row
-    bytes_since_entry, newest_ms, newest_offset, entered_ms = <tuple> progress
+    bytes_since_entry, newest_ms, newest_offset, entered_ms, headers_crc = <tuple> progress
     for each in <list?> rows:
         row = <tuple> each
-        last_offset, max_timestamp_ms = row[2], row[3]
+        last_offset, max_timestamp_ms = row[3], row[4]
+        headers_crc = kernel_header_crc(headers_crc, row[2], row[5])
         if max_timestamp_ms > newest_ms:
             newest_ms, newest_offset = max_timestamp_ms, last_offset
         if bytes_since_entry > interval_bytes:
@@ -186,8 +194,17 @@ def index_rows(rows, int64_t interval_bytes, int64_t segment_base_offset, progre
     return IndexRows(
         PyBytes_FromStringAndSize(<char *> offsets, offsets_end - offsets),
         PyBytes_FromStringAndSize(<char *> times, times_end - times),
-        IndexProgress(bytes_since_entry, newest_ms, newest_offset, entered_ms),
+        IndexProgress(bytes_since_entry, newest_ms, newest_offset, entered_ms, headers_crc),
     )
+
+
+def headers_crc(data, uint32_t crc):
+    """See ``batch_kernels.headers_crc``."""
+    cdef Export source = export(data)
+    cdef uint32_t after
+    with nogil:
+        after = kernel_headers_crc(source.data, source.size, crc)
+    return after
 
 
 def rank_entries(data, size_t entry_size, size_t key_position, size_t key_size, int64_t limit):

@@ -66,7 +66,7 @@ def test_a_batch_too_far_from_its_base_is_refused_with_what_is_known_of_it(known
     if not known:
         disk.unlink(RECOVERY_POINTS)
     failure = require_refused(disk)
-    assert failure.fields == {"path": LOG, "base_offset": 2**40, "segment_base_offset": 0}
+    assert failure.fields == {"path": LOG, "last_offset": 2**40, "segment_base_offset": 0}
 
 
 def test_the_nearest_batch_that_is_too_far_is_none_and_the_one_before_it_is_one() -> None:
