@@ -71,7 +71,8 @@ class SyncClient:
             self.run(answers.aclose())
 
     def close(self) -> None:
-        self.run(self._client.close())
+        """Close the connection, and cancel everything that still runs on the loop."""
+        self.run(_end(self._client))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._running.result()
         self._thread.shutdown()
@@ -88,6 +89,15 @@ class SyncClient:
 
 async def _make(address: str, retry: RetryPolicy | None) -> Client:
     return Client(address, retry=retry)
+
+
+async def _end(client: Client) -> None:
+    await client.close()
+    # grpc.aio may leave a call's task that has not run to its end.
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _next_or_none(next_answer: Callable[[], Coroutine[Any, Any, _T]]) -> _T | None:
