@@ -174,6 +174,20 @@ def test_a_clean_that_drops_nothing_is_backed_off() -> None:
     assert manager.failures() == ()
 
 
+@pytest.mark.parametrize("start_offset", [5, 6])
+def test_where_all_that_is_clean_was_deleted_nothing_is_due(start_offset: int) -> None:
+    machine = IdleMachine()
+    log = cleaned_once(machine)
+    machine.fill(log, 1)
+    log.increment_log_start_offset(start_offset)
+    machine.clock.advance(RETENTION_MS)
+    log.reconfigure(replace(CONFIG, min_cleanable_dirty_ratio=1.0))
+    worker = machine.worker()
+    assert not worker.clean_filthiest()
+    assert worker.stats().next_horizon_ms == NO_HORIZON
+    assert (machine.noted_horizons() == {}) == (start_offset > 5), "above the cleaned part it is forgotten"
+
+
 @pytest.mark.parametrize("who", ["paused", "offline", "tiered", "unbounded", "young"])
 def test_what_is_not_the_cleaners_is_not_sealed(who: str) -> None:
     disk = FaultyFileSystem()
