@@ -358,3 +358,18 @@ def test_one_that_cannot_be_set_aside_stays_and_the_rest_goes_on(caplog: pytest.
         assert ghost.disk.inner.exists(f"{A}/{GHOST}")
     assert "it could not be set aside" in caplog.text
     assert "strays could not be looked at" in caplog.text
+
+
+def test_what_a_recovery_has_to_look_at_is_kept_with_it() -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    [stray] = strays_in(machine.disk)
+    assert isinstance(machine.disk, MemoryFileSystem)
+    path = f"{A}/{stray}/{0:020d}.log"
+    size = machine.disk.file_size(path)
+    file = machine.disk.open_append(path)
+    file.truncate(size - 1)
+    file.close()
+    with pytest.raises(DataDirectoryError):
+        restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
