@@ -198,3 +198,18 @@ def test_what_failed_is_forgotten_with_its_log() -> None:
     found.log.close()
     assert machine.manager.take_filthiest() is None
     assert machine.manager.failures() == ()
+
+
+def test_the_end_of_a_clean_is_noted_before_a_pause_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a pause the log may be cut, which lowers the note."""
+    machine = started()
+    found, held = taken(machine.manager), list[bool]()
+
+    def note(*_: object) -> None:
+        with machine.manager.held(found.log) as is_held:
+            held.append(is_held)
+
+    monkeypatch.setattr(machine.horizons, "set_horizon", note)
+    machine.manager.done(found, 2, 5)
+    assert set(held) == {False}
+    assert checkpoint_on_disk(machine) == {found.partition: 2}

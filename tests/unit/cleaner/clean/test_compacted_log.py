@@ -12,12 +12,14 @@ from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.record import Record
 from stratalog.segment.file_names import LOG_SUFFIX, segment_path
 from stratalog.segment.indexes.transaction_index import without_markers
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
+from tests.support.logs.log_consumer import Consumer
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
 
@@ -248,3 +250,42 @@ def test_segments_below_the_log_start_may_go_during_a_clean() -> None:
     assert sum(counts) == 3
     assert result is not None
     assert history.read_table() == history.table()
+
+
+@pytest.mark.parametrize("key_count", [6, 9, 1000])
+def test_entries_of_aborted_transactions_are_those_of_the_segment_that_has_their_markers(
+    key_count: int,
+) -> None:
+    """A group that was one segment becomes several, because its indexes have no room any more; what lies
+    above the end of the map is copied as it is."""
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=8000))
+    for number in range(12):
+        history.put(f"a{number}=aborted", f"k{number}=aborted", txn=number % 3)
+        # Each of these is written by itself, so that there are places to begin another segment.
+        history.put(f"k{number}=plain", codec=Codec.GZIP)
+        if number % 2:
+            history.end(number % 3, committed=number % 4 == 1)
+    for producer_id in history.open_producers:
+        history.end(producer_id, committed=False)
+    end_offset = history.log.offsets.log_end_offset
+    before = history.log.reader.aborted_transactions(0, end_offset)
+    config = dataclasses.replace(history.machine.config, segment_index_bytes=40, index_interval_bytes=1)
+    history.machine.config = config
+    history.log.reconfigure(config)
+    history.log.roll()
+    result = history.clean(key_count)
+    assert result is not None
+    assert result.stats.written_segment_count > result.stats.cleaned_segment_count
+    assert (result.end_offset <= before[-1].first_offset) == (key_count < 1000)
+    for is_restarted in (False, True):
+        if is_restarted:
+            history.restart(is_clean=False)
+        for segment in history.log.local_log.segments:
+            for entry in segment.indexes().transaction_index:
+                assert segment.base_offset <= entry.last_offset < segment.end_offset
+        assert history.log.reader.aborted_transactions(0, end_offset) == before
+        for offset in range(end_offset):
+            seen = Consumer(history.log, offset).catch_up()
+            assert seen == [one for one in history.committed(offset) if one in seen]
+            assert {one.key for one in seen} == {one.key for one in history.committed(offset)}
+        assert history.read_table() == history.table()

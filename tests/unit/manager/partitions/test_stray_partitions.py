@@ -373,3 +373,14 @@ def test_what_a_recovery_has_to_look_at_is_kept_with_it() -> None:
     file.close()
     with pytest.raises(DataDirectoryError):
         restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
+
+
+def test_what_is_no_topics_does_not_count_where_new_partitions_go() -> None:
+    machine = machine_with_ghost(None, A, B)
+    put_doubt(machine.memory, "import")
+    manager = restarted(machine)
+    # Both have one then, and the next one goes to the first.
+    fill(manager, TopicPartition("new", 0), UUID(int=5))
+    fill(manager, TopicPartition("new", 1), UUID(int=5))
+    assert manager.directory_of(TopicPartition("new", 0)) == B
+    assert manager.directory_of(TopicPartition("new", 1)) == A
