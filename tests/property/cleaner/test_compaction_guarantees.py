@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from stratalog.log.isolation import Isolation
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
 from tests.support.logs.log_consumer import Consumer, table_of
+from tests.support.logs.log_ledger import read_local
 
 SEEDS = st.integers(0, 2**32)
 STEPS = st.lists(
@@ -108,3 +109,34 @@ def test_a_reader_from_the_start_sees_the_final_state_and_all_delete_markers(
     in_order = [one for one in reader.records if one in set(final)]
     assert table_of(in_order) == reader.table
     assert in_order == [one for one in final if one in seen]
+
+
+@given(seed=SEEDS, steps=STEPS)
+def test_an_offset_is_for_ever_and_always_a_valid_position(seed: int, steps: list[str]) -> None:
+    """Guarantee 3, and the note on removed offsets in the basics: a message is found under the offset that it
+    was given; a read that begins where one was removed begins with the next one that there is."""
+    history = CompactedLog(seed=seed)
+
+    def require_positions(offsets: list[int]) -> None:
+        there = read_local(history.log)
+        for one in there:
+            written = history.published.get(one.offset)
+            assert written is None or one == written.record
+        for offset in offsets:
+            consumer = Consumer(history.log, offset, Isolation.LOG_END)
+            while not consumer.records and consumer.poll():
+                pass
+            expected = next((one for one in there if one.offset >= offset), None)
+            assert (consumer.records[0] if consumer.records else None) == expected
+
+    def any_offset() -> int:
+        return history.chance.randrange(history.log.offsets.log_end_offset + 1)
+
+    def sometimes() -> None:
+        if history.chance.random() < 0.1:
+            require_positions([any_offset()])
+
+    for step in steps:
+        play(history, step, sometimes)
+        require_positions([any_offset(), any_offset()])
+    require_positions(list(range(history.log.offsets.log_end_offset + 1)))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from errno import ENOSPC
 
 import pytest
 
+from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS
@@ -17,7 +21,7 @@ from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from tests.support.cleaner.cleaner_machine import CleanerMachine
+from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
 from tests.support.logs.log_machine import DATA_DIR
 
 CHECKPOINT = f"{DATA_DIR}/{CLEANER_OFFSET_FILE}"
@@ -141,4 +145,71 @@ def test_a_checkpoint_that_cannot_be_written_costs_a_pause() -> None:
     machine.clock.advance(FIRST_DELAY_MS)
     assert machine.manager.take_filthiest() is None
     assert machine.manager.failures() == ()
+    assert checkpoint_on_disk(machine) == {found.partition: 2}
+
+
+class BrokenOffError(BaseException):
+    """The waiting thread is interrupted."""
+
+
+def test_a_pause_that_is_broken_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = started()
+    manager, partition = machine.manager, machine.partition(0)
+    found = taken(manager)
+
+    def break_off(condition: threading.Condition, timeout_s: float | None) -> bool:
+        raise BrokenOffError
+
+    monkeypatch.setattr(machine.clock, "wait", break_off)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(BrokenOffError):
+        pool.submit(manager.pause, partition).result(30)
+    manager.check_done(found.log)
+    manager.release(partition)
+    manager.check()
+
+
+def test_an_error_of_a_look_concerns_one_log() -> None:
+    machine = started(2)
+    directory = f"{DATA_DIR}/{machine.partition(1)}"
+    first = machine.log_manager.log(machine.partition(1))
+    first.reconfigure(replace(COMPACTED, max_compaction_lag_ms=60_000))
+    machine.clock.advance(120_000)
+    for name in machine.machine.disk.list_directory(directory):
+        if name.endswith((".log", ".timeindex")) and name.startswith("0" * 19):
+            file = machine.machine.disk.open_append(f"{directory}/{name}")
+            size = file.size()
+            file.truncate(0)
+            file.append([b"\xff" * size])
+    assert taken(machine.manager).partition == machine.partition(0)
+    (failure,) = machine.manager.failures()
+    assert failure.partition == machine.partition(1)
+    assert failure.kind is FailureKind.DAMAGE
+    assert failure.dirty_bytes > 0
+    assert failure.directory == DATA_DIR
+
+
+def test_what_failed_is_forgotten_with_its_log() -> None:
+    machine = started()
+    found = taken(machine.manager)
+    machine.manager.failed(found.log, CorruptRecordError("no batch begins here", path="/x", position=7))
+    (failure,) = machine.manager.failures()
+    assert failure.reason == "no batch begins here path=`/x` position=`7`"
+    assert machine.manager.take_filthiest() is None
+    found.log.close()
+    assert machine.manager.take_filthiest() is None
+    assert machine.manager.failures() == ()
+
+
+def test_the_end_of_a_clean_is_noted_before_a_pause_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a pause the log may be cut, which lowers the note."""
+    machine = started()
+    found, held = taken(machine.manager), list[bool]()
+
+    def note(*_: object) -> None:
+        with machine.manager.held(found.log) as is_held:
+            held.append(is_held)
+
+    monkeypatch.setattr(machine.horizons, "set_horizon", note)
+    machine.manager.done(found, 2, 5)
+    assert set(held) == {False}
     assert checkpoint_on_disk(machine) == {found.partition: 2}

@@ -376,3 +376,19 @@ def test_after_a_stop_nothing_begins() -> None:
         assert not machine.cleaner.clean_filthiest()
         assert not machine.cleaner.reset(machine.partition(0))
     assert machine.fake.seen == []
+
+
+def test_the_memory_of_all_maps_is_bounded_while_the_numbers_change() -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=1, map_bytes=8 * MIN_MAP_BYTES))
+    machine.filled(4)
+    with ThreadPoolExecutor(4) as pool:
+        gates = [machine.begin(pool, 0)]
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=2, map_bytes=12 * MIN_MAP_BYTES))
+        gates.append(machine.begin(pool, 1))
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=4, map_bytes=12 * MIN_MAP_BYTES))
+        assert not machine.cleaner.clean_filthiest()
+        for gate in gates:
+            gate.wait(30)
+    assert [seen.limits.map_bytes // MIN_MAP_BYTES for seen in machine.fake.seen] == [8, 4]
+    assert machine.cleaner.clean_filthiest()
+    assert machine.fake.seen[-1].limits.map_bytes == 3 * MIN_MAP_BYTES

@@ -28,6 +28,7 @@ from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.logs.log_ledger import read_local
 from tests.support.logs.overwriting import overwrite
 
 RETENTION_MS = 60_000
@@ -174,6 +175,20 @@ def test_a_clean_that_drops_nothing_is_backed_off() -> None:
     assert manager.failures() == ()
 
 
+@pytest.mark.parametrize("start_offset", [5, 6])
+def test_where_all_that_is_clean_was_deleted_nothing_is_due(start_offset: int) -> None:
+    machine = IdleMachine()
+    log = cleaned_once(machine)
+    machine.fill(log, 1)
+    log.increment_log_start_offset(start_offset)
+    machine.clock.advance(RETENTION_MS)
+    log.reconfigure(replace(CONFIG, min_cleanable_dirty_ratio=1.0))
+    worker = machine.worker()
+    assert not worker.clean_filthiest()
+    assert worker.stats().next_horizon_ms == NO_HORIZON
+    assert (machine.noted_horizons() == {}) == (start_offset > 5), "above the cleaned part it is forgotten"
+
+
 @pytest.mark.parametrize("who", ["paused", "offline", "tiered", "unbounded", "young"])
 def test_what_is_not_the_cleaners_is_not_sealed(who: str) -> None:
     disk = FaultyFileSystem()
@@ -197,3 +212,26 @@ def test_what_is_not_the_cleaners_is_not_sealed(who: str) -> None:
         assert machine.manager.take_filthiest() is None
     assert log.local_log.segments.active.base_offset == 0
     assert machine.manager.failures() == ()
+
+
+def test_a_walk_knows_the_markers_that_wait() -> None:
+    machine = IdleMachine()
+    log = machine.open(0, CONFIG)
+    machine.put(log, b"a", producer_id=7)
+    log.appender.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
+    log.appender.append_as_leader(
+        encode_batch([Record(0, 0, b"b", b"v")], producer=BatchProducer(7, 0, 2)), 1
+    )
+    machine.fill(log, 2)
+    worker = machine.worker()
+    assert worker.clean_filthiest()
+    offsets = [[1, 2, 3, 4, 5], [2, 3, 4, 5], [2, 3, 4, 5], [3, 4, 5]]
+    for number, expected in enumerate(offsets):
+        assert [one.offset for one in read_local(log)] == expected
+        machine.horizons.clear()
+        worker = machine.worker(machine.new_manager())
+        assert worker.clean_filthiest(), "it is unknown when it is due"
+        assert not worker.clean_filthiest()
+        machine.clock.advance(RETENTION_MS)
+        assert worker.clean_filthiest() == (number < 3)
+    assert worker.stats().next_horizon_ms == NO_HORIZON

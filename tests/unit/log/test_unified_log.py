@@ -201,3 +201,13 @@ def test_a_request_is_valid_by_the_configuration_that_it_is_written_with(
     with pytest.raises(InvalidTimestampError):
         log.appender.append_as_leader(old, 1)
     assert log.offsets.log_end_offset == 0
+
+
+def test_flushing_again_costs_nothing() -> None:
+    disk = FaultyFileSystem()
+    log = LogMachine(disk, SMALL).start()
+    log.appender.append_group([batch(value_bytes=300)] * 8, 1)
+    log.flusher.flush()
+    synced = disk.operation_count
+    log.flusher.flush()
+    assert disk.operation_count == synced

@@ -21,7 +21,7 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
@@ -258,3 +258,55 @@ def test_a_log_that_cannot_be_closed_leaves_no_marker(number: int) -> None:
     manager = LogMachine(disk.killed()).open()
     assert not manager.was_clean
     assert not manager.open_log(PARTITION, TOPIC_ID, CONFIG).recovery_report.was_clean
+
+
+@pytest.mark.parametrize("contents", [b"", b"version=9\ndirectory.id=x\n", b"version=1\n", b"\xff\xff"])
+def test_damaged_properties_are_a_matter_for_a_human(contents: bytes) -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    machine.open()
+    machine.stop()
+    file = disk.open_append(f"{DATA_DIR}/meta.properties")
+    file.truncate(0)
+    file.append([contents])
+    file.close()
+    for _ in range(2):
+        with pytest.raises(DataDirectoryError) as failure:
+            machine.open()
+        # The lock is given back: the same error again, not "in use".
+        assert (type(failure.value), failure.value.fields) == (DataDirectoryError, {"path": DATA_DIR})
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_log_that_is_let_go_is_left_to_the_next_process(is_clean: bool) -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    for partition in (PARTITION, SECOND):
+        append(manager, partition, 3)
+    if is_clean:
+        machine.stop()
+    else:
+        machine.kill()
+    manager = machine.open()
+    for partition in (PARTITION, SECOND):
+        manager.open_log(partition, TOPIC_ID, CONFIG)
+    log = manager.log(PARTITION)
+    manager.let_go(PARTITION)
+    manager.let_go(PARTITION)
+    assert log.availability.is_closed
+    assert [str(one.topic_partition) for one in manager.logs()] == ["orders-1"]
+    machine.stop()
+    manager = machine.open()
+    assert manager.was_clean == is_clean
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_end_offset == 3
+
+
+def test_the_marker_does_not_come_back() -> None:
+    """A crash right after a start is a crash, whatever the disk remembers of the stop before it."""
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    machine.start()
+    machine.stop()
+    assert LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).open().was_clean
+    machine.open()
+    assert not LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).open().was_clean

@@ -1,20 +1,25 @@
-"""Compacted logs at their limits, after a truncation, and with a lost recovery point."""
+"""Compacted logs at their limits, after a truncation or a deletion, and with a lost recovery point."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import pytest
 
+from stratalog.cleaner.clean import group_cleaner
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.record import Record
 from stratalog.segment.file_names import LOG_SUFFIX, segment_path
+from stratalog.segment.indexes.transaction_index import without_markers
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
+from tests.support.logs.log_consumer import Consumer
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
 
@@ -144,3 +149,143 @@ def test_holes_stay_known_where_the_end_of_the_clean_says_nothing_of_this_log() 
         assert tuple(record.offset for record in read_local(log)) == BASES
         assert OffsetCheckpoint(machine.disk, f"{DATA_DIR}/{CLEANER_OFFSET_FILE}").read() == {}
         machine.kill()
+
+
+def test_a_batch_larger_than_max_message_bytes_was_lowered_to_is_cleaned() -> None:
+    history = CompactedLog(WIDE)
+    history.append([Record(0, history.now_ms, b"large", bytes(100_000))] * 3)
+    history.log.reconfigure(dataclasses.replace(WIDE, max_message_bytes=1000))
+    history.put("a=1")
+    history.clean_all()
+    assert history.read() == history.final_records()
+
+
+def test_a_leader_epoch_ends_where_it_did() -> None:
+    """Though none of its records is left, nor any segment that began with it."""
+    history = CompactedLog(SMALL)
+    ends: dict[int, int] = {}
+    for epoch in range(1, 12):
+        history.leader_epoch = 2 * epoch
+        for number in range(epoch % 3 + 1):
+            history.put(f"k{number}={epoch}")
+        ends[2 * epoch] = history.log.offsets.log_end_offset
+    expected = {epoch: history.log.end_offset_for(epoch) for epoch in range(26)}
+    for epoch, end_offset in ends.items():
+        found = expected[epoch]
+        assert found is not None
+        assert (found.epoch, found.end_offset) == (epoch, end_offset)
+    history.log.roll()
+    assert history.clean() is not None
+    assert {epoch: history.log.end_offset_for(epoch) for epoch in range(26)} == expected
+    for is_clean in (True, False):
+        history.restart(is_clean=is_clean)
+        assert {epoch: history.log.end_offset_for(epoch) for epoch in range(26)} == expected
+
+
+def age(history: CompactedLog, number: int) -> None:
+    """Let every delete horizon come and be met: twice, for what gets one only then."""
+    for delta in range(3):
+        history.machine.clock.advance(RETENTION_MS + 1)
+        history.put(f"age={number}{delta}")
+        history.clean_all()
+
+
+def test_a_truncation_opens_a_transaction_again_of_which_nothing_is_left() -> None:
+    """Its records were dropped as aborted, then its marker is cut off: until it is ended again it is unknown
+    that nothing depends on it."""
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=220))
+    history.put("z=1")
+    history.put("k=1", txn=7)
+    history.put("a=1")
+    history.log.roll()
+    history.put("c=1")
+    history.put("c=2")
+    history.log.roll()
+    history.end(7, committed=False)
+    history.append([Record(0, history.now_ms, b"d", b"1")], producer_id=7)
+    history.clean_all()
+    assert history.read() == history.final_records()
+    assert history.machine.manager.truncate_to(PARTITION, 5) == 5
+    history.log.check()
+    assert history.log.offsets.last_stable_offset == 1
+    history.restart(is_clean=False)
+    assert history.log.offsets.last_stable_offset == 1
+    history.log.appender.append_end_transaction_marker(7, 0, 0, committed=False, leader_epoch=1)
+    assert history.log.offsets.last_stable_offset == 6
+    history.clean_all()
+    assert history.read_table() == {b"z": b"1", b"a": b"1", b"c": b"2"}
+
+
+def test_what_is_kept_of_dropped_markers_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is taken for the part that is being looked at, and for nothing before it."""
+    sizes: list[int] = []
+
+    def counted(entries: bytes, last_offsets: Collection[int]) -> bytes:
+        sizes.append(len(last_offsets))
+        return without_markers(entries, last_offsets)
+
+    monkeypatch.setattr(group_cleaner, "without_markers", counted)
+    history = CompactedLog(SMALL)
+    for number in range(60):
+        history.put(f"k={number}", txn=number % 2)
+        history.end(number % 2, committed=False)
+    for number in range(4):
+        age(history, number)
+    assert sum(sizes) > 40
+    assert max(sizes) < 10
+
+
+def test_segments_below_the_log_start_may_go_during_a_clean() -> None:
+    """Neither their batches nor their transaction indexes are looked at."""
+    history = CompactedLog(SMALL)
+    for number in range(12):
+        history.put(f"k{number % 3}={number}", txn=1)
+        history.end(1, committed=number % 2 == 0)
+    history.log.roll()
+    segments = history.log.local_log.segments
+    assert segments[0].has_aborted
+    history.log.increment_log_start_offset(segments[3].base_offset)
+    counts: list[int] = []
+    result = history.clean(on_step=lambda: counts.append(history.log.retention.delete_old_segments()))
+    assert sum(counts) == 3
+    assert result is not None
+    assert history.read_table() == history.table()
+
+
+@pytest.mark.parametrize("key_count", [6, 9, 1000])
+def test_entries_of_aborted_transactions_are_those_of_the_segment_that_has_their_markers(
+    key_count: int,
+) -> None:
+    """A group that was one segment becomes several, because its indexes have no room any more; what lies
+    above the end of the map is copied as it is."""
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=8000))
+    for number in range(12):
+        history.put(f"a{number}=aborted", f"k{number}=aborted", txn=number % 3)
+        # Each of these is written by itself, so that there are places to begin another segment.
+        history.put(f"k{number}=plain", codec=Codec.GZIP)
+        if number % 2:
+            history.end(number % 3, committed=number % 4 == 1)
+    for producer_id in history.open_producers:
+        history.end(producer_id, committed=False)
+    end_offset = history.log.offsets.log_end_offset
+    before = history.log.reader.aborted_transactions(0, end_offset)
+    config = dataclasses.replace(history.machine.config, segment_index_bytes=40, index_interval_bytes=1)
+    history.machine.config = config
+    history.log.reconfigure(config)
+    history.log.roll()
+    result = history.clean(key_count)
+    assert result is not None
+    assert result.stats.written_segment_count > result.stats.cleaned_segment_count
+    assert (result.end_offset <= before[-1].first_offset) == (key_count < 1000)
+    for is_restarted in (False, True):
+        if is_restarted:
+            history.restart(is_clean=False)
+        for segment in history.log.local_log.segments:
+            for entry in segment.indexes().transaction_index:
+                assert segment.base_offset <= entry.last_offset < segment.end_offset
+        assert history.log.reader.aborted_transactions(0, end_offset) == before
+        for offset in range(end_offset):
+            seen = Consumer(history.log, offset).catch_up()
+            assert seen == [one for one in history.committed(offset) if one in seen]
+            assert {one.key for one in seen} == {one.key for one in history.committed(offset)}
+        assert history.read_table() == history.table()

@@ -8,9 +8,12 @@ import pytest
 
 from stratalog.base.file_contents import write_file
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
-from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
+from stratalog.log.directory_health import DirectoryHealth
+from stratalog.log.exchange.log_copy import LogPlace
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.log.retention.retention import newest_ms_on
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -27,6 +30,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaning_history import limits
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 
@@ -194,3 +198,73 @@ def test_a_truncation_may_end_with_one() -> None:
     for offset, expected in ((17, 17), (11, 11), (9, 9), (7, 7), (6, 6), (5, 5)):
         assert emptied.log.truncation.truncate_to(offset) == expected
         emptied.log.check()
+
+
+class DyingClean:
+    """A clean of such a log on a disk that can die. Used by one thread."""
+
+    config = dataclasses.replace(CONFIG, segment_bytes=500)
+
+    def __init__(self, empty: tuple[int, ...]) -> None:
+        self.disk = FaultyFileSystem()
+        self.emptied = Emptied(empty, config=self.config, disk=self.disk)
+        self.emptied.log.flusher.flush()
+        self.emptied.machine.checkpoint()
+
+    def run(self) -> None:
+        self.emptied.clean()
+
+
+@pytest.mark.parametrize("empty", [(1, 2), (0, 2, 4), (4, 5)])
+def test_a_power_loss_in_a_clean_leaves_old_segments_or_new_ones(empty: tuple[int, ...]) -> None:
+    before = set(DyingClean(empty).emptied.offsets())
+    sweep = CrashSweep(lambda: DyingClean(empty), DyingClean.run, count=6)
+    least = set(sweep.whole.emptied.offsets())
+
+    def verify(death: Death[DyingClean]) -> None:
+        for disk in death.disks():
+            log = LogMachine(disk, DyingClean.config).start()
+            log.check()
+            assert least <= {one.offset for one in read_local(log)} <= before
+
+    sweep.at_deaths(verify, always=lambda name: name.startswith("rename "))
+
+
+def test_they_wait_for_no_clean() -> None:
+    emptied = Emptied((0, 1, 2))
+    now_ms = emptied.machine.clock.now_ms()
+    emptied.log.reconfigure(dataclasses.replace(CONFIG, max_compaction_lag_ms=1000, min_compaction_lag_ms=10))
+    newest_ms, first_ms = newest_ms_on(emptied.disk), first_ms_on(emptied.disk)
+    found = log_to_clean(emptied.log, 0, newest_ms, first_ms, now_ms + DAY_MS)
+    assert found.compaction_delay_ms == DAY_MS - 1000 - 9, "since the first batch there is"
+    assert found.first_uncleanable_offset == 18
+    found = log_to_clean(Emptied((0, 1, 2, 3, 4, 5)).log, 0, newest_ms, first_ms, now_ms + DAY_MS)
+    assert not found.is_due
+
+
+def test_what_is_in_the_object_store_goes_with_them() -> None:
+    emptied = Emptied((0, 2, 3), config=LogConfig(retention_ms=UNLIMITED, segment_bytes=4096))
+    emptied.log.flusher.flush()
+    sources = emptied.log.reader.upload_candidates(0)
+    assert [(source.base_offset, source.end_offset) for source in sources] == [(3, 6), (12, 15), (15, 18)]
+    emptied.log.update_tiered_end_offset(15)
+    assert emptied.log.retention.delete_local_segments(ignore_retention=True) == 5
+    assert emptied.bases() == [15, 18]
+
+
+@pytest.mark.parametrize("empty", PLACES)
+def test_a_move_takes_them_along(empty: tuple[int, ...]) -> None:
+    emptied = Emptied(empty)
+    before = emptied.offsets(), emptied.bases()
+    emptied.disk.make_directories("/other/future")
+    copy = emptied.log.copy_to("/other/future")
+    while copy.advance(100):
+        pass
+
+    def commit() -> LogPlace:
+        emptied.disk.rename("/other/future", "/other/orders-0")
+        return LogPlace("/other/orders-0", DirectoryHealth("/other"))
+
+    assert copy.relocate(commit)
+    emptied.log.check()
+    assert (emptied.offsets(), emptied.bases()) == before

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from errno import ENOSPC
 
 import pytest
 
 from stratalog.cleaner.clean import log_cleaner
+from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS
@@ -28,14 +29,14 @@ from stratalog.segment.file_names import (
     segment_path,
 )
 from stratalog.segment.indexes.index_file import IndexSeal
-from stratalog.segment.indexes.transaction_index import ENTRY_SIZE
+from stratalog.segment.indexes.transaction_index import ENTRY_SIZE, TransactionIndex
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import DATA_DIR
+from tests.support.logs.log_machine import DATA_DIR, PARTITION
 
 SETTINGS = CleanerSettings(max_bytes_per_s=1.0)
 
@@ -240,3 +241,66 @@ def test_segments_that_retention_drops_are_no_failure() -> None:
         pass
     assert history.read() == history.final_records()
     assert worker.stats().failures == ()
+
+
+def test_a_pause_does_not_wait_for_a_look_at_all_transaction_indexes() -> None:
+    """It comes before the first window, and a log may have thousands of them."""
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=300))
+    for number in range(40):
+        history.put(f"k{number}=1", txn=1)
+        history.end(1, committed=False)
+    segments = history.log.local_log.segments
+    with_aborted = [segment for segment in segments if segment.has_aborted]
+    assert len(with_aborted) > 5
+    sizes: list[int] = []
+    AbortedIndex(segments, sizes.append).between(0, 1)
+    assert sum(sizes) == ENTRY_SIZE * len(
+        history.log.reader.aborted_transactions(0, history.log.offsets.log_end_offset)
+    )
+    assert len(sizes) >= len(with_aborted)
+
+    asked: list[int] = []
+
+    def end(size_bytes: int) -> None:
+        asked.append(size_bytes)
+        raise CleaningAbortedError("enough")
+
+    with pytest.raises(CleaningAbortedError):
+        AbortedIndex(segments, end).between(0, 1)
+    assert len(asked) == 1
+
+
+def aborted() -> CompactedLog:
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=100_000))
+    for number in range(20):
+        history.put(f"k{number}=1", txn=1)
+        history.end(1, committed=number % 4 == 0)
+    history.log.roll()
+    return history
+
+
+def test_the_next_clean_writes_a_transaction_index_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the one before it ended: by a pause, a deletion, or a disk that was full."""
+    # A few aborted transactions fill pages, and windows hold a few batches.
+    monkeypatch.setattr(TransactionIndex, "page_bytes", 2 * ENTRY_SIZE)
+    monkeypatch.setattr(log_cleaner, "_MIN_WINDOW_BYTES", 1)
+    ended_count = step = 0
+    is_ended = True
+    while is_ended:
+        history, step = aborted(), step + 1
+        left = iter(range(step))
+
+        def end_in_time(left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise CleaningAbortedError("enough")
+
+        try:
+            history.clean(on_step=end_in_time, io_buffer_bytes=100)
+            is_ended = False
+        except CleaningAbortedError:
+            history.machine.manager.cleaner.release(PARTITION)
+            ended_count += 1
+            assert history.clean(io_buffer_bytes=100) is not None
+        history.log.check()
+        assert history.read() == history.final_records(), step
+    assert ended_count > 20

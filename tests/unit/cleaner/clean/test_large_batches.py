@@ -89,6 +89,7 @@ def test_a_batch_in_sections_is_cleaned_as_a_whole_one(codec: Codec, monkeypatch
     for seed, expected in enumerate(whole):
         found = cleaned(seed, codec)
         assert contents(bytes(found.batch)) == contents(bytes(expected.batch))
+        assert not found.batch or parse_header(found.batch).codec is codec
         assert found.horizon_ms == expected.horizon_ms
         assert found.records._replace(payload=b"") == expected.records._replace(payload=b"")
         kinds.add("none" if not found.batch else "some")

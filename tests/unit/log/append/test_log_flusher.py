@@ -169,3 +169,15 @@ def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
     manager.tasks.flush_old()
     manager.let_go(OTHER)
     other.flusher.flush_if_old()
+
+
+def test_altered_keys_hold_from_the_next_append_on() -> None:
+    log = LogMachine().start()
+    log.appender.append_as_leader(batch(3), 1)
+    log.reconfigure(LogConfig(flush_messages=2))
+    assert log.offsets.recovery_point == 0
+    log.appender.append_as_leader(batch(), 1)
+    assert log.offsets.recovery_point == 4
+    log.reconfigure(LogConfig())
+    log.appender.append_as_leader(batch(3), 1)
+    assert log.offsets.recovery_point == 4

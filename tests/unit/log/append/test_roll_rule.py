@@ -328,3 +328,12 @@ def test_where_old_data_trickles_in_idle_segments_are_as_old_as_the_others() -> 
     assert not rule.must_roll_idle(segment(6, first_ms=1), IDLE, 10_504)
     # The clock was put back: the roll does not wait for it.
     assert rule.must_roll_idle(segment(6, first_ms=1), IDLE, 9_000)
+
+
+def test_an_idle_segment_has_the_jitter_that_an_append_meets() -> None:
+    config = dataclasses.replace(IDLE, segment_jitter_ms=100)
+    rule, active = RollRule(DrawsOnly(0.5)), segment(7, first_ms=1000)
+    asked = {"size_bytes": 1, "last_offset": 8}
+    assert not rule.must_roll(active, config, **asked, max_timestamp_ms=1450, now_ms=0)
+    assert not rule.must_roll_idle(active, config, 1450)
+    assert rule.must_roll_idle(active, config, 1451)

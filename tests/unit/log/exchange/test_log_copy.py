@@ -12,6 +12,7 @@ from stratalog.base.errors import (
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.exchange.log_copy import LogCopy, LogPlace
 from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.filled_log import CONFIG
 from tests.support.logs.log_ledger import LogLedger
@@ -125,3 +126,28 @@ def fresh_copy(copying: Copying) -> LogCopy:
     copying.disk.remove_tree(FUTURE_DIR)
     copying.disk.make_directories(FUTURE_DIR)
     return copying.log.copy_to(FUTURE_DIR)
+
+
+def test_all_that_was_copied_may_go() -> None:
+    copying = Copying()
+    copying.catch_up()
+    copying.log.increment_log_start_offset(copying.log.offsets.log_end_offset)
+    copying.log.retention.delete_old_segments()
+    copying.ledger.note_starts(copying.log)
+    copying.append()
+    assert copying.relocate()
+    copying.verify()
+
+
+def test_who_reads_old_segments_finds_no_files_of_a_later_log() -> None:
+    """A reader may still have the segments of before when the log is back where it was."""
+    copying = Copying()
+    old: UnifiedLog = copying.log
+    segments = old.local_log.segments
+    copying.catch_up()
+    assert copying.relocate()
+    copying.disk.make_directories(PARTITION_DIR)
+    for segment in segments:
+        copying.disk.open_append(segment.path).append([b"another log's"])
+        with pytest.raises(FileNotFoundError):
+            segment.read_bytes(0, 10)

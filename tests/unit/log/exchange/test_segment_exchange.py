@@ -89,15 +89,16 @@ class Exchange:
 
 def test_readers_that_have_an_old_segment_do_not_read_the_new_file_of_its_name() -> None:
     log = filled().log
-    old = log.local_log.segments[0]
+    number, old = next(one for one in enumerate(log.local_log.segments) if one[1].has_aborted)
     assert old.read_bytes(0, 61)
     assert replace(log, [copied(log, [old])], [old])
-    assert log.local_log.segments[0] is not old
-    assert log.local_log.segments[0].path == old.path
+    assert log.local_log.segments[number] is not old
+    assert log.local_log.segments[number].path == old.path
     for ask in (
         lambda: old.read_bytes(0, 61),
         lambda: old.position_of(old.base_offset),
         lambda: list(old.batches()),
+        lambda: old.collect_aborted(0, old.end_offset),
         old.lend,
     ):
         with pytest.raises(FileNotFoundError):
@@ -244,3 +245,32 @@ def test_batches_that_are_not_sound_are_not_written() -> None:
     writer = SegmentWriter(log.segment_exchange.resources, log.local_log.directory, 0, 100)
     with pytest.raises(CorruptRecordError):
         writer.write(bytes(flipped))
+
+
+def test_a_reader_that_has_the_file_open_finishes() -> None:
+    log = filled().log
+    old = log.local_log.segments[0]
+    expected = [located.header for located in old.batches()]
+    reading = old.batches()
+    found = [next(reading).header]
+    assert replace(log, [copied(log, log.local_log.segments[:2])], log.local_log.segments[:2])
+    found += [located.header for located in reading]
+    assert found == expected
+
+
+class BesideALeftover(Exchange):
+    """The first segment has half of a copy, as a process leaves it that was killed. All else is known to be
+    durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history.machine.checkpoint()
+        overwrite(self.disk, self.log.local_log.segments[0].path + CLEANED_SUFFIX, b"half of a batch")
+
+
+def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
+    """A machine dies in the midst of it: a start finds the old segments or the new ones."""
+    CrashSweep(BesideALeftover, Exchange.run, count=30).at_deaths(
+        lambda death: death.subject.require_found(),
+        always=lambda name: name.startswith(("rename", "sync_directory")),
+    )

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.log.exchange.segment_swap import replace_segments, settle_swaps
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
@@ -267,3 +268,27 @@ def test_the_old_names_are_gone_for_good_before_a_new_one_is_given() -> None:
             happened.append("sync")
     steps = [step for step, before in zip(happened, ["", *happened], strict=False) if step != before]
     assert steps[-6:] == ["swap", "sync", "deleted", "sync", "new name", "sync"]
+
+
+@pytest.mark.parametrize("damaged", [None, 2])
+def test_the_parts_of_a_split_segment_are_walked(damaged: int | None) -> None:
+    """The batches behind the first one that was too far had not been looked at."""
+    disk = far_disk(is_sealed=True)
+    offsets = [7, FAR + 100, FAR + 101, FAR + 102]
+    batches = [encode_batch([Record(0, 1, None, b"x")], base_offset=at, leader_epoch=1) for at in offsets]
+    data = bytearray(b"".join(batches))
+    if damaged is not None:
+        data[len(b"".join(batches[: damaged + 1])) - 1] ^= 1
+    overwrite(disk, path_of(0), bytes(data), durable=True)
+    disk.unlink(path_of(0, ".txnindex"))
+    if damaged is None:
+        log = of_broker(disk).start()
+        assert not log.recovery_report.was_clean
+        assert log.recovery_report.recovered_bytes == log.local_log.segments.size_bytes
+        assert [info.base_offset for info in log.reader.segments()] == [0, FAR + 100, 9 * FAR]
+        assert [record.offset for record in read_local(log)] == [*offsets, 9 * FAR]
+        log.check()
+    else:
+        with pytest.raises(DataDirectoryError) as failure:
+            of_broker(disk).start()
+        assert {"end_offset", "recovery_point"} <= failure.value.fields.keys()

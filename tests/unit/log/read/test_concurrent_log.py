@@ -117,3 +117,27 @@ def test_a_reader_that_misses_a_file_of_a_log_that_begins_anew_looks_again() -> 
             log.reader.read(0, 500)
         truncation.result()
     assert log.offsets.log_end_offset == 500
+
+
+def test_appends_of_many_threads_get_offsets_of_their_own() -> None:
+    log = LogMachine(config=CONFIG).start()
+
+    def append(thread: int) -> list[tuple[int, bytes | None]]:
+        ledger = LogLedger(value_bytes=30 + thread)
+        placed: list[tuple[int, bytes | None]] = []
+        for _ in range(50):
+            request = ledger.batch(3)
+            info = log.appender.append_as_leader(request, 1)
+            values = [record.value for record in decode_all(request)]
+            placed += zip(range(info.base_offset, info.last_offset + 1), values, strict=True)
+        return placed
+
+    with ThreadPoolExecutor(4) as pool:
+        placed = sorted(pair for pairs in pool.map(append, range(4)) for pair in pairs)
+    assert [offset for offset, _ in placed] == list(range(600))
+    stored = [
+        (record.offset, record.value)
+        for offset in range(0, 600, 3)
+        for record in decode_all(log.reader.read(offset, 1).batches)
+    ]
+    assert stored == placed

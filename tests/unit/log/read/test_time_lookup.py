@@ -20,11 +20,13 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import HEADER_SIZE, MAX_TIMESTAMP_POSITION, parse_header
 from stratalog.record.native.batch_row import BatchRow
 from stratalog.record.record import Record
+from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import LogMachine
-from tests.support.logs.overwriting import flip
+from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+from tests.support.logs.overwriting import flip, overwrite
 from tests.support.logs.plain_batches import timed_batch, with_header
 
 CONFIG = LogConfig(
@@ -259,3 +261,32 @@ def test_a_damaged_header_behind_the_newest_record_is_no_fault_of_an_index(posit
     assert [len(log.reader.read(offset, 1).batches) > 0 for offset in (0, 1, 3)] == [True] * 3
     with pytest.raises(CorruptRecordError):
         log.reader.read(2, 1)
+
+
+@pytest.mark.parametrize(
+    "times_ms", [(90, 10, 20, 30, 40, 5), (10, 60, 20, 80, 70, 90), (5, 10, 20, 30, 40, 90)]
+)
+@pytest.mark.parametrize("suffix", [TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX])
+@pytest.mark.parametrize("interval_bytes", [1, 100, 200])
+def test_an_index_that_lost_its_last_entries_hides_no_record(
+    times_ms: Sequence[int], suffix: str, interval_bytes: int
+) -> None:
+    """The index of the active segment lost them, with all others whole, while no process had the log open."""
+    config = replace(CONFIG, index_interval_bytes=interval_bytes)
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, config)
+    append(machine.start(), [[claiming([time_ms]) for time_ms in times_ms]])
+    machine.stop()
+    path = segment_path(PARTITION_DIR, 0, suffix)
+    for size_bytes in range(0, disk.file_size(path), 12 if suffix == TIME_INDEX_SUFFIX else 8):
+        copy = disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+        overwrite(copy, path, copy.read_file(path)[:size_bytes])
+        log = LogMachine(copy, config).start()
+        for wanted_ms in range(100):
+            first = next((found for found in enumerate(times_ms) if found[1] >= wanted_ms), None)
+            assert log.reader.offset_for_timestamp(wanted_ms) == (
+                None if first is None else (first[1], first[0])
+            )
+        highest_ms = max(times_ms)
+        assert log.reader.max_timestamp() == (highest_ms, times_ms.index(highest_ms))
+        log.check()

@@ -59,28 +59,16 @@ def test_no_bit_of_the_last_base_offset_is_taken_for_another(counts: list[int]) 
         require_refused(disk)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_batch_too_far_from_its_base_is_refused_with_what_is_known_of_it(known: bool) -> None:
+@pytest.mark.parametrize(("base_offset", "known"), [(2**40, True), (2**40, False), (2**31, False)])
+def test_a_batch_too_far_from_its_base_is_refused_with_what_is_known_of_it(
+    base_offset: int, known: bool
+) -> None:
     disk = filled([1, 1])
-    overwrite(disk, LOG, disk.read_file(LOG) + batch(1, base_offset=2**40, leader_epoch=1))
+    overwrite(disk, LOG, disk.read_file(LOG) + batch(1, base_offset=base_offset, leader_epoch=1))
     if not known:
         disk.unlink(RECOVERY_POINTS)
     failure = require_refused(disk)
-    assert failure.fields == {"path": LOG, "last_offset": 2**40, "segment_base_offset": 0}
-
-
-def test_the_nearest_batch_that_is_too_far_is_none_and_the_one_before_it_is_one() -> None:
-    disk = filled([1, 1])
-    data = disk.read_file(LOG)
-    overwrite(disk, LOG, data + batch(1, base_offset=2**31 - 1, leader_epoch=1))
-    machine = LogMachine(disk, CONFIG)
-    log = machine.start()
-    log.check()
-    assert log.offsets.log_end_offset == 2**31
-    machine.kill()
-    overwrite(disk, LOG, data + batch(1, base_offset=2**31, leader_epoch=1))
-    disk.unlink(RECOVERY_POINTS)
-    require_refused(disk)
+    assert failure.fields == {"path": LOG, "last_offset": base_offset, "segment_base_offset": 0}
 
 
 def test_a_hole_over_the_recovery_point_is_refused_and_says_how_to_accept_it() -> None:
@@ -95,41 +83,32 @@ def test_a_hole_over_the_recovery_point_is_refused_and_says_how_to_accept_it() -
     assert LogMachine(disk, CONFIG).start().offsets.log_end_offset == 19
 
 
-@pytest.mark.parametrize("recovery_point", [0, 3, 12, 19])
-def test_holes_that_a_follower_leaves_are_none_of_that(recovery_point: int) -> None:
-    """Its checkpoints are where a batch has ended."""
-    disk = filled([])
-    overwrite(
-        disk,
-        LOG,
-        batch(3, leader_epoch=1)
-        + batch(2, base_offset=10, leader_epoch=1)
-        + batch(1, base_offset=18, leader_epoch=1),
-    )
+@pytest.mark.parametrize(
+    ("counts", "added", "recovery_point", "cleaned_offset"),
+    [
+        # The farthest batch that is not too far.
+        ([1, 1], {2**31 - 1: 1}, 2, None),
+        # Of a follower, whose recovery points are where a batch has ended.
+        *(([3], {10: 2, 18: 1}, recovery_point, None) for recovery_point in (0, 3, 12, 19)),
+        # Of a clean. The recovery point may have come from an older copy than the cleaner's checkpoint.
+        *(([1] * 10, {14: 5}, 12, cleaned_offset) for cleaned_offset in (14, 19)),
+        # Nothing is missing before the batch, so it is the checkpoint that is wrong, and it says too little.
+        ([1] * 10, {10: 5}, 12, None),
+    ],
+)
+def test_holes_that_a_log_may_have_are_none_of_that(
+    counts: list[int], added: dict[int, int], recovery_point: int, cleaned_offset: int | None
+) -> None:
+    """`added`: the numbers of records of the batches at these offsets."""
+    disk = filled(counts)
+    placed = [batch(count, base_offset=offset, leader_epoch=1) for offset, count in added.items()]
+    overwrite(disk, LOG, b"".join([disk.read_file(LOG), *placed]))
     overwrite(disk, RECOVERY_POINTS, checkpoint_of(recovery_point))
+    if cleaned_offset is not None:
+        overwrite(disk, CLEANED_OFFSETS, checkpoint_of(cleaned_offset))
     log = LogMachine(disk, CONFIG).start()
     log.check()
-    assert log.offsets.log_end_offset == 19
-
-
-@pytest.mark.parametrize("cleaned_offset", [14, 19])
-def test_a_hole_that_a_clean_has_left_is_none_of_that(cleaned_offset: int) -> None:
-    """The recovery points may have come from an older copy than the cleaner's checkpoint."""
-    disk = filled([1] * 10)
-    overwrite(disk, LOG, disk.read_file(LOG) + batch(5, base_offset=14, leader_epoch=1))
-    overwrite(disk, RECOVERY_POINTS, checkpoint_of(12))
-    overwrite(disk, CLEANED_OFFSETS, checkpoint_of(cleaned_offset))
-    log = LogMachine(disk, CONFIG).start()
-    log.check()
-    assert log.offsets.log_end_offset == 19
-
-
-def test_a_batch_over_a_wrong_recovery_point_has_not_lost_its_place() -> None:
-    """Nothing is missing before it, so it is the checkpoint that is wrong, and it says too little."""
-    disk = filled([1] * 10)
-    overwrite(disk, LOG, disk.read_file(LOG) + batch(5, base_offset=10, leader_epoch=1))
-    overwrite(disk, RECOVERY_POINTS, checkpoint_of(12))
-    assert LogMachine(disk, CONFIG).start().offsets.log_end_offset == 15
+    assert log.offsets.log_end_offset == max(offset + count for offset, count in added.items())
 
 
 @pytest.mark.parametrize("base_offset", [12, 14])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -300,3 +301,23 @@ def test_what_was_appended_behind_a_proof_is_proven_by_the_next_look(monkeypatch
     assert log.retention.delete_old_segments() == 1
     assert log.offsets.log_start_offset == log.offsets.log_end_offset == 2
     log.check()
+
+
+def test_a_segment_of_the_future_counts_as_long_as_it_is_there_and_judged_by_its_age() -> None:
+    config = LogConfig(
+        remote_storage_enable=False, retention_ms=HOUR_MS, message_timestamp_after_max_ms=9 * HOUR_MS
+    )
+    machine, log = started(config)
+    fill(log, 3, age_step_ms=-HOUR_MS)
+    log.retention.delete_old_segments()
+    assert log.retention.future_segment_count == 1
+    log.reconfigure(replace(config, retention_ms=-1))
+    log.retention.delete_old_segments()
+    assert log.retention.future_segment_count == 0, "no rule asks for its age"
+    log.reconfigure(config)
+    log.retention.delete_old_segments()
+    assert log.retention.future_segment_count == 1
+    log.increment_log_start_offset(log.offsets.log_end_offset)
+    log.retention.delete_old_segments()
+    assert log.retention.future_segment_count == 0, "it is gone"
+    machine.stop()

@@ -246,3 +246,19 @@ def test_a_full_disk_that_cannot_be_tied_to_a_store_is_named() -> None:
     with pytest.raises(DataDirectoryError) as failure:
         manager.directories.bind_store("store-1")
     assert failure.value.fields["path"] == B
+
+
+def test_new_partitions_go_to_the_disks_that_are_left() -> None:
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).appender.append_as_leader(BATCH, 1)
+    log = disks.manager.open_log(TopicPartition("new", 0), TOPIC_ID, CONFIG)
+    assert log.local_log.directory == f"{B}/new-0"
+    disks.manager.let_go(P[0])
+    with pytest.raises(DataDirectoryError) as failure:
+        disks.manager.open_log(P[0], TOPIC_ID, CONFIG, is_first_opening=True)
+    assert failure.value.fields["path"] == f"{A}/orders-0"
+    with pytest.raises(DataDirectoryError) as failure:
+        disks.manager.delete_log(P[2])
+    assert failure.value.fields["path"] == A

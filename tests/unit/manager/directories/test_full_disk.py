@@ -307,3 +307,32 @@ def test_what_could_not_be_written_is_written_by_the_next_who_asks_for_it() -> N
     checkpoints.forget(SECOND)
     checkpoints.lower_recovery_point(PARTITION, 10)
     assert disk.operation_count == count, "there is nothing to write"
+
+
+def test_what_is_kept_for_a_stop_is_not_for_deletions_and_serves_the_next_start() -> None:
+    disk = FullFileSystem()
+    machine = Machine(disk)
+    disk.fill(DATA_DIR)
+    machine.first.increment_log_start_offset(5)
+    disk.room_bytes = 0
+    with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
+        machine.first.increment_log_start_offset(6)
+    machine = Machine(disk.killed(), is_new=False)
+    assert (machine.first.offsets.log_start_offset, machine.first.offsets.log_end_offset) == (5, 20)
+    machine.machine.stop()
+    assert disk.inner.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
+
+
+def test_what_cannot_be_removed_at_a_start_does_not_keep_it_and_is_tried_again() -> None:
+    disk = FaultyFileSystem(MemoryFileSystem(free_bytes=0))
+    machine = Machine(disk)
+    machine.manager.delete_log(PARTITION)
+    disk = FaultyFileSystem(disk.killed().inner)
+    disk.fail_where(lambda line: line.startswith("remove_tree "), number=errno.EPERM)
+    again = LogMachine(disk, ids=SequentialIds(100))
+    again.open()
+    again.clock.advance(RETRY_MS)
+    disk.mend()
+    assert any("-delete" in path for path in disk.inner.contents())
+    again.clock.advance(RETRY_MS)
+    assert not any("-delete" in path for path in disk.inner.contents())

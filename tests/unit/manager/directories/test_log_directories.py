@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
 
@@ -450,3 +451,25 @@ def test_a_crash_leaves_each_cordon_as_it_was_or_as_it_was_to_be() -> None:
             assert found in ((B,), (A, B), (A,), (A, C))
 
     CrashSweep(CordoningMachine, lambda one: one.manager.directories.alter_cordons([A, C])).at_deaths(verify)
+
+
+def test_closing_waits_for_every_thread_and_marks_last() -> None:
+    disk = FaultyFileSystem()
+    machine = machine_of(disk)
+    manager = machine.open()
+    for partition in P:
+        append(manager, partition, 3)
+    before = disk.operation_count
+    with ThreadPoolExecutor(4) as pool:
+        manager.close(pool)
+    closing = disk.trace[before:]
+    for path in (A, B):
+        of_directory = [one.split(" ", 1) for one in closing if f" {path}/" in one or one.endswith(path)]
+        [marked] = [
+            number
+            for number, (name, paths) in enumerate(of_directory)
+            if name == "rename" and paths.endswith(".kafka_cleanshutdown")
+        ]
+        assert of_directory[marked + 1] == ["sync_directory", path]
+        assert {name for name, _ in of_directory[marked + 2 :]} <= {"close"}
+    assert machine_of(disk).open().was_clean

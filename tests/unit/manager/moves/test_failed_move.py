@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 import pytest
 
@@ -11,12 +12,12 @@ from stratalog.base.errors import LogStoreError
 from stratalog.log.retention.late_removal import RETRY_MS
 from stratalog.manager.directories.manifest import MANIFEST_FILE, PartitionState, read_manifest
 from stratalog.manager.moves.log_move import MoveState
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.crash_moments import NOTHING_KEPT
 from tests.support.logs.log_machine import DATA_DIR, OTHER_DIR, PARTITION, PARTITION_DIR, machine_on
-from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, flip_of
+from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog, aside_of, flip_of
 
 DELAY_MS = 1000
 
@@ -183,3 +184,101 @@ def test_what_cannot_be_put_away_is_told_and_tried_again(
     assert moving.left_over() == []
     assert not moving.machine.scheduler.failures
     go_on(moving)
+
+
+def test_what_never_has_room_for_another_name_is_removed_at_once() -> None:
+    disk = FullFileSystem()
+    moving = full(disk)
+    refuse_names(disk, errno.ENOSPC)
+    assert moving.begin().run() is MoveState.DONE
+    assert not disk.inner.exists(PARTITION_DIR)
+    assert moving.left_over() == []
+    go_on(moving)
+
+
+def not_left(disk: FaultyFileSystem) -> MovingLog:
+    """A partition that has moved, and left a copy that is tried again."""
+    moving = MovingLog(disk)
+    refuse_names(disk, errno.EPERM)
+    assert moving.begin().run() is MoveState.DONE
+    disk.mend()
+    return moving
+
+
+def test_what_is_tried_again_leaves_alone_what_another_process_has() -> None:
+    disk = FullFileSystem()
+    moving = not_left(disk)
+    moving.machine.stop()
+    moving.machine.clock.advance(2 * RETRY_MS)
+    assert disk.inner.exists(PARTITION_DIR)
+    assert not moving.machine.scheduler.failures
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_what_is_tried_again_leaves_alone_what_has_the_name_since(is_beside: bool) -> None:
+    """The partition moves back, once a human has removed the older copy. `is_beside`: it is tried while that
+    move gives the name."""
+    disk = FullFileSystem()
+    moving = not_left(disk)
+    disk.inner.remove_tree(PARTITION_DIR)
+    advance = partial(moving.machine.clock.advance, 2 * RETRY_MS)
+    move = moving.begin(lambda _: advance() if is_beside else None, target=DATA_DIR)
+    assert move.run() is MoveState.DONE
+    advance()
+    assert disk.inner.exists(PARTITION_DIR)
+    assert not moving.machine.scheduler.failures
+    moving.append()
+    moving.ledger.verify(moving.log, after_crash=False)
+
+
+def cut_off(disk: FullFileSystem) -> MovingLog:
+    """Both directories have the partition, of which the other one's is the newer."""
+    rehearsal = full(FullFileSystem())
+    assert rehearsal.begin().run() is MoveState.DONE
+    moving = full(disk)
+    # The manifest is there, and its name is not durable.
+    disk.crash_at(flip_of(rehearsal.disk.trace), part=1)
+    with pytest.raises(SimulatedCrash):
+        moving.begin().run()
+    return moving
+
+
+def test_a_start_on_a_full_disk_keeps_the_newer_copy() -> None:
+    moving = cut_off(FullFileSystem())
+    disk = moving.disk.killed()
+    log = machine_on(disk, ids=1).start()
+    assert log.local_log.directory == OTHER_PARTITION_DIR
+    assert not disk.inner.exists(PARTITION_DIR)
+    moving.ledger.verify(log, after_crash=True)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSPC])
+def test_a_start_that_cannot_put_it_away_serves_the_newer_one_and_tries_again(number: int) -> None:
+    moving = cut_off(FullFileSystem())
+    disk = moving.disk.killed()
+    refuse_names(disk, number, keeps_files=True)
+    machine = machine_on(disk, ids=1)
+    log = machine.start()
+    assert log.local_log.directory == OTHER_PARTITION_DIR
+    assert disk.inner.exists(PARTITION_DIR)
+    moving.ledger.copy().verify(log, after_crash=True)
+    assert machine.manager.directories.statuses()[0].partition_count == 0
+    disk.mend()
+    machine.clock.advance(2 * RETRY_MS)
+    assert not disk.inner.exists(PARTITION_DIR)
+
+
+def test_the_disk_of_an_older_copy_that_fails_is_left_alone() -> None:
+    disk = FaultyFileSystem()
+    moving = MovingLog(disk)
+    assert moving.begin().run() is MoveState.DONE
+    aside = aside_of(disk.trace)
+    disk = FaultyFileSystem()
+    disk.fail_at(aside, number=errno.EIO)
+    moving = MovingLog(disk)
+    assert moving.begin().run() is MoveState.DONE
+    moving.machine.clock.advance(RETRY_MS)
+    assert moving.files(DATA_DIR).keys() > {f"{PARTITION_DIR.rpartition('/')[2]}/partition.metadata"}
+    assert not moving.machine.scheduler.failures
+    assert not moving.log.availability.is_offline
+    assert not any(one.startswith(OTHER_DIR) for one in moving.left_over())

@@ -18,7 +18,6 @@ from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.manifest import PartitionEntry, PartitionState, read_manifest
 from stratalog.manager.moves.log_move import MoveProgress, MoveState
 from stratalog.record.builder import encode_batch
@@ -304,5 +303,13 @@ def test_what_other_moves_still_take_is_not_free() -> None:
     assert moving.manager.begin_move(second, OTHER_DIR).state is MoveState.WAITING
 
 
-def delete(log: UnifiedLog) -> None:
-    log.increment_log_start_offset(1)
+def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
+    moving = MovingLog()
+    with ThreadPoolExecutor(1) as pool:
+        moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
+    manager = moving.machine.open()
+    assert manager.moves.wanted
+    manager.delete_log(PARTITION)
+    assert not manager.moves.wanted
+    moving.machine.clock.advance(60_000)
+    assert moving.left_over() == []

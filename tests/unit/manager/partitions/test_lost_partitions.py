@@ -183,3 +183,16 @@ def test_a_crash_while_one_is_put_away_leaves_all_of_it_or_nothing(reason: str) 
     outcomes: set[int] = set()
     CrashSweep(Machine, put_away).at_deaths(verify, always=lambda line: line.startswith("rename"))
     assert outcomes == ({END} if reason == "stray" else {1, END})
+
+
+def test_one_that_comes_back_after_a_kill_is_recovered() -> None:
+    machine = Machine()
+    machine.manager.log(P).appender.append_as_leader(BATCH, 1)
+    disk = machine.disk.killed()
+    disk.rename(f"{A}/{P}", "/lost")
+    # This start and this stop say nothing of it.
+    Machine(disk, is_new=False).process.stop()
+    disk.rename("/lost", f"{A}/{P}")
+    log = Machine(disk, is_new=False).open_log()
+    assert not log.recovery_report.was_clean
+    assert log.offsets.log_end_offset == END + 1

@@ -23,7 +23,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.disk_refusals import refused_by_disk
 from tests.support.logs.crash_moments import NOTHING_KEPT
-from tests.support.logs.crash_sweep import CrashSweep, Failure
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 KEEP = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
@@ -270,3 +270,70 @@ def test_what_is_set_aside_for_a_human_is_never_removed_for_room() -> None:
     with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
         manager.set_aside(PARTITION, "fenced")
     require_whole(started(disk.killed(), is_new=False)[1])
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
+    suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FaultyFileSystem()
+    _, log = started(disk)
+    log.reconfigure(DROP)
+    left = os.path.basename(log.local_log.segments[1].path).replace(".log", suffix)
+    make_immutable(disk, left)
+    log.retention.delete_old_segments()
+    assert (log.offsets.log_start_offset, len(log.local_log.segments)) == (COUNT, 1)
+    assert "orders-0: a file of a deleted segment cannot be removed" in caplog.text
+    assert [name for name in names(disk) if name.endswith(suffix)] == [left]
+    append(log, COUNT)
+    require_whole(log, COUNT + 1)
+    log.flusher.flush()
+    caplog.clear()
+    disk = disk.killed()
+    make_immutable(disk, left)
+    require_whole(started(disk, is_new=False)[1], COUNT + 1)
+    assert left in names(disk)
+    assert "a file of a deleted segment cannot be removed" in caplog.text
+    disk = disk.killed()
+    require_whole(started(disk, is_new=False)[1], COUNT + 1)
+    assert left not in names(disk)
+
+
+def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> None:
+    disk = FaultyFileSystem()
+    _, log = started(disk)
+    log.increment_log_start_offset(5)
+    first_operation = disk.operation_count
+    count = log.retention.delete_old_segments()
+    assert count == 2
+    [sync] = [at for at, found in enumerate(disk.trace) if at > first_operation and "sync_directory" in found]
+    disk = FaultyFileSystem()
+    _, log = started(disk)
+    log.increment_log_start_offset(5)
+    disk.fail_at(sync + 1, number=errno.EMFILE)
+    assert log.retention.delete_old_segments() == count
+    assert not log.availability.is_offline
+    require_whole(log)
+    assert names(disk.reopened(NOTHING_KEPT)) != names(disk)
+    log.flusher.flush()
+    assert names(disk.reopened(NOTHING_KEPT)) == names(disk)
+
+
+def test_a_crash_while_it_is_removed_in_place_leaves_none_of_it() -> None:
+    class Removing:
+        def __init__(self) -> None:
+            self.disk = nameless()
+            self.manager, _ = started(self.disk)
+
+    def verify(death: Death[Removing]) -> None:
+        for disk in death.disks():
+            manager = LogMachine(nameless(disk.inner), ids=SequentialIds(100)).open()
+            is_listed = PARTITION in read_manifest(disk, DATA_DIR).partitions
+            assert disk.inner.exists(PARTITION_DIR) == is_listed
+            outcomes.add(is_listed)
+            if is_listed:
+                require_whole(manager.open_log(PARTITION, TOPIC_ID, KEEP))
+
+    outcomes = set[bool]()
+    CrashSweep(Removing, lambda one: one.manager.delete_log(PARTITION)).at_deaths(verify)
+    assert outcomes == {False, True}

@@ -358,3 +358,29 @@ def test_one_that_cannot_be_set_aside_stays_and_the_rest_goes_on(caplog: pytest.
         assert ghost.disk.inner.exists(f"{A}/{GHOST}")
     assert "it could not be set aside" in caplog.text
     assert "strays could not be looked at" in caplog.text
+
+
+def test_what_a_recovery_has_to_look_at_is_kept_with_it() -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    [stray] = strays_in(machine.disk)
+    assert isinstance(machine.disk, MemoryFileSystem)
+    path = f"{A}/{stray}/{0:020d}.log"
+    size = machine.disk.file_size(path)
+    file = machine.disk.open_append(path)
+    file.truncate(size - 1)
+    file.close()
+    with pytest.raises(DataDirectoryError):
+        restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
+
+
+def test_what_is_no_topics_does_not_count_where_new_partitions_go() -> None:
+    machine = machine_with_ghost(None, A, B)
+    put_doubt(machine.memory, "import")
+    manager = restarted(machine)
+    # Both have one then, and the next one goes to the first.
+    fill(manager, TopicPartition("new", 0), UUID(int=5))
+    fill(manager, TopicPartition("new", 1), UUID(int=5))
+    assert manager.directory_of(TopicPartition("new", 0)) == B
+    assert manager.directory_of(TopicPartition("new", 1)) == A

@@ -10,7 +10,7 @@ import cramjam
 import pytest
 import zstandard
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.record.codecs.compressed_pieces import compress_pieces, decompressed_pieces
 from stratalog.record.codecs.compression import Codec, compress, decompress
 
@@ -96,3 +96,13 @@ def test_a_member_that_ends_where_the_input_is_cut_is_followed_by_the_next() -> 
             assert outcome(Codec.GZIP, first + compress(Codec.GZIP, b"more")) == noise[:size_bytes] + b"more"
             return
     raise AssertionError("no member has that size")
+
+
+@pytest.mark.parametrize(("codec", "level"), [(Codec.GZIP, 9), (Codec.LZ4, 9), (Codec.ZSTD, 1)])
+def test_levels_are_those_of_the_codec(codec: Codec, level: int) -> None:
+    data = data_of(200_000)
+    compressed = compress_pieces(codec, [data], len(data), level)
+    assert outcome(codec, compressed) == data
+    assert compressed != compress_pieces(codec, [data], len(data))
+    with pytest.raises(InvalidRequestError):
+        compress_pieces(codec, [data], len(data), 99)
