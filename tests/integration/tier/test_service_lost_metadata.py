@@ -46,8 +46,8 @@ async def fill(bench: ServiceBench, how: str) -> None:
     if how != "nothing tiered":
         await bench.client.admin.upload(delete_local=True)
     if how == "folded":
-        bench.server.engine.catalog.fold()
-        for shard in bench.server.engine.shards:
+        bench.server.engine.topics.catalog.fold()
+        for shard in bench.server.engine.tier.shards:
             shard.metadata.fold()
 
 
