@@ -59,7 +59,14 @@ class Cleaned:
         first_offset = (
             log.offsets.log_start_offset if all_dirty else max(self.end_offset, log.offsets.log_start_offset)
         )
-        to_clean = LogToClean(log, first_offset, stop_offset, 0, 1, 0)
+        to_clean = LogToClean(
+            log=log,
+            first_dirty_offset=first_offset,
+            first_uncleanable_offset=stop_offset,
+            clean_bytes=0,
+            cleanable_bytes=1,
+            compaction_delay_ms=0,
+        )
         cleaner = LogCleaner(self.machine.clock, SequentialIds())
         self.result = cleaner.clean(to_clean, limits() if made is None else made)
         self.end_offset = self.result.end_offset

@@ -154,7 +154,14 @@ class CleaningHistory:
         return [end for end in ends if self.first_dirty_offset < end <= limit]
 
     def to_clean(self, stop_offset: int) -> LogToClean:
-        return LogToClean(self.log, self.first_dirty_offset, stop_offset, 0, 1, 0)
+        return LogToClean(
+            log=self.log,
+            first_dirty_offset=self.first_dirty_offset,
+            first_uncleanable_offset=stop_offset,
+            clean_bytes=0,
+            cleanable_bytes=1,
+            compaction_delay_ms=0,
+        )
 
     def clean(self, entry_count: int = 1000, *, break_off_after: int | None = None) -> CleanResult | None:
         """Clean up to where it may end, or before that, and verify; None where there was nothing to do or
@@ -200,7 +207,7 @@ class CleaningHistory:
                 return None
             assert found.first_dirty_offset == self.first_dirty_offset
             result = self.clean_found(found)
-            manager.done(found, result.end_offset, result.horizon_ms)
+            manager.done(found, result.end_offset, result.next_clean_ms)
             manager.check()
             return result
         finally:
@@ -269,7 +276,7 @@ class CleaningHistory:
         end_offset = None if result is None else result.end_offset
         self.oracle.note_clean(stop_offset, now_ms, end_offset)
         if end_offset is not None:
-            is_recopy = to_clean.first_dirty_offset == stop_offset and to_clean.is_horizon_past
+            is_recopy = to_clean.first_dirty_offset == stop_offset and to_clean.is_next_clean_due
             assert is_recopy or self.first_dirty_offset < end_offset, "no progress"
             assert self.first_dirty_offset <= end_offset <= stop_offset
             self.first_dirty_offset = end_offset

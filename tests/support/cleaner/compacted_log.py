@@ -144,7 +144,7 @@ class CompactedLog:
 
         made = limits(key_count, check_done, load_factor=1.0, io_buffer_bytes=io_buffer_bytes)
         result = LogCleaner(self.machine.clock, SequentialIds()).clean(chosen, made)
-        cleanings.done(chosen, result.end_offset, result.horizon_ms)
+        cleanings.done(chosen, result.end_offset, result.next_clean_ms)
         log.check()
         return result
 

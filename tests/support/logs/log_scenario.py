@@ -162,7 +162,7 @@ class LogScenario:
 
         limits = CleanLimits(map_bytes, 1.0, 4096, check_done, throttle)
         result = LogCleaner(machine.clock, SequentialIds()).clean(chosen, limits)
-        cleanings.done(chosen, result.end_offset, result.horizon_ms)
+        cleanings.done(chosen, result.end_offset, result.next_clean_ms)
         stats = result.stats
         log.check()
         dirty = f"dirty from {chosen.first_dirty_offset} to {chosen.first_uncleanable_offset}"

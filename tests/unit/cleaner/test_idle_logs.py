@@ -153,7 +153,7 @@ def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
     assert worker.clean_filthiest()
     assert not worker.clean_filthiest()
     assert manager.failures() == ()
-    assert worker.stats().next_horizon_ms < NO_HORIZON
+    assert worker.stats().next_clean_ms < NO_HORIZON
 
 
 def test_a_clean_that_drops_nothing_is_backed_off() -> None:
@@ -164,8 +164,9 @@ def test_a_clean_that_drops_nothing_is_backed_off() -> None:
     for count in (1, 2):
         found = manager.take_filthiest()
         assert found is not None
-        assert found.is_horizon_past
-        manager.done(found, found.first_dirty_offset, found.horizon_ms)
+        assert found.next_clean is not None
+        assert found.next_clean.is_due
+        manager.done(found, found.first_dirty_offset, found.next_clean.at_ms)
         (failure,) = manager.failures()
         assert (failure.kind, failure.is_alarm) == (FailureKind.NO_PROGRESS, count == 2)
         assert manager.take_filthiest() is None

@@ -58,7 +58,7 @@ class LogCleaner:
         """
         stats, exchanged = CleanStats(), CleanStats()
         log, first_offset = to_clean.log, to_clean.first_dirty_offset
-        if first_offset >= to_clean.first_uncleanable_offset and not to_clean.is_horizon_past:
+        if first_offset >= to_clean.first_uncleanable_offset and not to_clean.is_next_clean_due:
             return CleanResult(first_offset, stats)
 
         def on_io(size_bytes: int) -> None:

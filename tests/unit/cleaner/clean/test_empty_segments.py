@@ -81,7 +81,20 @@ class Emptied:
         log = self.log
         stop_offset = log.local_log.segments.active.base_offset if stop_offset is None else stop_offset
         cleaner = LogCleaner(self.machine.clock, SequentialIds())
-        assert cleaner.clean(LogToClean(log, 0, stop_offset, 0, 1, 0), limits()).end_offset == stop_offset
+        assert (
+            cleaner.clean(
+                LogToClean(
+                    log=log,
+                    first_dirty_offset=0,
+                    first_uncleanable_offset=stop_offset,
+                    clean_bytes=0,
+                    cleanable_bytes=1,
+                    compaction_delay_ms=0,
+                ),
+                limits(),
+            ).end_offset
+            == stop_offset
+        )
         log.check()
 
     def offsets(self) -> list[int]:

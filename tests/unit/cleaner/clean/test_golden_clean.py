@@ -56,7 +56,14 @@ class Broker:
 
     def clean(self, log: UnifiedLog) -> LogToClean:
         log.roll()
-        to_clean = LogToClean(log, 0, ACTIVE_BASE, 0, 1, 0)
+        to_clean = LogToClean(
+            log=log,
+            first_dirty_offset=0,
+            first_uncleanable_offset=ACTIVE_BASE,
+            clean_bytes=0,
+            cleanable_bytes=1,
+            compaction_delay_ms=0,
+        )
         result = LogCleaner(self.clock, SequentialIds()).clean(to_clean, limits(10_000))
         assert result.end_offset == ACTIVE_BASE
         log.check()

@@ -5,7 +5,7 @@ commits itself. Commits that other writers made meanwhile stay inline. A fold is
 
 - The checkpoint that it was built from is no longer the current one: it could share pages that another fold
   has dropped.
-- It was born before the horizon: an orphan sweep may have deleted its files.
+- It was born before the orphan horizon: an orphan sweep may have deleted its files.
 
 The files of a given-up fold are orphans.
 """
@@ -99,7 +99,7 @@ class Folder(Generic[S]):
 
 def judge_fold(state: HeadState, built: BuiltFold) -> Judgement[bool]:
     """The outcome is whether the fold is valid."""
-    is_valid = is_built_on_current(state, built) and built.root.ref.seq >= state.horizon
+    is_valid = is_built_on_current(state, built) and built.root.ref.seq >= state.orphan_horizon_seq
     return Judgement((built.action,) if is_valid else (), is_valid)
 
 

@@ -70,7 +70,7 @@ class Head:
     uuid: UUID
     seq: int = 0
     epoch: int = 0
-    horizon: int = 0
+    orphan_horizon_seq: int = 0
     catalog_seq: int = 0
     checkpoint: DocumentRef | None = None
     history: DocumentRef | None = None
@@ -104,7 +104,7 @@ class Head:
             uuid=commit.uuid,
             seq=commit.seq,
             epoch=state.epoch,
-            horizon=state.horizon,
+            orphan_horizon_seq=state.orphan_horizon_seq,
             catalog_seq=state.catalog_seq,
             checkpoint=state.checkpoint,
             history=state.history,
@@ -122,7 +122,7 @@ class Head:
             "seq": self.seq,
             "uuid": str(self.uuid),
             "epoch": self.epoch,
-            "horizon": self.horizon,
+            "horizon": self.orphan_horizon_seq,
             "catalog_seq": self.catalog_seq,
             "checkpoint": None if self.checkpoint is None else self.checkpoint.to_json(),
             "history": None if self.history is None else self.history.to_json(),
@@ -142,7 +142,7 @@ class Head:
             uuid=fields.uuid("uuid"),
             seq=fields.integer("seq"),
             epoch=fields.integer("epoch"),
-            horizon=fields.integer("horizon"),
+            orphan_horizon_seq=fields.integer("horizon"),
             catalog_seq=fields.integer("catalog_seq"),
             checkpoint=_parse_ref(fields, "checkpoint", FileKind.CHECKPOINT),
             history=_parse_ref(fields, "history", FileKind.HISTORY),

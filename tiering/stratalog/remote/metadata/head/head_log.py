@@ -443,8 +443,15 @@ class HeadLog(Generic[S]):
 def _require_agreement(head: Head, state: HeadState) -> None:
     if state.unknown_action is not None:
         return  # its effect on these fields is unknown, and this version does not write here
-    said = (head.seq, head.epoch, head.horizon, head.catalog_seq, head.checkpoint, head.history)
-    follows = (state.seq, state.epoch, state.horizon, state.catalog_seq, state.checkpoint, state.history)
+    said = (head.seq, head.epoch, head.orphan_horizon_seq, head.catalog_seq, head.checkpoint, head.history)
+    follows = (
+        state.seq,
+        state.epoch,
+        state.orphan_horizon_seq,
+        state.catalog_seq,
+        state.checkpoint,
+        state.history,
+    )
     if said != follows:
         raise StoreCorruptError(
             "a head contradicts its own commits; stop writing to the store and investigate",

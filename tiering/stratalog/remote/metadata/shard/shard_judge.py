@@ -170,8 +170,8 @@ def object_refusal(state: ShardState, ref: ObjectRef) -> str | None:
 
 
 def is_born_too_early(state: ShardState, ref: ObjectRef) -> bool:
-    """Whether the object was born before the horizon: an orphan sweep may have deleted it."""
-    return ref.birth < state.horizon
+    """Whether the object was born before the orphan horizon: an orphan sweep may have deleted it."""
+    return ref.birth < state.orphan_horizon_seq
 
 
 def slice_refusal(state: ShardState, entry: SliceEntry, tiered_end_offset: int) -> str | None:
