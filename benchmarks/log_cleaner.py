@@ -154,7 +154,14 @@ def limits() -> CleanLimits:
 
 def clean(log: UnifiedLog) -> CleanResult:
     """All that can be."""
-    to_clean = LogToClean(log, 0, log.local_log.segments.active.base_offset, 0, 0, 0)
+    to_clean = LogToClean(
+        log=log,
+        first_dirty_offset=0,
+        first_uncleanable_offset=log.local_log.segments.active.base_offset,
+        clean_bytes=0,
+        cleanable_bytes=0,
+        compaction_delay_ms=0,
+    )
     result = LogCleaner(SystemClock(), SequentialIds()).clean(to_clean, limits())
     assert result.end_offset == to_clean.first_uncleanable_offset
     return result

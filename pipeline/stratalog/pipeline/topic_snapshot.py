@@ -65,7 +65,14 @@ def read_snapshot(
     ids = SystemIdGenerator()
     identity = StoreIdentity.open(store)
     writer = Writer("spark", str(ids.uuid()))
-    actor = StoreActor(store, SystemClock(), system_random(), ids, identity, writer)
+    actor = StoreActor(
+        store=store,
+        clock=SystemClock(),
+        random_source=system_random(),
+        ids=ids,
+        identity=identity,
+        writer=writer,
+    )
     catalog = Catalog.open(actor, read_only=True)
     entry = catalog.topics().get(topic)
     if entry is None:
