@@ -215,8 +215,8 @@ class CleanerManager:
         return None
 
     def find_next_clean(self, may_look: Callable[[UnifiedLog], bool] = lambda _: True) -> bool:
-        """Find when one cleaned log is due next, from its headers, if that is not on record. False if there is
-        no such log that the caller may read; that callback is called under no lock.
+        """Find when one cleaned log is due next, from its headers, if that is not on record. False if there
+        is no such log that the caller may read; that callback is called under no lock.
         """
         for log in self.cleaned_logs():
             may_try = self._lacks_next_clean(log) and self._failures.may_try(log.topic_partition)

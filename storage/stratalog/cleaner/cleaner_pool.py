@@ -128,8 +128,8 @@ class CleanerPool:
         self._manager.stop()
 
     def clean_filthiest(self) -> bool:
-        """Clean the log with the most to gain, or find when a log is due next, if that is not on record. False
-        if there is no such log, or cleaning is not allowed now.
+        """Clean the log with the most to gain, or find when a log is due next, if that is not on record.
+        False if there is no such log, or cleaning is not allowed now.
 
         An error of one log counts as its failure; the other logs are still cleaned.
         """

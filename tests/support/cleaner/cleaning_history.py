@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_checkpoints import CleanerCheckpoints
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
@@ -69,7 +69,7 @@ class CleaningHistory:
         self.oracle = CleaningOracle(DELETE_RETENTION_MS)
         self.log: UnifiedLog = self.machine.start()
         self.machine_ids = SequentialIds()
-        self.cleaner = LogCleaner(self.machine.clock, self.machine_ids)
+        self.clean_log = LogClean(self.machine.clock, self.machine_ids)
         self.first_dirty_offset = 0
         self._sequences: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
@@ -270,7 +270,7 @@ class CleaningHistory:
         made = limits(entry_count, on_step, load_factor=self.chance.choice([0.5, 0.9, 1.0]))
         result: CleanResult | None = None
         try:
-            result = self.cleaner.clean(to_clean, made)
+            result = self.clean_log.run(to_clean, made)
         except CleaningAbortedError:
             assert break_off_after is not None
         end_offset = None if result is None else result.end_offset

@@ -13,7 +13,7 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean.kept_horizons import KeptHorizons
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_failures import MAX_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_pool import CleanerPool
@@ -77,11 +77,11 @@ class IdleMachine(CleanerMachine):
         self.cleans: list[LogToClean] = []
 
     def worker(self, manager: CleanerManager | None = None) -> CleanerPool:
-        cleaner = LogCleaner(self.clock, SequentialIds())
+        log_clean = LogClean(self.clock, SequentialIds())
 
         def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
             self.cleans.append(chosen)
-            return cleaner.clean(chosen, limits)
+            return log_clean.run(chosen, limits)
 
         return self.pool(clean, manager=manager)
 

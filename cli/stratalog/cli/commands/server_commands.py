@@ -157,5 +157,6 @@ def _announce(server: Server) -> None:
     """
     host = server.settings.listen.rpartition(":")[0]
     click.echo(
-        f"stratalog serves {host}:{server.port} from {server.settings.data_dir} and {server.engine.tier.store.url}"
+        f"stratalog serves {host}:{server.port} from {server.settings.data_dir}"
+        f" and {server.engine.tier.store.url}"
     )

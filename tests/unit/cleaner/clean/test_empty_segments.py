@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from stratalog.base.file_contents import write_file
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
@@ -80,9 +80,9 @@ class Emptied:
     def clean(self, stop_offset: int | None = None) -> None:
         log = self.log
         stop_offset = log.local_log.segments.active.base_offset if stop_offset is None else stop_offset
-        cleaner = LogCleaner(self.machine.clock, SequentialIds())
+        log_clean = LogClean(self.machine.clock, SequentialIds())
         assert (
-            cleaner.clean(
+            log_clean.run(
                 LogToClean(
                     log=log,
                     first_dirty_offset=0,

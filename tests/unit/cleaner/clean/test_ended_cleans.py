@@ -9,9 +9,9 @@ from errno import ENOSPC
 
 import pytest
 
-from stratalog.cleaner.clean import log_cleaner
+from stratalog.cleaner.clean import log_clean
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_pool import CleanerPool
@@ -99,7 +99,7 @@ def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exceptio
                 raise failure
             limits.check_done()
 
-        return log_cleaner.LogCleaner(machine.clock, SequentialIds()).clean(
+        return log_clean.LogClean(machine.clock, SequentialIds()).run(
             chosen, limits._replace(check_done=check_done)
         )
 
@@ -183,7 +183,7 @@ def with_transactions() -> CompactedLog:
 
 def worker_of(history: CompactedLog, ids: SequentialIds) -> CleanerPool:
     machine = history.machine
-    clean = LogCleaner(machine.clock, ids).clean
+    clean = LogClean(machine.clock, ids).run
     return CleanerPool(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
 
 

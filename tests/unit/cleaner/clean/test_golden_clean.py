@@ -6,7 +6,7 @@ from uuid import UUID
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.types import TopicPartition
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
@@ -64,7 +64,7 @@ class Broker:
             cleanable_bytes=1,
             compaction_delay_ms=0,
         )
-        result = LogCleaner(self.clock, SequentialIds()).clean(to_clean, limits(10_000))
+        result = LogClean(self.clock, SequentialIds()).run(to_clean, limits(10_000))
         assert result.end_offset == ACTIVE_BASE
         log.check()
         return to_clean

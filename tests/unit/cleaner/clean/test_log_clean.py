@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import Durability
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
@@ -42,7 +42,7 @@ def test_nothing_is_done_where_nothing_may_be_cleaned() -> None:
         cleanable_bytes=0,
         compaction_delay_ms=0,
     )
-    result = LogCleaner(cleaned.machine.clock, SequentialIds()).clean(to_clean, limits())
+    result = LogClean(cleaned.machine.clock, SequentialIds()).run(to_clean, limits())
     assert result.end_offset == 0
     assert len(cleaned.left()) == 2
 
@@ -217,13 +217,13 @@ def test_the_hash_of_each_clean_has_its_own_secret(monkeypatch: pytest.MonkeyPat
         return OffsetMap(secret, slot_count, load_factor)
 
     monkeypatch.setattr(noting_map, "slots_for", OffsetMap.slots_for, raising=False)
-    monkeypatch.setattr("stratalog.cleaner.clean.log_cleaner.OffsetMap", noting_map)
+    monkeypatch.setattr("stratalog.cleaner.clean.log_clean.OffsetMap", noting_map)
     cleaned = Cleaned()
-    cleaner = LogCleaner(cleaned.machine.clock, NotingIds())
+    log_clean = LogClean(cleaned.machine.clock, NotingIds())
     cleaned.put((b"a", b"1"))
     cleaned.log.roll()
     for _ in range(2):
-        cleaner.clean(
+        log_clean.run(
             LogToClean(
                 log=cleaned.log,
                 first_dirty_offset=0,
