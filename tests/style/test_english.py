@@ -22,7 +22,7 @@ HARD_OPENINGS = re.compile(
 )
 
 
-RUN = re.compile(r"\b(?:a|another|every|first|last|next|the) run\b", re.IGNORECASE)
+RUN = re.compile(r"\b(?:(?:a|another|every|first|last|next|the) run|runs of)\b", re.IGNORECASE)
 
 
 def words_are_plain(source: Source) -> Iterator[str]:
@@ -108,6 +108,7 @@ PLANTED: list[tuple[Rule, str, int]] = [
     (words_are_plain, "# The caller of the bodyguard.", 0),
     (words_are_plain, "def test_an_append_is_told_to_nobody() -> None: ...", 2),
     (run_has_one_meaning, "# The first run of a task, which runs again.", 1),
+    (run_has_one_meaning, "# Runs of segments.", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "def f():\n    '''What a log holds.'''", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    '''Of a log, its end.'''", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    '''Thread-safe.'''", 1),

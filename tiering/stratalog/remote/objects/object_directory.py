@@ -1,4 +1,4 @@
-"""Reads the parts of an object that describe its slices, in one ranged GET each: the directory and an index.
+"""Reads the directory of an object (the list of its slices) and the index of a slice, in one ranged GET each.
 
 An object is immutable, so these parts never become stale. Thread-safe.
 """
