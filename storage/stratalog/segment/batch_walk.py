@@ -8,8 +8,8 @@ The walks differ in what they trust:
 * `valid_rows` trusts nothing. It stops before the first batch that is incomplete, not a batch, out of order
   or different from its checksum. So it finds the end of the sound data after a crash. There may be gigabytes
   to check, so a kernel walks, and a header becomes an object only if it says more than an index needs.
-* `fetchable_batches` serves fetches. It measures and checks batches in bytes that were just read, and makes no
-  object for any of them.
+* `fetchable_batches` serves fetches. It measures and checks batches in bytes that were just read, and makes
+  no object for any of them.
 """
 
 from __future__ import annotations

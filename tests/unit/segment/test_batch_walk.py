@@ -15,7 +15,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE, LAST_OFFSET_DELTA_POSITION, RECORDS_COUNT_POSITION
 from stratalog.record.native.batch_row import BatchRow
 from stratalog.record.record import Record
-from stratalog.segment.batch_walk import seek, valid_rows, walk, fetchable_batches
+from stratalog.segment.batch_walk import fetchable_batches, seek, valid_rows, walk
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.plain_batches import batch
 

@@ -12,7 +12,10 @@ from stratalog.cli.output import message_document, print_json, print_table, utc_
 
 @click.group()
 def cleaner() -> None:
-    """Show the cleaner of local logs, which cleans compacted topics that are not tiered."""
+    """Show the cleaner of local logs.
+
+    It cleans compacted topics that are not tiered.
+    """
 
 
 @cleaner.command()
@@ -59,7 +62,7 @@ def status(as_json: bool, server: str) -> None:
 @click.option("--partition", type=PARTITION, required=True)
 @server_option
 def reset(topic: str, partition: int, server: str) -> None:
-    """Retry cleaning of a failed partition of TOPIC now."""
+    """Try again now to clean a partition of TOPIC that failed."""
     had_failed = with_client(server, lambda client: client.admin.reset_cleaner(topic, partition))
     if had_failed:
         click.echo(f"cleaning of {topic}-{partition} is tried again")

@@ -30,7 +30,7 @@ _COMMANDS = {
     ),
     "offsets": (
         "commands.log_offsets_command:offsets",
-        "Show an offset by name or time.",
+        "Show an offset of each partition of TOPIC, by name or time.",
     ),
 }
 
@@ -53,7 +53,7 @@ def log() -> None:
 @json_option
 @server_option
 def describe(topic: str, partitions: tuple[int, ...], segments: bool, as_json: bool, server: str) -> None:
-    """Show the offsets and sizes of TOPIC's partitions. Offsets called END are exclusive."""
+    """Show the offsets and sizes of the partitions of TOPIC. Offsets called END are exclusive."""
     logs = with_client(server, lambda client: client.admin.describe_log(topic, partitions))
     if as_json:
         print_json([message_document(entry) for entry in logs])

@@ -201,7 +201,9 @@ class HeadLog(Generic[S]):
             else:
                 return
         raise StoreUnavailableError(
-            "the store returns no head and accepts none; try again later", key=self.layout.head_key
+            "the head is missing, and the store refuses to create it; try again, then check the permissions"
+            " of the bucket",
+            key=self.layout.head_key,
         )
 
     def refresh(self, *, dated: bool = False) -> View[S]:
