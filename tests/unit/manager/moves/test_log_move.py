@@ -208,9 +208,9 @@ def test_a_move_waits_for_its_throttle() -> None:
 def test_a_move_is_cancelled_before_it_begins() -> None:
     moving = MovingLog()
     move = moving.begin()
-    assert move.cancel("nobody wants it") is MoveState.CANCELLED
+    assert move.cancel("not wanted") is MoveState.CANCELLED
     assert move.run() is MoveState.CANCELLED
-    assert move.progress.reason == "nobody wants it"
+    assert move.progress.reason == "not wanted"
     assert moving.left_over() == []
     assert moving.begin().run() is MoveState.DONE
 
