@@ -52,7 +52,7 @@ class SliceSpan:
     record_count: int
     shard: int = 0
     deciding: tuple[LiveSlice, ...] = ()
-    """Slices that name the span's aborted transactions; empty where every record is wanted."""
+    """Slices that name the span's aborted transactions; empty if every record is wanted."""
 
 
 def read_snapshot(

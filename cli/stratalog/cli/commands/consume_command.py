@@ -182,7 +182,7 @@ def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[T
     for partition in wanted:
         if partition >= len(partitions):
             raise UnknownTopicOrPartitionError(
-                f"the topic has {counted(len(partitions), 'partition')}, choose a lower one",
+                f"the topic has {counted(len(partitions), 'partition')}; choose a lower number",
                 topic=partitions[0].topic,
                 partition=partition,
             )

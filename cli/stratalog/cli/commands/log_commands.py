@@ -66,7 +66,7 @@ def describe(topic: str, partitions: tuple[int, ...], segments: bool, as_json: b
 
 
 def _number(entry: admin_pb2.PartitionLog, field: str) -> int | None:
-    """None for an unknown number, because the partition is offline."""
+    """The number in the field; None if it is unknown, because the partition is offline."""
     value = getattr(entry, field)
     assert isinstance(value, int)
     return None if value < 0 and entry.HasField("offline") else value

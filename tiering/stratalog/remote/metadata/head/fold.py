@@ -62,7 +62,7 @@ class Folder(Generic[S]):
         )
 
     def fold(self) -> int | None:
-        """Fold all known commits. Returns the fold's commit number; None where there was nothing to fold, or
+        """Fold all known commits. Returns the fold's commit number; None if there was nothing to fold, or
         another fold came first.
         """
         built = self.build()
@@ -75,7 +75,7 @@ class Folder(Generic[S]):
         return landed.seq
 
     def build(self) -> BuiltFold | None:
-        """Write checkpoint and history of the newest view; None where everything is folded. Raises
+        """Write checkpoint and history of the newest view; None if everything is folded. Raises
         StoreError.
         """
         log = self._log

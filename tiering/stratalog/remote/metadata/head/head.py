@@ -133,7 +133,7 @@ class Head:
 
     @staticmethod
     def decode(data: bytes, what: str, table: ActionTable) -> Head:
-        """Decode a head. Raises StoreCorruptError, StoreNotUsableError where newer software is needed to read
+        """Decode a head. Raises StoreCorruptError, StoreNotUsableError if newer software is needed to read
         it."""
         fields = decode_document(data, what, format_name=_FORMAT)
         head = Head(
@@ -156,7 +156,7 @@ class Head:
         return head
 
     def require_of(self, store_id: UUID, shard: int | None) -> None:
-        """Check that the head belongs to this store and shard. Raises StoreCorruptError where the head
+        """Check that the head belongs to this store and shard. Raises StoreCorruptError if the head
         belongs to another store or shard."""
         if (self.store_id, self.shard) != (store_id, shard):
             raise StoreCorruptError(
@@ -168,7 +168,7 @@ class Head:
             )
 
     def commit(self, seq: int) -> Commit | None:
-        """The commit of that number; None where it is not inline."""
+        """The commit with this number; None if it is not inline."""
         position = seq - self.folded_seq - 1
         return self.commits[position] if 0 <= position < len(self.commits) else None
 

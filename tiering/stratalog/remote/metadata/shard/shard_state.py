@@ -67,7 +67,7 @@ class ShardState(HeadState):
     )
 
     def partition(self, tip: TopicIdPartition) -> TieredPartition:
-        """The partition; an empty one where the shard does not know it."""
+        """The partition; an empty one if the shard does not know it."""
         found = self.partitions.get(tip)
         return EMPTY_PARTITION if found is None else found
 
