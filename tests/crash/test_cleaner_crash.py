@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 
 from stratalog.base.errors import LogStoreError
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
@@ -66,7 +66,7 @@ class CutOffClean:
     def run(self, on_step: Callable[[], None] = lambda: None) -> None:
         """The clean."""
         history = self.history
-        result = history.cleaner.clean(history.to_clean(self.stop_offset), limits(1000, on_step))
+        result = history.clean_log.run(history.to_clean(self.stop_offset), limits(1000, on_step))
         assert result.stats.cleaned_segment_count > 3
         assert result.end_offset == self.stop_offset
 
@@ -114,7 +114,7 @@ class Witness:
         assert read_local(again) == records
         to_clean = clean.history.to_clean(clean.stop_offset)._replace(log=again)
         history = clean.history
-        result = LogCleaner(history.machine.clock, history.machine_ids).clean(to_clean, limits())
+        result = LogClean(history.machine.clock, history.machine_ids).run(to_clean, limits())
         assert result.end_offset == clean.stop_offset
         again.check()
         assert [one.offset for one in read_local(again)] == [one.offset for one in self.states[-1]]

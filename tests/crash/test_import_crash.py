@@ -92,7 +92,14 @@ class Machine:
         except StoreNotUsableError:
             return set()
         writer = Writer("test", "test")
-        actor = StoreActor(self.store, self.clock, random.Random(0), self.ids, identity, writer)
+        actor = StoreActor(
+            store=self.store,
+            clock=self.clock,
+            random_source=random.Random(0),
+            ids=self.ids,
+            identity=identity,
+            writer=writer,
+        )
         return set(Catalog.open(actor, read_only=True).topics())
 
 

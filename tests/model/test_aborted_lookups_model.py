@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stratalog.base.types import Durability
 from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.clean_result import CleanLimits
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.log_segments import LogSegments
@@ -176,7 +176,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
             if chosen is None:
                 break
             limits = CleanLimits(24 * (key_count + 1), 1.0, 1, self.verify_everything, unthrottled)
-            result = LogCleaner(self.machine.clock, self.ids).clean(chosen, limits)
+            result = LogClean(self.machine.clock, self.ids).run(chosen, limits)
             cleanings.done(chosen, result.end_offset)
         log.check()
 

@@ -113,13 +113,13 @@ def rows_of(state: ProducerStateManager) -> dict[int, Row]:
     for entry in state.snapshot().entries:
         last = entry.batches[-1] if entry.batches else None
         rows[entry.producer_id] = Row(
-            entry.epoch,
-            entry.coordinator_epoch,
-            last.last_sequence if last else -1,
-            last.last_offset if last else -1,
-            last.offset_delta if last else 0,
-            entry.last_timestamp_ms,
-            -1 if entry.current_txn_first_offset is None else entry.current_txn_first_offset,
+            epoch=entry.epoch,
+            coordinator_epoch=entry.coordinator_epoch,
+            last_sequence=last.last_sequence if last else -1,
+            last_offset=last.last_offset if last else -1,
+            offset_delta=last.offset_delta if last else 0,
+            timestamp_ms=entry.last_timestamp_ms,
+            txn_first_offset=-1 if entry.current_txn_first_offset is None else entry.current_txn_first_offset,
         )
     return rows
 

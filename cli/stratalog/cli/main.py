@@ -24,18 +24,27 @@ EXIT_FAILED = 1
 COMMANDS = {
     "server": ("commands.server_commands:server", "Run a server."),
     "topic": ("commands.topic_commands:topic", "Create, list, describe and delete topics."),
-    "config": ("commands.config_commands:config", "Show and alter configurations of topics and server."),
+    "config": (
+        "commands.config_commands:config",
+        "Show and alter the configuration of topics and of the server.",
+    ),
     "records": ("commands.records_commands:records", "Delete records from the start of a partition."),
-    "produce": ("commands.produce_command:produce", "Append records from standard input or a file."),
-    "consume": ("commands.consume_command:consume", "Print records."),
-    "log": ("commands.log_commands:log", "Look at partitions: offsets, segments, slices."),
-    "tier": ("commands.tier_commands:tier", "Look at the object store, and upload now."),
-    "log-dirs": ("commands.log_dirs_commands:log_dirs", "Look at log directories; move partitions."),
-    "cleaner": ("commands.cleaner_commands:cleaner", "Look at the cleaner of local logs."),
+    "produce": (
+        "commands.produce_command:produce",
+        "Append the lines of FILE, or of standard input, to TOPIC.",
+    ),
+    "consume": ("commands.consume_command:consume", "Print the records of TOPIC."),
+    "log": ("commands.log_commands:log", "Show partitions and their files."),
+    "tier": ("commands.tier_commands:tier", "Show the object store, and upload now."),
+    "log-dirs": (
+        "commands.log_dirs_commands:log_dirs",
+        "Show the directories of local logs, and move partitions.",
+    ),
+    "cleaner": ("commands.cleaner_commands:cleaner", "Show the cleaner of local logs."),
     "compaction": ("commands.compaction_commands:compaction", "Compact tiered data now."),
-    "import": ("commands.import_command:import_", "Take topics over from a stopped Kafka broker."),
-    "export": ("commands.export_command:export", "Write topics as a Kafka broker's log directory."),
-    "demo": ("demo.command:demo", "Replay real data through everything and check it."),
+    "import": ("commands.import_command:import_", "Import topics from a stopped Kafka broker."),
+    "export": ("commands.export_command:export", "Export topics as the log directory of a Kafka broker."),
+    "demo": ("demo.command:demo", "Run the whole system on real data, and check the result."),
 }
 
 

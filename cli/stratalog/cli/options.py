@@ -15,7 +15,7 @@ _Place = TypeVar("_Place", bound=str | Path | None)
 _Decorator = Callable[[_Command], _Command]
 
 DEFAULT_SERVER = "127.0.0.1:9190"
-TOPIC_HELP = "Kafka's names, for example cleanup.policy=compact; may be repeated."
+TOPIC_HELP = "Set a topic key (Kafka's name), for example cleanup.policy=compact; may be repeated."
 
 
 def environment_option(name: str, *names: str, envvar: str = "", **settings: Any) -> _Decorator[Any]:
@@ -57,7 +57,7 @@ data_dir_option: _Decorator[Any] = environment_option(
     callback=require_unicode,
     required=True,
     metavar="DIR",
-    help="Where the server's local logs live; made where it is missing. One process at a time.",
+    help="The directory of local logs; created if it is missing. One process at a time uses it.",
 )
 store_option: _Decorator[Any] = environment_option(
     "--store",

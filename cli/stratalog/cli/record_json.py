@@ -42,7 +42,7 @@ def bytes_to_json(data: bytes | None) -> JsonValue:
 
 
 def bytes_from_json(value: JsonValue, field: str) -> bytes | None:
-    """The inverse. Raises InvalidRequestError."""
+    """Decode a field of a JSON record: text, base64 or null. Raises InvalidRequestError."""
     if value is None:
         return None
     if isinstance(value, str):

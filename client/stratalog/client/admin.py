@@ -124,7 +124,7 @@ class Admin:
         self, topics: Sequence[str] = (), *, delete_local: bool = False
     ) -> admin_pb2.UploadResponse:
         """Roll and tier now. `delete_local`: also delete local segments that are committed in the object
-        store. Raises DataDirectoryError where a named topic has an offline partition; its fields count the
+        store. Raises DataDirectoryError if a named topic has an offline partition; its fields count the
         uploads of other partitions. If no topic is named, the response lists offline partitions instead.
         """
         with refusing_misfits():
@@ -148,7 +148,7 @@ class Admin:
 
     async def cordon_log_dir(self, path: str, *, is_cordoned: bool = True) -> str:
         """Place no new partitions in a log directory of the server, or allow them again. Returns the server's
-        path of it. Raises InvalidRequestError where there is no such directory, or it is not cordoned."""
+        path of it. Raises InvalidRequestError if there is no such directory, or it is not cordoned."""
         with refusing_misfits():
             request = admin_pb2.CordonLogDirRequest(path=path, uncordon=not is_cordoned)
         response = await self._channel.call(self._stub.CordonLogDir(request, timeout=CALL_TIMEOUT_S))
@@ -173,7 +173,7 @@ class Admin:
         return response.target_path
 
     async def cancel_move(self, topic: str, partition: int) -> None:
-        """Cancel a move and wait for its end; it may have completed. Raises InvalidRequestError where there
+        """Cancel a move and wait for its end; it may have completed. Raises InvalidRequestError if there
         is no move."""
         with refusing_misfits():
             request = admin_pb2.CancelMoveRequest(topic=topic, partition=partition)

@@ -209,7 +209,7 @@ class PartitionSender:
         if not self._exceeds_request(size_bytes):
             return batch
         refusal = RecordTooLargeError(
-            "the request is larger than the server accepts, send less at once",
+            "the request is larger than the server accepts; send less at once",
             size_bytes=size_bytes,
             max_bytes=self._max_request_bytes,
         )
@@ -279,7 +279,7 @@ class PartitionSender:
         return 0 if self._may_try_again() else len(self._queued)
 
     def _may_try_again(self) -> bool:
-        """Count a failure without effect. Returns False where the next attempt would be too late; the
+        """Count a failure without effect. Returns False if the next attempt would be too late; the
         deadline begins anew for later batches then.
         """
         pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time())

@@ -180,14 +180,14 @@ class Producer:
             partition = known.for_key(key)
         elif not 0 <= partition < known.partition_count:
             raise UnknownTopicOrPartitionError(
-                "the topic has fewer partitions; choose a lower one",
+                "the topic has fewer partitions; choose a lower number",
                 topic=topic,
                 partition=partition,
                 partition_count=known.partition_count,
             )
         if timestamp_ms is not None and not _is_timestamp(timestamp_ms):
             raise InvalidRequestError(
-                "a timestamp is a whole number of milliseconds, not negative, below 2^63",
+                "a timestamp must be a whole number of milliseconds, at least 0 and below 2^63",
                 timestamp_ms=timestamp_ms,
             )
         while self._buffered_bytes > self._settings.max_buffered_bytes:

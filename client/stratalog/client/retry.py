@@ -60,7 +60,7 @@ class Patience:
         self._works_since_s = now_s
 
     def next_pause_s(self, now_s: float) -> float | None:
-        """Count a failure; returns the pause before the next attempt. None where that attempt would begin
+        """Count a failure; returns the pause before the next attempt. None if that attempt would begin
         after the deadline, which runs from the first failure.
         """
         since_s, self._works_since_s = self._works_since_s, None

@@ -249,7 +249,7 @@ class ImportStaging:
 
     def place(self, epochs: Mapping[TopicPartition, int]) -> None:
         """Move the staged logs into the data directory, all of them; `epochs`: under which each is imported.
-        Durable when it returns. Raises DataDirectoryError where something is left, which stays, OSError.
+        Durable when it returns. Raises DataDirectoryError if something is left, which stays, OSError.
         """
         homes = {staged.source.topic_partition: home for home in self._homes for staged in self._homes[home]}
         assert epochs.keys() == homes.keys(), "what was staged is what is placed"

@@ -190,7 +190,7 @@ class KafkaLogDirectory:
         except ValueError:
             raise DataDirectoryError(
                 "the checkpoint of deleted records is damaged, and a broker that starts on it forgets them"
-                " too; repair it in a copy of the log directory, and import that",
+                " too; repair it in a copy of the log directory, and import the copy",
                 path=path,
             ) from None
 

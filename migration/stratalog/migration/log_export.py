@@ -289,8 +289,8 @@ class LogExport:
                 if failure.errno != errno.EBUSY:
                     raise
         raise DataDirectoryError(
-            "a disk is mounted at this directory, or the system needs it, so that no other can take its name;"
-            " name a new directory in it",
+            "the target is a mount point or a system directory and cannot be replaced; name a new directory"
+            " below it",
             path=self._target,
         )
 

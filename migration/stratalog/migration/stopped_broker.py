@@ -77,8 +77,8 @@ class StoppedBroker:
     def topic(self, name: str) -> SourceTopic:
         """One of those topics with its partitions.
 
-        Raises DataDirectoryError where it is not whole, or the checkpoints do not know it,
-        UnsupportedOperationError where it is older than batches of version 2, OSError.
+        Raises DataDirectoryError if it is not whole, or the checkpoints do not know it,
+        UnsupportedOperationError if it is older than batches of version 2, OSError.
         """
         numbers = self._numbers[name]
         missing_count = numbers[-1] + 1 - len(numbers)
@@ -122,8 +122,8 @@ class StoppedBroker:
         if unknown and not self._allows_missing_checkpoints:
             raise DataDirectoryError(
                 "the checkpoint files of the log directory lack these partitions, so their deleted records"
-                " are unknown; if they were brought here, name the log directory that they are from, or copy"
-                " its lines; if the broker was killed in its first minute with them, start and stop it; if"
+                " are unknown; if they come from another log directory, import that one too, or copy its"
+                " lines; if the broker was killed in its first minute with them, start and stop it; if"
                 " deleted records may come back, give --allow-missing-checkpoints",
                 topic=name,
                 partitions=",".join(str(partition.topic_partition.partition) for partition in unknown),

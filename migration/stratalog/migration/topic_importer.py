@@ -368,7 +368,14 @@ class TopicImporter:
         )
 
     def _actor(self, identity: StoreIdentity) -> StoreActor:
-        return StoreActor(self._store, self._clock, self._random, self._ids, identity, self._writer)
+        return StoreActor(
+            store=self._store,
+            clock=self._clock,
+            random_source=self._random,
+            ids=self._ids,
+            identity=identity,
+            writer=self._writer,
+        )
 
 
 def _require_apart(log_dir: str, data_dir: str) -> None:

@@ -119,7 +119,7 @@ class StratalogDataSource(DataSource):
         text = self.options.get("maxPartitionBytes", str(DEFAULT_MAX_PARTITION_BYTES))
         if not text.isdecimal() or int(text) == 0:
             raise InvalidConfigError(
-                "maxPartitionBytes is a number of bytes; correct it",
+                "maxPartitionBytes must be a number of bytes; correct it",
                 name="maxPartitionBytes",
                 value=text,
                 allowed="1 or more",

@@ -24,7 +24,7 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 def java_version() -> int | None:
-    """Major version of the Java that Spark would start (JAVA_HOME, then PATH); None where there is none."""
+    """Major version of the Java that Spark would start (JAVA_HOME, then PATH); None if there is none."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None:

@@ -52,7 +52,7 @@ class SliceSpan:
     record_count: int
     shard: int = 0
     deciding: tuple[LiveSlice, ...] = ()
-    """Slices that name the span's aborted transactions; empty where every record is wanted."""
+    """Slices that name the span's aborted transactions; empty if every record is wanted."""
 
 
 def read_snapshot(
@@ -65,7 +65,14 @@ def read_snapshot(
     ids = SystemIdGenerator()
     identity = StoreIdentity.open(store)
     writer = Writer("spark", str(ids.uuid()))
-    actor = StoreActor(store, SystemClock(), system_random(), ids, identity, writer)
+    actor = StoreActor(
+        store=store,
+        clock=SystemClock(),
+        random_source=system_random(),
+        ids=ids,
+        identity=identity,
+        writer=writer,
+    )
     catalog = Catalog.open(actor, read_only=True)
     entry = catalog.topics().get(topic)
     if entry is None:

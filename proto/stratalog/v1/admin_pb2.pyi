@@ -1448,7 +1448,7 @@ class CleanerStatusResponse(_message.Message):
     CLEANED_BYTES_FIELD_NUMBER: _builtins.int
     RECLAIMED_BYTES_FIELD_NUMBER: _builtins.int
     UNCLEANABLE_FIELD_NUMBER: _builtins.int
-    NEXT_HORIZON_MS_FIELD_NUMBER: _builtins.int
+    NEXT_CLEAN_MS_FIELD_NUMBER: _builtins.int
     workers: _builtins.int
     running: _builtins.int
     dead_workers: _builtins.int
@@ -1466,9 +1466,9 @@ class CleanerStatusResponse(_message.Message):
     """Records without a key, which a compacted log does not keep."""
     cleaned_bytes: _builtins.int
     reclaimed_bytes: _builtins.int
-    next_horizon_ms: _builtins.int
-    """From when on the first log is cleaned again for the tombstones and markers that its last clean has kept
-    for a while, whether anything was written to it or not; 0: none is.
+    next_clean_ms: _builtins.int
+    """The earliest time at which a log is cleaned again, to drop tombstones and markers that its last clean kept;
+    0 if no log keeps any.
     """
     @_builtins.property
     def uncleanable(self) -> _containers.RepeatedCompositeFieldContainer[Global___UncleanablePartition]: ...
@@ -1490,11 +1490,11 @@ class CleanerStatusResponse(_message.Message):
         cleaned_bytes: _builtins.int = ...,
         reclaimed_bytes: _builtins.int = ...,
         uncleanable: _abc.Iterable[Global___UncleanablePartition] | None = ...,
-        next_horizon_ms: _builtins.int = ...,
+        next_clean_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "cleaned_bytes", b"cleaned_bytes", "cleaned_records", b"cleaned_records", "cleans", b"cleans", "dead_workers", b"dead_workers", "dropped_records", b"dropped_records", "max_clean_ms", b"max_clean_ms", "max_cleanable_ratio", b"max_cleanable_ratio", "max_compaction_delay_ms", b"max_compaction_delay_ms", "ms_since_last_run", b"ms_since_last_run", "next_horizon_ms", b"next_horizon_ms", "reclaimed_bytes", b"reclaimed_bytes", "records_without_key", b"records_without_key", "running", b"running", "uncleanable", b"uncleanable", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "cleaned_bytes", b"cleaned_bytes", "cleaned_records", b"cleaned_records", "cleans", b"cleans", "dead_workers", b"dead_workers", "dropped_records", b"dropped_records", "max_clean_ms", b"max_clean_ms", "max_cleanable_ratio", b"max_cleanable_ratio", "max_compaction_delay_ms", b"max_compaction_delay_ms", "ms_since_last_run", b"ms_since_last_run", "next_clean_ms", b"next_clean_ms", "reclaimed_bytes", b"reclaimed_bytes", "records_without_key", b"records_without_key", "running", b"running", "uncleanable", b"uncleanable", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

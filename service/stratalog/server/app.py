@@ -130,12 +130,12 @@ class Server:
             await asyncio.to_thread(self._close_threads)
             raise
         self._engine = engine
-        self._metrics.cleaning, self._metrics.local_retention = engine.cleaning, engine.local_retention
-        self._metrics.registry = engine.registry
+        self._metrics.cleaning, self._metrics.local_retention = engine.local.cleaning, engine.local.retention
+        self._metrics.registry = engine.topics.registry
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
-        engine.cleaning.workers.start()
-        await self._pools.task(engine.directories.resume_moves)
+        engine.local.cleaning.workers.start()
+        await self._pools.task(engine.local.directories.resume_moves)
         await self._grpc.start()
         await self._report(is_serving=True)
 
@@ -198,7 +198,7 @@ class Server:
     def _register(self, engine: StorageEngine) -> None:
         log_servicer = LogServicer(
             clock=self._clock,
-            partitions=engine.registry,
+            partitions=engine.topics.registry,
             pools=self._pools,
             closing=self._closing,
             append_memory=self.append_memory,
@@ -229,7 +229,7 @@ class Server:
         """Tell load balancers, and wake readers so that they see the error."""
         if self._engine is None:
             return
-        for partition in self._engine.registry.partitions():
+        for partition in self._engine.topics.registry.partitions():
             partition.signal.notify()
         self._reporting = asyncio.ensure_future(self._report(is_serving=False))
 
@@ -289,8 +289,8 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
 
 
 def _close_engine(engine: StorageEngine) -> None:
-    count = engine.runtime.current.recovery_thread_count
-    with closing_threads(count * len(engine.logs.data_dirs)) as executor:
+    count = engine.topics.runtime.current.recovery_thread_count
+    with closing_threads(count * len(engine.local.logs.data_dirs)) as executor:
         engine.close(executor)
 
 

@@ -16,12 +16,12 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
     """Schedule all tasks, until the scheduler closes. Each task first waits for one of its periods; tasks on
     local logs wait for `log.initial.task.delay.ms`.
     """
-    tiers = engine.tiers
+    tiers = engine.tier.manager
     tasks: list[tuple[str, Callable[[], None], int]] = [
         ("head-refresh", tiers.refresh_pass, settings.head_refresh_ms),
         ("upload", tiers.upload_pass, settings.upload_ms),
         ("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
-        ("deleted-topics", engine.topics.drop_leftovers, settings.remote_retention_ms),
+        ("deleted-topics", engine.topics.manager.drop_leftovers, settings.remote_retention_ms),
         ("collector", tiers.collect_pass, settings.collector_ms),
         ("fold", tiers.fold_pass, settings.fold_ms),
     ]
@@ -29,9 +29,9 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
         tasks.append(("compaction", lambda: _compact(engine), settings.compaction_ms))
     for name, task, period_ms in tasks:
         scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=period_ms)
-    config, local = engine.runtime.current, engine.logs.tasks
+    config, local = engine.topics.runtime.current, engine.local.logs.tasks
     local_tasks: list[tuple[str, Callable[[], None], int]] = [
-        ("local-retention", engine.local_retention.run, config.retention_check_ms),
+        ("local-retention", engine.local.retention.run, config.retention_check_ms),
         ("flush", local.flush_old, config.flush_check_ms),
         ("recovery-point-checkpoint", local.checkpoint_recovery_points, config.recovery_point_checkpoint_ms),
         ("log-start-checkpoint", local.checkpoint_starts, config.log_start_checkpoint_ms),
@@ -41,21 +41,21 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
 
 
 def _compact(engine: StorageEngine) -> None:
-    engine.tiers.compact(())
+    engine.tier.manager.compact(())
 
 
 def _unless_fenced(engine: StorageEngine, task: Callable[[], None]) -> Callable[[], None]:
     """Wrap `task`: a server that was replaced skips it silently, and a stop that ends it is no failure."""
 
     def run() -> None:
-        if engine.shards.is_fenced:
+        if engine.tier.shards.is_fenced:
             return
         try:
             task()
         except StoppingError:
             return
         except FencedError:
-            if not engine.shards.is_fenced:
+            if not engine.tier.shards.is_fenced:
                 raise
 
     return run

@@ -191,9 +191,9 @@ def _of_cleaner(stats: CleanerStats) -> Iterator[Metric]:
             stats.max_compaction_delay_ms / 1000,
         ),
         (
-            "manager_next_horizon_timestamp_secs",
+            "manager_next_clean_timestamp_secs",
             "Time of the next clean that removes old tombstones, in seconds since 1970; 0 for none.",
-            stats.next_horizon_ms / 1000 if stats.next_horizon_ms < NO_HORIZON else 0,
+            stats.next_clean_ms / 1000 if stats.next_clean_ms < NO_HORIZON else 0,
         ),
         (
             "dead_thread_count",

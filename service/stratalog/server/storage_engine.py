@@ -95,35 +95,56 @@ class EngineSeams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorageEngine:
-    """The open components. Thread-safe; `end_long_work` and `close` are for one caller. Owns no threads."""
+class LocalLogs:
+    """The logs on the disks of this machine, and the work on them."""
+
+    logs: LogManager
+    directories: DirectoryAdmin
+    cleaning: LocalCleaning
+    retention: LocalRetention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectTier:
+    """The object store, the shards that this server owns, and the work on their objects."""
 
     store: ObjectStore
     identity: StoreIdentity
-    logs: LogManager
-    catalog: Catalog
     shards: ShardSet
-    registry: PartitionRegistry
-    topics: TopicManager
-    tiers: TierManager
+    manager: TierManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostedTopics:
+    """The catalog of topics and configuration, and the partitions that this server hosts."""
+
+    catalog: Catalog
     runtime: RuntimeConfig
-    cleaning: LocalCleaning
-    local_retention: LocalRetention
-    directories: DirectoryAdmin
+    manager: TopicManager
+    registry: PartitionRegistry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageEngine:
+    """The open components. Thread-safe; `end_long_work` and `close` are for one caller. Owns no threads."""
+
+    local: LocalLogs
+    tier: ObjectTier
+    topics: HostedTopics
 
     def end_long_work(self) -> None:
         """End running cleans and moves; they continue after a restart."""
-        self.cleaning.workers.stop()
-        self.logs.moves.close()
+        self.local.cleaning.workers.stop()
+        self.local.logs.moves.close()
 
     def close(self, executor: Executor | None = None) -> None:
         """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store. Logs close
         in parallel on the threads of `executor`.
         """
         try:
-            self.logs.close(executor)
+            self.local.logs.close(executor)
         finally:
-            self.store.close()
+            self.tier.store.close()
 
 
 class StorageEngineBuilder:
@@ -185,8 +206,8 @@ class StorageEngineBuilder:
                     host=host,
                     opening=opening,
                 )
-            engine.topics.open_all()
-            logs.end_start(engine.topics.claim_of)
+            engine.topics.manager.open_all()
+            logs.end_start(engine.topics.manager.claim_of)
             _require_a_disk(logs)
             undo.pop_all()
         logger.info(
@@ -306,18 +327,19 @@ class StorageEngineBuilder:
         for reconfigurable in (directories, cleaning):
             runtime.add(reconfigurable)
         return StorageEngine(
-            store=self._store,
-            identity=identity,
-            logs=logs,
-            catalog=catalog,
-            shards=shards,
-            registry=self._registry,
-            topics=topics,
-            tiers=TierManager(self._clock, catalog, tiers, self._registry, topics),
-            runtime=runtime,
-            cleaning=cleaning,
-            local_retention=LocalRetention(self._registry, logs, cleaning.workers, confirmed),
-            directories=directories,
+            local=LocalLogs(
+                logs=logs,
+                directories=directories,
+                cleaning=cleaning,
+                retention=LocalRetention(self._registry, logs, cleaning.workers, confirmed),
+            ),
+            tier=ObjectTier(
+                store=self._store,
+                identity=identity,
+                shards=shards,
+                manager=TierManager(self._clock, catalog, tiers, self._registry, topics),
+            ),
+            topics=HostedTopics(catalog=catalog, runtime=runtime, manager=topics, registry=self._registry),
         )
 
     def _claim_shards(

@@ -55,7 +55,7 @@ class WorkerPools:
         """Run a read of the object store. Raises OverloadedError if too many are waiting."""
         if self._cold_count >= self._cold_limit:
             raise OverloadedError(
-                "too many reads of tiered data are waiting, send it again after a pause",
+                "too many reads of tiered data are waiting; try again after a pause",
                 waiting=self._cold_count,
             )
         future = asyncio.get_running_loop().run_in_executor(self._cold, function)

@@ -56,8 +56,8 @@ class CleanerSurvey(NamedTuple):
     max_compaction_delay_ms: int
     """The highest `LogToClean.compaction_delay_ms`."""
     max_cleanable_ratio: float
-    next_horizon_ms: int
-    """The lowest `LogToClean.horizon_ms`; NO_HORIZON if there is none."""
+    next_clean_ms: int
+    """The earliest `LogToClean.next_clean`; NO_HORIZON if there is none."""
 
 
 class CleanerManager:
@@ -197,7 +197,7 @@ class CleanerManager:
         """The log with the most to gain, for the caller alone until `done`, `failed` or `release`. None if no
         log is due that the caller may clean; that callback is called under no lock.
 
-        The filthiest log with enough dirt; without one, the log whose horizon passed first.
+        The filthiest log with enough dirt; without one, the log whose next clean has been due longest.
         """
         for candidate in sorted(self._survey(), key=_place_in_line):
             may_try = self._failures.may_try(candidate.partition) and may_clean(candidate.log)
@@ -214,25 +214,25 @@ class CleanerManager:
             self.release(candidate.partition)
         return None
 
-    def find_horizon(self, may_look: Callable[[UnifiedLog], bool] = lambda _: True) -> bool:
-        """Find the next horizon of one cleaned log that has none on record, from its headers. False if there
+    def find_next_clean(self, may_look: Callable[[UnifiedLog], bool] = lambda _: True) -> bool:
+        """Find when one cleaned log is due next, from its headers, if that is not on record. False if there
         is no such log that the caller may read; that callback is called under no lock.
         """
         for log in self.cleaned_logs():
-            may_try = self._lacks_horizon(log) and self._failures.may_try(log.topic_partition)
+            may_try = self._lacks_next_clean(log) and self._failures.may_try(log.topic_partition)
             if not (may_try and may_look(log)):
                 continue
             with self.held(log) as is_held:
-                if is_held and self._lacks_horizon(log):
-                    self._find_horizon_of(log)
+                if is_held and self._lacks_next_clean(log):
+                    self._find_next_clean_of(log)
                     return True
         return False
 
-    def _lacks_horizon(self, log: UnifiedLog) -> bool:
+    def _lacks_next_clean(self, log: UnifiedLog) -> bool:
         is_clean = has_clean_part(log, first_dirty_offset(log, self._checkpoint_of(log)))
-        return is_clean and self._horizon_of(log) is None
+        return is_clean and self._next_clean_ms(log) is None
 
-    def _find_horizon_of(self, log: UnifiedLog) -> None:
+    def _find_next_clean_of(self, log: UnifiedLog) -> None:
         def on_read(size_bytes: int) -> None:
             self.check_done(log)
             self.throttler.take(size_bytes, lambda: self.check_done(log))
@@ -253,14 +253,14 @@ class CleanerManager:
         if self._is_stopping or state.pause_count or not self._is_cleanable(log):
             raise CleaningAbortedError(f"the clean of {log.topic_partition} must end")
 
-    def done(self, cleaned: LogToClean, end_offset: int, horizon_ms: int | None = None) -> None:
+    def done(self, cleaned: LogToClean, end_offset: int, next_clean_ms: int | None = None) -> None:
         """End a clean with success: everything below `end_offset` is clean, with nothing to drop before
-        `horizon_ms`, see `CleanResult`. Releases the log."""
+        `next_clean_ms`, see `CleanResult`. Releases the log."""
         log = cleaned.log
         try:
-            if end_offset > cleaned.first_dirty_offset or cleaned.gets_further(horizon_ms):
+            if end_offset > cleaned.first_dirty_offset or cleaned.gets_further(next_clean_ms):
                 # A pause waits for this, too: nothing is written after it has begun.
-                self._put(log, end_offset, horizon_ms)
+                self._put(log, end_offset, next_clean_ms)
                 self._failures.reset(cleaned.partition)
             else:
                 self._note_no_progress(cleaned)
@@ -363,7 +363,7 @@ class CleanerManager:
             self._clock.monotonic_s(),
             max((found.compaction_delay_ms for found in surveyed), default=0),
             max((found.cleanable_ratio for found in surveyed), default=0.0),
-            min((found.horizon_ms for found in surveyed if found.horizon_ms is not None), default=NO_HORIZON),
+            min((found.next_clean.at_ms for found in surveyed if found.next_clean), default=NO_HORIZON),
         )
         return surveyed
 
@@ -375,11 +375,11 @@ class CleanerManager:
             return
         with self.held(found.log) as is_held:
             offset = self._checkpoint_of(found.log)
-            if not is_held or self._lacks_horizon(found.log):
+            if not is_held or self._lacks_next_clean(found.log):
                 return
             try:
                 if offset is not None:
-                    self._put(found.log, offset, self._horizon_of(found.log))
+                    self._put(found.log, offset, self._next_clean_ms(found.log))
                 self._failures.reset(partition)
             except OSError as failure:
                 self._note_failure(found.log, failure)
@@ -387,11 +387,11 @@ class CleanerManager:
     def _checkpoint_of(self, log: UnifiedLog) -> int | None:
         return self._checkpoints.offset_of(log.topic_partition, _log_directory(log))
 
-    def _horizon_of(self, log: UnifiedLog) -> int | None:
+    def _next_clean_ms(self, log: UnifiedLog) -> int | None:
         return self._checkpoints.horizon_of(log.topic_partition, _log_directory(log))
 
-    def _put(self, log: UnifiedLog, offset: int, horizon_ms: int | None) -> None:
-        self._checkpoints.put(log.topic_partition, _log_directory(log), offset, horizon_ms)
+    def _put(self, log: UnifiedLog, offset: int, next_clean_ms: int | None) -> None:
+        self._checkpoints.put(log.topic_partition, _log_directory(log), offset, next_clean_ms)
 
     def _heal(self, log: UnifiedLog) -> None:
         """Correct a checkpoint above the log's end, before the log grows beyond it."""
@@ -440,7 +440,7 @@ class CleanerManager:
         self._failures.note_dirty_bytes(log.topic_partition, dirty_bytes(log, dirty_offset))
         try:
             return log_to_clean(
-                log, dirty_offset, self._newest_ms, self._first_ms, now_ms, self._horizon_of(log)
+                log, dirty_offset, self._newest_ms, self._first_ms, now_ms, self._next_clean_ms(log)
             )
         except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being cleaned
             # A log that was dropped or truncated meanwhile comes again in the next survey.
@@ -483,9 +483,9 @@ class CleanerManager:
 
 def _place_in_line(found: LogToClean) -> tuple[bool, float]:
     """Sort key of the logs to clean. Dirty logs come first, because they gain more than a few tombstones."""
-    if found.is_filthy or found.horizon_ms is None:
+    if found.is_filthy or found.next_clean is None:
         return (not found.is_filthy, -found.cleanable_ratio)
-    return (True, found.horizon_ms)
+    return (True, found.next_clean.at_ms)
 
 
 def _log_directory(log: UnifiedLog) -> str:

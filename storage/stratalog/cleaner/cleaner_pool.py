@@ -128,7 +128,7 @@ class CleanerPool:
         self._manager.stop()
 
     def clean_filthiest(self) -> bool:
-        """Clean the log with the most to gain, or find the next horizon of a log that has none on record.
+        """Clean the log with the most to gain, or find when a log is due next, if that is not on record.
         False if there is no such log, or cleaning is not allowed now.
 
         An error of one log counts as its failure; the other logs are still cleaned.
@@ -141,7 +141,7 @@ class CleanerPool:
         try:
             chosen = self._manager.take_filthiest(self._may_shrink)
             if chosen is None:
-                return self._manager.find_horizon(self._may_shrink)
+                return self._manager.find_next_clean(self._may_shrink)
             self._clean(chosen, slot)
             return True
         finally:
@@ -199,7 +199,7 @@ class CleanerPool:
                 duration_ms,
                 result.stats,
             )
-            manager.done(chosen, result.end_offset, result.horizon_ms)
+            manager.done(chosen, result.end_offset, result.next_clean_ms)
 
     def delete_old_segments(self) -> int:
         """Apply the retention of all compacted logs; returns the number of dropped segments.
@@ -267,7 +267,7 @@ class CleanerPool:
             max_map_use_ratio=last.map_use_ratio,
             max_compaction_delay_ms=survey.max_compaction_delay_ms,
             max_cleanable_ratio=survey.max_cleanable_ratio,
-            next_horizon_ms=survey.next_horizon_ms,
+            next_clean_ms=survey.next_clean_ms,
             clean_count=sums.clean_count,
             aborted_count=sums.aborted_count,
             cleaned_record_count=sums.cleaned_record_count,

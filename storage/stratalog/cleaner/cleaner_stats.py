@@ -44,9 +44,9 @@ class CleanerStats:
     """The longest delay beyond `max.compaction.lag.ms`, in the last survey."""
     max_cleanable_ratio: float
     """The ratio of the filthiest log, in the last survey."""
-    next_horizon_ms: int
-    """The next horizon of tombstones or markers over all logs, in the last survey; NO_HORIZON if there is
-    none."""
+    next_clean_ms: int
+    """The earliest time at which a log has tombstones or markers to drop, in the last survey; NO_HORIZON if
+    there is none."""
     clean_count: int
     """Complete cleans."""
     aborted_count: int

@@ -26,6 +26,14 @@ FirstMs = Callable[[LogSegment], int]
 """Returns the time of a segment's first batch."""
 
 
+class NextClean(NamedTuple):
+    """The next clean of a clean part: it drops tombstones and markers whose delete horizon has passed."""
+
+    at_ms: int
+    """NO_HORIZON: never."""
+    is_due: bool
+
+
 class LogToClean(NamedTuple):
     """A log and the range of it that a clean may take: [first_dirty_offset, first_uncleanable_offset)."""
 
@@ -38,11 +46,8 @@ class LogToClean(NamedTuple):
     """Size of the cleanable segments."""
     compaction_delay_ms: int
     """The time by which the oldest dirty segment has passed `max.compaction.lag.ms`; 0 if it has not."""
-    horizon_ms: int | None = None
-    """The time of the next clean for tombstones and markers in the clean part; NO_HORIZON: never; None: not
-    on record."""
-    is_horizon_past: bool = False
-    """`horizon_ms` has passed."""
+    next_clean: NextClean | None = None
+    """The next clean for tombstones and markers in the clean part; None: not on record."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -66,12 +71,19 @@ class LogToClean(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        return self.is_filthy or self.is_horizon_past
+        return self.is_filthy or self.is_next_clean_due
 
-    def gets_further(self, horizon_ms: int | None) -> bool:
-        """Return whether a clean for the horizon has progressed: its next horizon is later than this one."""
-        former_ms = self.horizon_ms
-        return self.is_horizon_past and horizon_ms is not None and horizon_ms > (former_ms or 0)
+    @property
+    def is_next_clean_due(self) -> bool:
+        """Tombstones or markers of the clean part can go now."""
+        return self.next_clean is not None and self.next_clean.is_due
+
+    def gets_further(self, next_clean_ms: int | None) -> bool:
+        """Return whether a clean for tombstones and markers has progressed: the next one is later."""
+        former = self.next_clean
+        if former is None or next_clean_ms is None:
+            return False
+        return former.is_due and next_clean_ms > former.at_ms
 
     def without_dirt(self) -> LogToClean:
         """The same log without its dirty part, for a clean that only drops tombstones and markers."""
@@ -118,16 +130,16 @@ def log_to_clean(
     newest_ms: NewestMs,
     first_ms: FirstMs,
     now_ms: int,
-    horizon_ms: int | None = None,
+    next_clean_ms: int | None = None,
 ) -> LogToClean:
-    """The cleanable part from `dirty_offset` on, and the horizon of the part below it.
+    """The cleanable part from `dirty_offset` on, and the next clean of the part below it.
 
     Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped meanwhile).
     """
     segments, config = log.local_log.segments, log.local_log.config
     if not has_clean_part(log, dirty_offset):
-        # The horizon belongs to records that are gone.
-        horizon_ms = None
+        # The time belongs to records that are gone.
+        next_clean_ms = None
     undecided_offset = min(log.offsets.last_stable_offset, segments.active.base_offset)
     sealed = [segment for segment in segments.sealed if segment.end_offset <= undecided_offset]
     dirty = [segment for segment in sealed if segment.end_offset > dirty_offset]
@@ -141,8 +153,7 @@ def log_to_clean(
         clean_bytes=sum(segment.size_bytes for segment in sealed if segment.end_offset <= dirty_offset),
         cleanable_bytes=sum(segment.size_bytes for segment in cleanable),
         compaction_delay_ms=_compaction_delay_ms(dirty, first_ms, now_ms, config),
-        horizon_ms=horizon_ms,
-        is_horizon_past=horizon_ms is not None and horizon_ms <= now_ms,
+        next_clean=None if next_clean_ms is None else NextClean(next_clean_ms, next_clean_ms <= now_ms),
     )
 
 

@@ -106,7 +106,7 @@ def format_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def parse_checkpoint(text: str) -> dict[TopicPartition, int]:
-    """The entries of a checkpoint's text. Raises ValueError where anything about it is wrong."""
+    """The entries of a checkpoint's text. Raises ValueError if anything about it is wrong."""
     lines = text.split("\n")
     if lines.pop() != "" or len(lines) < 2 or int(lines[0]) != _VERSION or int(lines[1]) != len(lines) - 2:
         raise ValueError("not a checkpoint of this version, or not all of it")
@@ -120,7 +120,7 @@ def parse_checkpoint(text: str) -> dict[TopicPartition, int]:
 
 
 def parse_broker_checkpoint(text: str) -> dict[TopicPartition, int]:
-    """The same of a file that a broker wrote: it is empty from the broker's first start to its first
-    checkpoint. Of our own files that would be damage, because they are replaced as a whole.
+    """Parse a checkpoint file of a broker. It is empty from the broker's first start to its first checkpoint;
+    an empty file of ours is damaged, because ours are replaced as a whole.
     """
     return parse_checkpoint(text) if text else {}

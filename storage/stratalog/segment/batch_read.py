@@ -14,7 +14,7 @@ from typing import NamedTuple
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
 from stratalog.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header
-from stratalog.segment.batch_walk import RESTORE_FILE, whole_batches
+from stratalog.segment.batch_walk import RESTORE_FILE, fetchable_batches
 
 _BASE_OFFSET = struct.Struct(">q")
 # base_offset, batch_length
@@ -87,7 +87,7 @@ def read_batches(
     span = bounds.epoch_at(base_offset)
     end_offset = min(bounds.end_offset, span.end_offset)
     batches = data[:whole_bytes]
-    size_bytes, next_offset = whole_batches(batches, end_offset, bounds.first_offset, span.leader_epoch)
+    size_bytes, next_offset = fetchable_batches(batches, end_offset, bounds.first_offset, span.leader_epoch)
     if size_bytes == 0:
         header = parse_header(data)
         limit_offset = min(bounds.limit_offset, span.end_offset)

@@ -8,8 +8,8 @@ The walks differ in what they trust:
 * `valid_rows` trusts nothing. It stops before the first batch that is incomplete, not a batch, out of order
   or different from its checksum. So it finds the end of the sound data after a crash. There may be gigabytes
   to check, so a kernel walks, and a header becomes an object only if it says more than an index needs.
-* `whole_batches` serves fetches. It measures and checks batches in bytes that were just read, and makes no
-  object for any of them.
+* `fetchable_batches` serves fetches. It measures and checks batches in bytes that were just read, and makes
+  no object for any of them.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _bytes_of_batch(chunk: bytes, position: int) -> int:
     return 0 if header is None else header.size_in_bytes
 
 
-def whole_batches(
+def fetchable_batches(
     data: bytes, end_offset: int, first_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH
 ) -> tuple[int, int]:
     """The size of the whole, sound batches at the beginning of `data` that end at or below `end_offset`, and

@@ -20,7 +20,7 @@ class FailingDirectory(PosixFileSystem):
         self.broken = "/nowhere"
 
     def refuse_broken(self, path: str) -> None:
-        """Fail an operation below the broken directory. Raises OSError where the path is the directory, or
+        """Fail an operation below the broken directory. Raises OSError if the path is the directory, or
         below it."""
         if path == self.broken or path.startswith(f"{self.broken}/"):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)

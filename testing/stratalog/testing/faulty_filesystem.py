@@ -91,7 +91,7 @@ class FaultyFileSystem(WrappedFileSystem):
         return FaultyFileSystem(self.inner)
 
     def next_fate(self, name: str, path: str) -> Fate | None:
-        """Number an operation that begins; None where it goes well."""
+        """Number an operation that begins; None if it goes well."""
         with self._guard:
             if self._crash is not None:
                 raise self._crash

@@ -35,7 +35,7 @@ async def test_a_compacted_topic_that_is_not_tiered_is_cleaned_by_itself(tmp_pat
         await bench.client.admin.create_topic("plain", 1, {**COMPACTED, "cleanup.policy": "delete"})
         await fill(bench)
         await fill(bench, "plain")
-        cleaner = bench.server.engine.cleaning.workers
+        cleaner = bench.server.engine.local.cleaning.workers
         await until(lambda: cleaner.stats().dropped_record_count >= 7)
         [records] = await bench.read_all("t")
         latest = {record.key: (record.value or b"")[:3] for record in records}
@@ -58,10 +58,10 @@ async def test_deleted_records_of_a_compacted_topic_go(tmp_path: Path) -> None:
         await admin.create_topic("t", 1, COMPACTED)
         await fill(bench)
         assert await admin.delete_records("t", 0, 5) == 5
-        await asyncio.to_thread(bench.server.engine.local_retention.run)
+        await asyncio.to_thread(bench.server.engine.local.retention.run)
         [log] = await admin.describe_log("t")
         assert (log.log_start_offset, log.local_log_start_offset, log.segments[0].base_offset) == (5, 5, 5)
-        assert await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
+        assert await asyncio.to_thread(bench.server.engine.local.cleaning.workers.clean_filthiest)
         [records] = await bench.read_all("t")
         assert min(record.offset for record in records) >= 5
         assert {record.key for record in records} == {b"k0", b"k1"}
@@ -71,7 +71,7 @@ async def test_deleted_records_of_a_compacted_topic_go(tmp_path: Path) -> None:
 
 async def test_the_cleaner_is_altered_while_it_runs(tmp_path: Path) -> None:
     async with service_bench(tmp_path, config=SELDOM) as bench:
-        admin, cleaner = bench.client.admin, bench.server.engine.cleaning.workers
+        admin, cleaner = bench.client.admin, bench.server.engine.local.cleaning.workers
         await admin.alter_configs({"log.cleaner.threads": "2", "log.cleaner.io.max.bytes.per.second": "1e6"})
         assert (cleaner.stats().worker_count, cleaner.settings.max_bytes_per_s) == (2, 1e6)
         for name, value in (
@@ -86,12 +86,12 @@ async def test_the_cleaner_is_altered_while_it_runs(tmp_path: Path) -> None:
         assert cleaner.stats().worker_count == 1
         await admin.alter_configs({"log.cleaner.threads": "2"})
     async with service_bench(tmp_path, config=SELDOM) as bench:
-        assert bench.server.engine.cleaning.workers.stats().worker_count == 2
+        assert bench.server.engine.local.cleaning.workers.stats().worker_count == 2
 
 
 async def test_a_topic_comes_to_the_cleaner_and_leaves_it_as_it_is_altered(tmp_path: Path) -> None:
     async with service_bench(tmp_path, config=SELDOM) as bench:
-        admin, cleaner = bench.client.admin, bench.server.engine.cleaning.workers
+        admin, cleaner = bench.client.admin, bench.server.engine.local.cleaning.workers
         await admin.create_topic("t", 1, {**COMPACTED, "cleanup.policy": "delete"})
         await fill(bench)
         assert not await asyncio.to_thread(cleaner.clean_filthiest)
@@ -112,11 +112,11 @@ async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Pat
         await bench.client.admin.create_topic("t", 1, COMPACTED)
         await fill(bench)
         is_away = True
-        await asyncio.to_thread(engine.local_retention.run)
-        assert not await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
+        await asyncio.to_thread(engine.local.retention.run)
+        assert not await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
         is_away = False
-        await asyncio.to_thread(engine.local_retention.run)
-        assert await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
+        await asyncio.to_thread(engine.local.retention.run)
+        assert await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
         assert (await bench.client.admin.cleaner_status()).uncleanable == []
 
 
@@ -128,9 +128,9 @@ async def test_a_server_that_was_replaced_cleans_nothing(tmp_path: Path) -> None
         async with service_bench(tmp_path / "second", store=store):
             engine = bench.server.engine
             await bench.refresh()
-            assert engine.shards.is_fenced
-            assert not await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
-            assert engine.cleaning.workers.stats().clean_count == 0
+            assert engine.tier.shards.is_fenced
+            assert not await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
+            assert engine.local.cleaning.workers.stats().clean_count == 0
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         segment = tmp_path / "data" / "t-0" / f"{0:020}.log"
         intact = segment.read_bytes()
         segment.write_bytes(intact[:-1] + b"\x01")
-        cleaner = bench.server.engine.cleaning.workers
+        cleaner = bench.server.engine.local.cleaning.workers
         assert await asyncio.to_thread(cleaner.clean_filthiest)
         [failed] = (await bench.client.admin.cleaner_status()).uncleanable
         assert (failed.topic, failed.partition, failed.kind, failed.log_dir) == (

@@ -113,9 +113,9 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone(tmp_path: Path
             await admin.upload(["t"])
         assert "remove the segments" in str(failure.value.fields["reason"])
         assert (await admin.upload(delete_local=True)).slices == 0
-        engine.local_retention.run()
-        engine.tiers.remote_retention_pass()
-        engine.tiers.refresh_pass()
+        engine.local.retention.run()
+        engine.tier.manager.remote_retention_pass()
+        engine.tier.manager.refresh_pass()
         healthy, offline = await admin.describe_log("t")
         assert (healthy.tiered_end_offset, healthy.HasField("offline")) == (3, False)
         assert (offline.tiered_end_offset, offline.log_end_offset) == (1, -1)
@@ -158,11 +158,11 @@ async def test_a_topic_with_an_offline_partition_can_be_altered_deleted_and_made
     before = contents(tmp_path / "data" / "t-1")
     async with service_bench(tmp_path) as bench:
         engine = bench.server.engine
-        topic = engine.registry.topic("t")
-        engine.catalog.alter(topic.topic_id, config={"retention.ms": "-1"}, partition_count=3)
-        engine.tiers.refresh_pass()
+        topic = engine.topics.registry.topic("t")
+        engine.topics.catalog.alter(topic.topic_id, config={"retention.ms": "-1"}, partition_count=3)
+        engine.tier.manager.refresh_pass()
         assert await bench.append("t", [b"x"], 2) == 0
-        assert engine.registry.partition("t", 0).log.local_log.config.retention_ms == -1
+        assert engine.topics.registry.partition("t", 0).log.local_log.config.retention_ms == -1
         await bench.client.admin.delete_topic("t")
         assert contents(tmp_path / "data" / "t-1") == before
         await bench.client.admin.create_topic("t", 2)

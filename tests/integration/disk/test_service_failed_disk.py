@@ -31,7 +31,7 @@ async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, conf
         await bench.client.append("t", number, records)
     [lost] = [
         one.topic_partition.partition
-        for one in bench.server.engine.registry.topic("t").partitions
+        for one in bench.server.engine.topics.registry.topic("t").partitions
         if one.log.local_log.directory.startswith(other)
     ]
     disk.broken = other
@@ -53,7 +53,7 @@ async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_oth
             await bench.client.admin.create_topic("t", 3, LOCAL)
         disk.mend()
         assert [disk.exists(f"{data}/t-{number}") for number in range(3)] == [True, False, False]
-        assert "the log of t-0, a topic that could not be created, stays" in caplog.text
+        assert "topic t could not be created; the log of partition 0 stays" in caplog.text
         assert "still in the catalog" not in caplog.text
         await bench.client.admin.create_topic("t", 3, LOCAL)
         assert [await bench.append("t", [b"x"], number) for number in range(3)] == [0, 0, 0]
@@ -142,12 +142,12 @@ async def test_passes_over_a_disk_that_has_failed_say_nothing(
         engine = bench.server.engine
         caplog.clear()
         for work in (
-            engine.tiers.upload_pass,
-            engine.tiers.remote_retention_pass,
-            engine.local_retention.run,
-            engine.logs.tasks.flush_old,
-            engine.logs.tasks.checkpoint_recovery_points,
-            engine.logs.tasks.checkpoint_starts,
+            engine.tier.manager.upload_pass,
+            engine.tier.manager.remote_retention_pass,
+            engine.local.retention.run,
+            engine.local.logs.tasks.flush_old,
+            engine.local.logs.tasks.checkpoint_recovery_points,
+            engine.local.logs.tasks.checkpoint_starts,
         ):
             await asyncio.to_thread(work)
         assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -159,7 +159,7 @@ async def test_a_log_that_stayed_open_does_not_keep_its_name(
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t", 2, LOCAL)
         await bench.append("t", [b"old"])
-        logs = bench.server.engine.logs
+        logs = bench.server.engine.local.logs
 
         def refuse(partition: TopicPartition) -> None:
             raise DataDirectoryError("the disk refuses", path=logs.path_of(partition))

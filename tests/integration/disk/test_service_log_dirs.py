@@ -148,7 +148,7 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
             while (await admin.describe_log_dirs()).moves[0].state != "copying":
                 await asyncio.sleep(0.01)
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
-        assert bench.server.engine.logs.moves.throttler.max_bytes_per_s == 1
+        assert bench.server.engine.local.logs.moves.throttler.max_bytes_per_s == 1
         await bench.client.admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
         [move] = await until_moved(bench)
         assert (move.state, path_of(bench, 0)) == ("done", target)

@@ -31,7 +31,7 @@ async def fetch(bench: ServiceBench, partition: TopicPartition) -> None:
 
 
 def numbers_by_dir(bench: ServiceBench, topic: str) -> dict[str, int]:
-    partitions = bench.server.engine.registry.topic(topic).partitions
+    partitions = bench.server.engine.topics.registry.topic(topic).partitions
     return {os.path.dirname(one.log.local_log.directory): one.topic_partition.partition for one in partitions}
 
 

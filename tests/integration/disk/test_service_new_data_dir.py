@@ -26,14 +26,14 @@ async def fill(bench: ServiceBench, topic: str = "t", config: Mapping[str, str] 
     await bench.client.admin.create_topic(topic, 1, {"segment.bytes": "1024", **(config or {})})
     for _ in range(6):
         await bench.client.append(topic, 0, [Record(0, 0, b"key", b"x" * 900)])
-    bench.server.engine.tiers.upload_pass()
+    bench.server.engine.tier.manager.upload_pass()
 
 
 async def start_after_retention(bench: ServiceBench, topic: str = "t") -> int:
     """Log start of the topic's only partition after every pass of retention."""
     engine = bench.server.engine
-    await asyncio.to_thread(engine.tiers.remote_retention_pass)
-    await asyncio.to_thread(engine.local_retention.run)
+    await asyncio.to_thread(engine.tier.manager.remote_retention_pass)
+    await asyncio.to_thread(engine.local.retention.run)
     return (await bench.client.earliest(topic))[TopicPartition(topic, 0)]
 
 
@@ -69,7 +69,7 @@ async def test_nothing_is_deleted_by_a_configuration_that_is_out_of_date(
     """It was altered elsewhere: the first pass follows it, or deletes nothing if this version refuses it."""
     async with service_bench(tmp_path) as bench:
         await fill(bench, config=config)
-        catalog = bench.server.engine.catalog
+        catalog = bench.server.engine.topics.catalog
         catalog.alter_server_config(lambda _: {**KEEP, "key.of.the.future": "1"})
         for _ in range(2):
             assert await start_after_retention(bench) == 0

@@ -50,7 +50,7 @@ async def test_a_start_opens_logs_of_all_topics_beside_each_other(tmp_path: Path
         for topic in ("t", "u"):
             values = await bench.values(topic)
             assert values == [[], [topic.encode()]]
-            partitions = bench.server.engine.registry.topic(topic).partitions
+            partitions = bench.server.engine.topics.registry.topic(topic).partitions
             assert [str(one.topic_partition) for one in partitions] == [f"{topic}-0", f"{topic}-1"]
 
 

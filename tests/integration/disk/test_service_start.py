@@ -46,7 +46,7 @@ async def test_a_data_directory_has_one_server(tmp_path: Path) -> None:
         assert "another process has" in only_error(
             run_server("--data-dir", f"{tmp_path}/data", "--listen", "127.0.0.1:0")
         )
-        assert bench.server.engine.shards.is_fenced is False
+        assert bench.server.engine.tier.shards.is_fenced is False
         await bench.client.admin.create_topic("still-here")
 
 
@@ -63,7 +63,7 @@ async def test_a_port_has_one_server_and_a_wrong_one_claims_nothing(tmp_path: Pa
         )
         assert "already in use" in error
         # Neither try has taken the store away from the one that runs.
-        bench.server.engine.tiers.refresh_pass()
+        bench.server.engine.tier.manager.refresh_pass()
         await bench.client.admin.create_topic("still-here")
 
 

@@ -72,7 +72,7 @@ async def stop_while(
     the call. A poll that ends shows that the server has begun to stop.
     """
     poll = asyncio.create_task(bench.client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
-    signals = bench.server.engine.registry.partition("idle", 0).signal
+    signals = bench.server.engine.topics.registry.partition("idle", 0).signal
     await until(lambda: waiting_count(signals) == 1)
     transfers.stall()
     calling = call()
@@ -126,7 +126,7 @@ async def test_a_stop_ends_sessions_with_a_reason(tmp_path: Path) -> None:
         await bench.client.admin.create_topic("t")
         responses = bench.fetch_stream({TopicPartition("t", 0): 0})
         session = asyncio.ensure_future(anext(responses))
-        partition = bench.server.engine.registry.partition("t", 0)
+        partition = bench.server.engine.topics.registry.partition("t", 0)
         await until(lambda: waiting_count(partition.signal) == 1)
         await bench.server.stop()
         with pytest.raises(StoppingError):
@@ -153,7 +153,7 @@ async def test_a_signal_ends_the_upload_that_a_task_has_begun(
         await client.admin.create_topic("t", 1, {"segment.bytes": "1048576"})
         await client.admin.create_topic("idle")
         poll = asyncio.create_task(client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
-        partition = server.engine.registry.partition("idle", 0)
+        partition = server.engine.topics.registry.partition("idle", 0)
         await until(lambda: waiting_count(partition.signal) == 1)
         transfers.stall()
         async with client.producer() as producer:

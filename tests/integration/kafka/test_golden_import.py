@@ -98,7 +98,7 @@ async def test_everything_reads_back_as_kafka_read_it_from_every_tier(tmp_path: 
     report = report_of(tmp_path / "data")
     assert [topic["topic"] for topic in report["topics"]] == [f"g1-{name}" for name in TOPICS]
     async with service_bench(tmp_path) as bench:
-        assert bench.server.engine.logs.was_clean
+        assert bench.server.engine.local.logs.was_clean
         for topic in await bench.client.admin.describe_topics([]):
             metadata = (GOLDEN / "data" / f"{topic.name}-0" / "partition.metadata").read_text()
             assert topic.topic_id == str(parse_partition_metadata(metadata))

@@ -32,7 +32,7 @@ def alter(
     partition_count: int | None = None,
 ) -> None:
     """Alter a topic as another process does."""
-    catalog = catalog_elsewhere(bench.server.engine.store)
+    catalog = catalog_elsewhere(bench.server.engine.tier.store)
     catalog.alter(catalog.topics()[topic].topic_id, config=config, partition_count=partition_count)
 
 
@@ -119,7 +119,7 @@ async def test_an_alteration_that_could_not_be_followed_yet_deletes_nothing(
         creating = asyncio.create_task(bench.client.admin.create_topic("slow"))
         assert await asyncio.to_thread(is_opening.wait, 20)
         if is_default:
-            catalog_elsewhere(bench.server.engine.store).alter_server_config(
+            catalog_elsewhere(bench.server.engine.tier.store).alter_server_config(
                 lambda _: {"log.retention.ms": "-1"}
             )
         else:
@@ -163,6 +163,6 @@ async def test_follows_beside_appends_reads_and_deletions(bench: ServiceBench) -
     assert [len(part) for part in records] == [12, 0, 0]
     assert await bench.topic_names() == ["t"]
     assert bench.partition().log.local_log.config.min_durability is Durability.DISK
-    await asyncio.to_thread(bench.server.engine.logs.check)
+    await asyncio.to_thread(bench.server.engine.local.logs.check)
     with pytest.raises((UnknownTopicOrPartitionError, OffsetOutOfRangeError)):
         await bench.append("short-lived", [b"x"])

@@ -67,7 +67,7 @@ async def test_defaults_of_the_server_reach_its_logs_at_once_and_outlive_a_resta
         await admin.alter_configs({"log.segment.bytes": "1024", "log.retention.bytes": "800"})
         assert bench.partition().log.local_log.config.segment_bytes == 1024
         await bench.append("t", [b"x" * 800])
-        await asyncio.to_thread(bench.server.engine.local_retention.run)
+        await asyncio.to_thread(bench.server.engine.local.retention.run)
         assert bench.partition().log_start_offset == 3
         assert bench.partition("own").log_start_offset == 0, "a key of the topic is stronger"
     async with service_bench(tmp_path) as bench:
@@ -120,7 +120,7 @@ async def test_a_topic_that_was_refused_is_brought_back_by_taking_its_key_away(t
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")
         await bench.append("t", [b"x"])
-        catalog = bench.server.engine.catalog
+        catalog = bench.server.engine.topics.catalog
         catalog.alter(catalog.topics()["t"].topic_id, config={"key.of.the.future": "1"})
     async with service_bench(tmp_path) as bench:
         with pytest.raises(InvalidConfigError) as refusal:

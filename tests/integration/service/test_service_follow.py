@@ -71,7 +71,7 @@ async def test_a_topic_that_the_catalog_does_not_know_is_kept(tmp_path: Path) ->
         await bench.client.admin.create_topic("t")
         engine = bench.server.engine
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine.catalog, "state", CatalogState)
+            patch.setattr(engine.topics.catalog, "state", CatalogState)
             await bench.refresh()
         assert await bench.append("t", [b"x"]) == 0
 
@@ -112,7 +112,7 @@ async def test_a_deletion_of_unknown_outcome_is_settled_by_the_next_look(tmp_pat
 
 
 def owned_claims(bench: ServiceBench) -> Sequence[ShardClaim]:
-    [shard] = bench.server.engine.shards
+    [shard] = bench.server.engine.tier.shards
     return shard.metadata.state().claims
 
 
@@ -122,7 +122,7 @@ async def test_a_server_that_was_replaced_changes_no_topics(tmp_path: Path) -> N
         await former.client.admin.create_topic("t", config=DISK)
         async with service_bench(tmp_path / "b", store=store) as owner:
             catalog_seq = catalog_elsewhere(store).seq
-            assert not former.server.engine.shards.is_fenced, "it has not looked yet"
+            assert not former.server.engine.tier.shards.is_fenced, "it has not looked yet"
             with pytest.raises(FencedError):
                 await former.client.admin.delete_topic("t")
             with pytest.raises(FencedError):

@@ -40,7 +40,7 @@ async def test_a_reader_of_committed_records_steps_over_a_hole_before_an_open_tr
     bench: ServiceBench,
 ) -> None:
     await bench.client.admin.create_topic("keyed", 1, {"cleanup.policy": "compact"})
-    log = bench.server.engine.logs.log(KEYED)
+    log = bench.server.engine.local.logs.log(KEYED)
     log.appender.append_as_follower(encode_batch([Record(0, 1000, b"k", b"0")], leader_epoch=1))
     open_one = BatchProducer(7, 0, 0, is_transactional=True)
     held = [Record(0, 1000, b"k", b"4")]
@@ -77,7 +77,7 @@ async def test_a_partition_that_gives_nothing_holds_up_no_other(
         for name in ("keyed", "other"):
             await bench.client.admin.create_topic(name, 1, {})
             await bench.client.append(name, 0, [Record(0, 1000, b"k", b"v")])
-        keyed = bench.server.engine.registry.partition("keyed", 0).log.reader
+        keyed = bench.server.engine.topics.registry.partition("keyed", 0).log.reader
         is_stuck = True
         answers = aiter(bench.fetch_stream({KEYED: 0}))
         first = asyncio.ensure_future(anext(answers))

@@ -71,7 +71,7 @@ async def test_what_the_cleaner_and_retention_did_is_counted(tmp_path: Path) -> 
             record = Record(0, SystemClock().now_ms(), b"k", b"%03d" % number + bytes(600))
             await bench.client.append("t", 0, [record])
         engine = bench.server.engine
-        assert await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
+        assert await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
         assert await value(bench, "log_cleaner_cleans_total") == 1
         assert await value(bench, "log_cleaner_cleaned_records_total") == 9
         assert await value(bench, "log_cleaner_dropped_records_total") == 8
@@ -81,7 +81,7 @@ async def test_what_the_cleaner_and_retention_did_is_counted(tmp_path: Path) -> 
         assert await value(bench, "log_retention_deleted_segments_total") == 0
         await bench.client.admin.delete_records("t", 0, -1)
         [before] = await bench.client.admin.describe_log("t")
-        await asyncio.to_thread(engine.local_retention.run)
+        await asyncio.to_thread(engine.local.retention.run)
         assert await value(bench, "log_retention_deleted_segments_total") == len(before.segments)
         assert await value(bench, "log_manager_log_directory_partitions", **directory) == 1
         assert await value(bench, "log_manager_log_count") == 1
@@ -95,17 +95,17 @@ async def test_records_of_the_future_and_what_cannot_be_cleaned_are_counted(tmp_
         for _ in range(2):
             record = Record(0, SystemClock().now_ms() + 10 * HOUR_MS, None, bytes(900))
             await bench.client.append("plain", 0, [record])
-        await asyncio.to_thread(bench.server.engine.local_retention.run)
+        await asyncio.to_thread(bench.server.engine.local.retention.run)
         assert await value(bench, "log_future_timestamp_segments") == 1
         await bench.client.admin.alter_configs({"retention.ms": "-1"}, "plain")
-        await asyncio.to_thread(bench.server.engine.local_retention.run)
+        await asyncio.to_thread(bench.server.engine.local.retention.run)
         assert await value(bench, "log_future_timestamp_segments") == 0
         await bench.client.admin.create_topic("t", 1, COMPACTED)
         for _ in range(5):
             await bench.client.append("t", 0, [Record(0, SystemClock().now_ms(), b"k", bytes(900))])
         segment = tmp_path / "data" / "t-0" / f"{0:020}.log"
         segment.write_bytes(segment.read_bytes()[:-1] + b"\x01")
-        await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
+        await asyncio.to_thread(bench.server.engine.local.cleaning.workers.clean_filthiest)
         assert await value(bench, "log_cleaner_manager_uncleanable_partitions_count", **directory) == 1
         assert await value(bench, "log_cleaner_manager_uncleanable_bytes", **directory) > 900
 

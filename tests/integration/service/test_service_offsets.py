@@ -132,11 +132,11 @@ async def test_segments_that_are_deleted_between_the_looks_into_the_tiers_are_fo
         await append(bench, timestamp_ms)
         await bench.client.admin.upload()
     engine = bench.server.engine
-    reader = engine.registry.partition("t", 0).log.reader
+    reader = engine.topics.registry.partition("t", 0).log.reader
     look = getattr(reader, local_look)
 
     def look_too_late(*arguments: int) -> object:
-        engine.tiers.upload_now([], delete_local=True)
+        engine.tier.manager.upload_now([], delete_local=True)
         return look(*arguments)
 
     monkeypatch.setattr(reader, local_look, look_too_late)

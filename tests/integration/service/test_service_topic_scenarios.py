@@ -191,7 +191,7 @@ class Site:
             case "retain":
                 await self.bench.retain()
             case "local-retain":
-                await asyncio.to_thread(self.bench.server.engine.local_retention.run)
+                await asyncio.to_thread(self.bench.server.engine.local.retention.run)
             case _:
                 if verb != "start":
                     await self.stop()

@@ -126,7 +126,7 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
             await bench.append("t", [bytes(600)])
         await asyncio.to_thread(bench.partition().log.flusher.flush)
         assert (await bench.client.admin.tier_status()).pending_upload_bytes > 0
-        await asyncio.to_thread(bench.server.engine.tiers.upload_pass)
+        await asyncio.to_thread(bench.server.engine.tier.manager.upload_pass)
         status = await bench.client.admin.tier_status()
         assert (status.live_objects, status.live_slices, status.pending_upload_bytes) == (1, 1, 0)
         assert status.last_successful_upload_ms > 0

@@ -24,7 +24,7 @@ async def test_a_pass_that_finds_nothing_to_do_reads_no_segment() -> None:
     disk, store = FaultyFileSystem(), MemoryObjectStore(SystemClock())
     for _ in range(2):
         async with service_bench("/", filesystem=disk, store=store) as bench:
-            tiers = bench.server.engine.tiers
+            tiers = bench.server.engine.tier.manager
             if not await bench.client.admin.list_topics():
                 await bench.client.admin.create_topic("t", 1, SMALL_SEGMENTS)
                 for _ in range(50):
@@ -49,7 +49,7 @@ async def test_an_upload_goes_on_where_records_are_deleted_meanwhile(
     def delete_meanwhile(operation: Operation) -> None:
         if operation.verb == "PUT" and "/data/" in operation.key and offsets:
             engine = bench.server.engine
-            engine.tiers.delete_records(engine.registry.partition("t", 0), offsets.pop(0))
+            engine.tier.manager.delete_records(engine.topics.registry.partition("t", 0), offsets.pop(0))
 
     store = FaultyObjectStore(MemoryObjectStore(SystemClock()), Random(0), before=delete_meanwhile)
     async with service_bench(tmp_path, store=store) as bench:

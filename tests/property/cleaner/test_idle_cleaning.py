@@ -66,7 +66,7 @@ class IdleLog:
         """Let time go on until nothing is to come any more. `restarts`: how probable one is in each round."""
         for _ in range(ROUNDS):
             self.clean()
-            if self.manager.last_survey.next_horizon_ms == 2**63 - 1:
+            if self.manager.last_survey.next_clean_ms == 2**63 - 1:
                 return
             self._history.machine.clock.advance(step_ms)
             if self._chance.random() < restarts:
@@ -78,13 +78,13 @@ class IdleLog:
         while True:
             found = self.manager.take_filthiest()
             if found is None:
-                if not self.manager.find_horizon():
+                if not self.manager.find_next_clean():
                     return
                 continue
             before = [one.value for one in self.below_frontier()]
             is_recopy = found.first_dirty_offset == found.first_uncleanable_offset
             result = self._history.clean_found(found)
-            self.manager.done(found, result.end_offset, result.horizon_ms)
+            self.manager.done(found, result.end_offset, result.next_clean_ms)
             self.manager.check()
             assert self.manager.failures() == ()
             if is_recopy:

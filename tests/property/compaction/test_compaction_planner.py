@@ -90,7 +90,15 @@ class Shard:
         self.seq += 1
         name = format_object_name(self.seq, UUID(int=self.seq))
         end = DATA_POSITION + data_bytes
-        self.refs[name] = ObjectRef(name, end + 100, DATA_POSITION, end, 10, end + 50, 0)
+        self.refs[name] = ObjectRef(
+            name=name,
+            size_bytes=end + 100,
+            data_position=DATA_POSITION,
+            directory_position=end,
+            directory_bytes=10,
+            key_streams_end=end + 50,
+            directory_crc=0,
+        )
         self.object_seqs[name] = self.seq
         return name
 

@@ -52,7 +52,15 @@ def test_both_kinds_enter_the_same_batches(
     ("position", "last_offset"), [(2**31, 10), (-1, 10), (0, 9), (0, 10 + 2**31)], ids=str
 )
 def test_what_an_entry_cannot_say_is_not_entered(kernels: Any, position: int, last_offset: int) -> None:
-    row = BatchRow(position, 100, 10, last_offset, 5, 0, is_noted=False)
+    row = BatchRow(
+        position=position,
+        size_bytes=100,
+        base_offset=10,
+        last_offset=last_offset,
+        max_timestamp_ms=5,
+        leader_epoch=0,
+        is_noted=False,
+    )
     with pytest.raises(AssertionError):
         kernels.index_rows([row], 0, 10, IndexProgress(1, -1, -1, -1, 0))
 

@@ -158,12 +158,12 @@ def window_of(stream: Stream, start: int, end: int, lead: int = 0) -> KeyWindow:
         + [(stream.hashes[index], stream.ordinals[index], False) for index in range(start, end)]
     )
     return KeyWindow(
-        columns.hash_high.tobytes(),
-        memoryview(columns.hash_low),
-        columns.ordinal,
-        columns.tombstone,
-        lead,
-        end - start,
+        hash_high=columns.hash_high.tobytes(),
+        hash_low=memoryview(columns.hash_low),
+        ordinal=columns.ordinal,
+        tombstone=columns.tombstone,
+        start=lead,
+        count=end - start,
     )
 
 
@@ -292,9 +292,30 @@ def test_windows_that_end_early_are_refused(kernels: Any) -> None:
         KeyWindow(*columns, 0, 2**61),
         KeyWindow(*columns, -1, 1),
         KeyWindow(*columns, 0, -1),
-        KeyWindow(short, sound.hash_low, sound.ordinal, sound.tombstone, 0, 2),
-        KeyWindow(sound.hash_high, short, sound.ordinal, sound.tombstone, 0, 2),
-        KeyWindow(sound.hash_high, sound.hash_low, b"1234567", sound.tombstone, 0, 2),
+        KeyWindow(
+            hash_high=short,
+            hash_low=sound.hash_low,
+            ordinal=sound.ordinal,
+            tombstone=sound.tombstone,
+            start=0,
+            count=2,
+        ),
+        KeyWindow(
+            hash_high=sound.hash_high,
+            hash_low=short,
+            ordinal=sound.ordinal,
+            tombstone=sound.tombstone,
+            start=0,
+            count=2,
+        ),
+        KeyWindow(
+            hash_high=sound.hash_high,
+            hash_low=sound.hash_low,
+            ordinal=b"1234567",
+            tombstone=sound.tombstone,
+            start=0,
+            count=2,
+        ),
     ):
         with pytest.raises(CorruptRecordError):
             kernels.merge_windows([window], None, [bytearray(1)])

@@ -78,13 +78,13 @@ def refs(draw: st.DrawFn) -> ObjectRef:
     key_streams_end = directory_position + directory_bytes + draw(st.integers(0, 2**40))
     size_bytes = key_streams_end + draw(st.integers(0, 2**40)) + FOOTER.size_bytes
     return ObjectRef(
-        draw(names),
-        size_bytes,
-        data_position,
-        directory_position,
-        directory_bytes,
-        key_streams_end,
-        draw(u32),
+        name=draw(names),
+        size_bytes=size_bytes,
+        data_position=data_position,
+        directory_position=directory_position,
+        directory_bytes=directory_bytes,
+        key_streams_end=key_streams_end,
+        directory_crc=draw(u32),
     )
 
 
@@ -177,12 +177,14 @@ def indexes(draw: st.DrawFn) -> SliceIndex:
     positions = [0, *sorted(draw(st.sets(st.integers(1, 2**40), max_size=5)))]
     base_offsets = sorted(draw(st.sets(offsets, min_size=len(positions), max_size=len(positions))))
     return SliceIndex(
-        positions[-1] + draw(st.integers(1, 2**30)),
-        positions,
-        base_offsets,
-        [draw(timestamps) for _ in positions],
-        tuple(draw(st.lists(st.builds(AbortedTransaction, offsets, offsets, offsets, offsets), max_size=2))),
-        draw(st.binary(max_size=20)),
+        data_bytes=positions[-1] + draw(st.integers(1, 2**30)),
+        positions=positions,
+        base_offsets=base_offsets,
+        max_timestamps=[draw(timestamps) for _ in positions],
+        aborted=tuple(
+            draw(st.lists(st.builds(AbortedTransaction, offsets, offsets, offsets, offsets), max_size=2))
+        ),
+        producer_snapshot=draw(st.binary(max_size=20)),
     )
 
 
@@ -313,7 +315,19 @@ def test_a_directory_that_is_not_sorted_is_refused(found: list[SliceEntry]) -> N
 @pytest.mark.parametrize("field", ["reader_version", "flags"])
 def test_what_a_later_version_made_unreadable_is_refused(field: str) -> None:
     name = format_object_name(1, UUID(int=1))
-    footer = bytearray(encode_footer(ObjectRef(name, 200, 0, 0, 0, 0, 0)))
+    footer = bytearray(
+        encode_footer(
+            ObjectRef(
+                name=name,
+                size_bytes=200,
+                data_position=0,
+                directory_position=0,
+                directory_bytes=0,
+                key_streams_end=0,
+                directory_crc=0,
+            )
+        )
+    )
     footer[FOOTER.positions[field]] = 2
     crc_position = FOOTER.positions["footer_crc"]
     footer[crc_position : crc_position + 4] = crc_of(footer[:crc_position]).to_bytes(4, "little")

@@ -10,7 +10,7 @@ from unittest import mock
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.cleaner.clean import rebuilt_batch
-from stratalog.cleaner.clean.batch_cleaner import BatchCleaner
+from stratalog.cleaner.clean.batch_rewrite import BatchRewrite
 from stratalog.record.batch import require_crc
 from stratalog.record.native import pure_clean_kernels, pure_offset_map
 from stratalog.record.native.aborted_spans import is_aborted
@@ -83,14 +83,14 @@ class BatchWay:
     def clean(self, data: bytes, offset_map: Any, rule: CleanRule, transactions: Any) -> CleanedBatches:
         done: list[CleanedBatches] = []
         end_position = 0
-        cleaner = BatchCleaner(offset_map, transactions, 0, lambda _: None, lambda _: None)
+        batch_rewrite = BatchRewrite(offset_map, transactions, 0, lambda _: None, lambda _: None)
         with mock.patch.object(rebuilt_batch, "clean_records", pure_clean_kernels.clean_records):
             for position, header in sound_headers(data):
                 if header.base_offset > offset_map.latest_offset:
                     break
                 batch = data[position : position + header.size_in_bytes]
                 try:
-                    done.append(cleaner.clean(batch, header, rule))
+                    done.append(batch_rewrite.rewrite(batch, header, rule))
                 except CorruptRecordError:
                     break
                 end_position = position + header.size_in_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.cleaner.clean.clean_result import CleanLimits
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
@@ -59,9 +59,16 @@ class Cleaned:
         first_offset = (
             log.offsets.log_start_offset if all_dirty else max(self.end_offset, log.offsets.log_start_offset)
         )
-        to_clean = LogToClean(log, first_offset, stop_offset, 0, 1, 0)
-        cleaner = LogCleaner(self.machine.clock, SequentialIds())
-        self.result = cleaner.clean(to_clean, limits() if made is None else made)
+        to_clean = LogToClean(
+            log=log,
+            first_dirty_offset=first_offset,
+            first_uncleanable_offset=stop_offset,
+            clean_bytes=0,
+            cleanable_bytes=1,
+            compaction_delay_ms=0,
+        )
+        log_clean = LogClean(self.machine.clock, SequentialIds())
+        self.result = log_clean.run(to_clean, limits() if made is None else made)
         self.end_offset = self.result.end_offset
         log.check()
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
@@ -96,7 +96,7 @@ class CleanerMachine:
         manager: CleanerManager | None = None,
     ) -> CleanerPool:
         """Workers that clean as those of a server, or by `clean`."""
-        clean = clean or LogCleaner(self.clock, SequentialIds()).clean
+        clean = clean or LogClean(self.clock, SequentialIds()).run
         return CleanerPool(self.clock, self.machine.scheduler, manager or self.manager, clean, settings)
 
     def partition(self, number: int) -> TopicPartition:

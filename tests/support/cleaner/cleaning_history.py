@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_checkpoints import CleanerCheckpoints
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
@@ -69,7 +69,7 @@ class CleaningHistory:
         self.oracle = CleaningOracle(DELETE_RETENTION_MS)
         self.log: UnifiedLog = self.machine.start()
         self.machine_ids = SequentialIds()
-        self.cleaner = LogCleaner(self.machine.clock, self.machine_ids)
+        self.clean_log = LogClean(self.machine.clock, self.machine_ids)
         self.first_dirty_offset = 0
         self._sequences: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
@@ -154,7 +154,14 @@ class CleaningHistory:
         return [end for end in ends if self.first_dirty_offset < end <= limit]
 
     def to_clean(self, stop_offset: int) -> LogToClean:
-        return LogToClean(self.log, self.first_dirty_offset, stop_offset, 0, 1, 0)
+        return LogToClean(
+            log=self.log,
+            first_dirty_offset=self.first_dirty_offset,
+            first_uncleanable_offset=stop_offset,
+            clean_bytes=0,
+            cleanable_bytes=1,
+            compaction_delay_ms=0,
+        )
 
     def clean(self, entry_count: int = 1000, *, break_off_after: int | None = None) -> CleanResult | None:
         """Clean up to where it may end, or before that, and verify; None where there was nothing to do or
@@ -200,7 +207,7 @@ class CleaningHistory:
                 return None
             assert found.first_dirty_offset == self.first_dirty_offset
             result = self.clean_found(found)
-            manager.done(found, result.end_offset, result.horizon_ms)
+            manager.done(found, result.end_offset, result.next_clean_ms)
             manager.check()
             return result
         finally:
@@ -263,13 +270,13 @@ class CleaningHistory:
         made = limits(entry_count, on_step, load_factor=self.chance.choice([0.5, 0.9, 1.0]))
         result: CleanResult | None = None
         try:
-            result = self.cleaner.clean(to_clean, made)
+            result = self.clean_log.run(to_clean, made)
         except CleaningAbortedError:
             assert break_off_after is not None
         end_offset = None if result is None else result.end_offset
         self.oracle.note_clean(stop_offset, now_ms, end_offset)
         if end_offset is not None:
-            is_recopy = to_clean.first_dirty_offset == stop_offset and to_clean.is_horizon_past
+            is_recopy = to_clean.first_dirty_offset == stop_offset and to_clean.is_next_clean_due
             assert is_recopy or self.first_dirty_offset < end_offset, "no progress"
             assert self.first_dirty_offset <= end_offset <= stop_offset
             self.first_dirty_offset = end_offset

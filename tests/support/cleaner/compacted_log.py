@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.cleaner.clean.clean_result import CleanResult
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.record.batch import batches
@@ -143,8 +143,8 @@ class CompactedLog:
             cleanings.check_done(log)
 
         made = limits(key_count, check_done, load_factor=1.0, io_buffer_bytes=io_buffer_bytes)
-        result = LogCleaner(self.machine.clock, SequentialIds()).clean(chosen, made)
-        cleanings.done(chosen, result.end_offset, result.horizon_ms)
+        result = LogClean(self.machine.clock, SequentialIds()).run(chosen, made)
+        cleanings.done(chosen, result.end_offset, result.next_clean_ms)
         log.check()
         return result
 

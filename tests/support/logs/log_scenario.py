@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from stratalog.base.errors import LogStoreError
 from stratalog.cleaner.clean.clean_result import CleanLimits
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
@@ -161,8 +161,8 @@ class LogScenario:
             """Go as fast as possible."""
 
         limits = CleanLimits(map_bytes, 1.0, 4096, check_done, throttle)
-        result = LogCleaner(machine.clock, SequentialIds()).clean(chosen, limits)
-        cleanings.done(chosen, result.end_offset, result.horizon_ms)
+        result = LogClean(machine.clock, SequentialIds()).run(chosen, limits)
+        cleanings.done(chosen, result.end_offset, result.next_clean_ms)
         stats = result.stats
         log.check()
         dirty = f"dirty from {chosen.first_dirty_offset} to {chosen.first_uncleanable_offset}"

@@ -66,13 +66,13 @@ class ProducerOracle:
         data = self._data_of_epoch(producer_id)
         opened = [txn.first_offset for txn in self.transactions() if txn[:3:2] == (producer_id, None)]
         return Row(
-            last.producer_epoch,
-            markers[-1] if markers else -1,
-            _last_sequence(data[-1]) if data else -1,
-            data[-1].header.last_offset if data else -1,
-            data[-1].header.last_offset_delta if data else 0,
-            last.max_timestamp,
-            opened[0] if opened else -1,
+            epoch=last.producer_epoch,
+            coordinator_epoch=markers[-1] if markers else -1,
+            last_sequence=_last_sequence(data[-1]) if data else -1,
+            last_offset=data[-1].header.last_offset if data else -1,
+            offset_delta=data[-1].header.last_offset_delta if data else 0,
+            timestamp_ms=last.max_timestamp,
+            txn_first_offset=opened[0] if opened else -1,
         )
 
     def _data_of_epoch(self, producer_id: int) -> list[ProducerBatch]:

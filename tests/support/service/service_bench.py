@@ -69,16 +69,16 @@ class ServiceBench:
     client: Client
 
     def partition(self, topic: str = "t", number: int = 0) -> HostedPartition:
-        return self.server.engine.registry.partition(topic, number)
+        return self.server.engine.topics.registry.partition(topic, number)
 
     async def refresh(self) -> None:
         """Look at the heads of the catalog and of the shards, as a background task does."""
-        await asyncio.to_thread(self.server.engine.tiers.refresh_pass)
+        await asyncio.to_thread(self.server.engine.tier.manager.refresh_pass)
 
     async def retain(self) -> None:
         """Run one pass of retention over local logs, and one over objects."""
-        await asyncio.to_thread(self.server.engine.local_retention.run)
-        await asyncio.to_thread(self.server.engine.tiers.remote_retention_pass)
+        await asyncio.to_thread(self.server.engine.local.retention.run)
+        await asyncio.to_thread(self.server.engine.tier.manager.remote_retention_pass)
 
     async def command(self, *arguments: str) -> Result:
         """Run `stratalog` against the server, in a thread with an event loop of its own."""
@@ -158,7 +158,16 @@ def catalog_elsewhere(store: ObjectStore) -> Catalog:
     ids = SystemIdGenerator()
     identity = StoreIdentity.open_or_create(store, ids)
     writer = Writer("tool", "elsewhere")
-    return Catalog.open(StoreActor(store, SystemClock(), Random(0), ids, identity, writer))
+    return Catalog.open(
+        StoreActor(
+            store=store,
+            clock=SystemClock(),
+            random_source=Random(0),
+            ids=ids,
+            identity=identity,
+            writer=writer,
+        )
+    )
 
 
 def end_transaction(

@@ -136,7 +136,7 @@ class MetadataAudit:
         except LogStoreError as error:
             raise InvariantViolatedError(f"commit {commit.seq} cannot be applied: {error}") from error
         _require(after.epoch >= before.epoch, "the epoch went back")
-        _require(after.horizon >= before.horizon, "the horizon went back")
+        _require(after.orphan_horizon_seq >= before.orphan_horizon_seq, "the horizon went back")
         _require(after.folded_seq >= before.folded_seq, "the checkpoint went back")
         for tip, partition in before.partitions.items():
             later = after.partitions.get(tip)

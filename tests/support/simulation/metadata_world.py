@@ -55,7 +55,12 @@ class Seat:
         world = self.world
         return MetadataLog.open(
             StoreActor(
-                self.store, world.clock, self.random, self.ids, world.identity, Writer(kind, self.name)
+                store=self.store,
+                clock=world.clock,
+                random_source=self.random,
+                ids=self.ids,
+                identity=world.identity,
+                writer=Writer(kind, self.name),
             ),
             0,
             self.load_directory,

@@ -73,7 +73,15 @@ class MockObject(NamedTuple):
             ]
         }
         data = json.dumps(document).encode()
-        ref = ObjectRef(name, len(data), 0, 0, len(data), len(data), crc32c.crc32c(data))
+        ref = ObjectRef(
+            name=name,
+            size_bytes=len(data),
+            data_position=0,
+            directory_position=0,
+            directory_bytes=len(data),
+            key_streams_end=len(data),
+            directory_crc=crc32c.crc32c(data),
+        )
         return MockObject(ref, tuple(slices), data)
 
     def entries(self) -> list[SliceEntry]:

@@ -68,7 +68,15 @@ def _object(
         size_bytes = (end_offset - base_offset) * 100
         entries.append(_entry(tip, base_offset, end_offset, position, size_bytes))
         position += size_bytes
-    ref = ObjectRef(log.next_object_name(), position + 900, 4096, position, 300, position + 800, 0x1234ABCD)
+    ref = ObjectRef(
+        name=log.next_object_name(),
+        size_bytes=position + 900,
+        data_position=4096,
+        directory_position=position,
+        directory_bytes=300,
+        key_streams_end=position + 800,
+        directory_crc=0x1234ABCD,
+    )
     return ref, entries
 
 

@@ -79,7 +79,14 @@ class MetadataHarness:
     def actor(self, kind: str, *, store: ObjectStore | None = None) -> StoreActor:
         """An actor on the store, or on another one over the same bytes."""
         writer = Writer(kind, f"{kind}-1")
-        return StoreActor(store or self.store, self.clock, self.random, self.ids, self.identity, writer)
+        return StoreActor(
+            store=store or self.store,
+            clock=self.clock,
+            random_source=self.random,
+            ids=self.ids,
+            identity=self.identity,
+            writer=writer,
+        )
 
     def load_directory(self, ref: ObjectRef) -> Sequence[SliceEntry]:
         self.loaded.append(ref.name)

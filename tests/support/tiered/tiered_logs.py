@@ -65,7 +65,14 @@ class TieredLogs:
         self.clock = clock
         identity = StoreIdentity.open_or_create(store, ids)
         writer = Writer("owner", owner)
-        actor = StoreActor(store, clock, random.Random(0), ids, identity, writer)
+        actor = StoreActor(
+            store=store,
+            clock=clock,
+            random_source=random.Random(0),
+            ids=ids,
+            identity=identity,
+            writer=writer,
+        )
         self.catalog = Catalog.open(actor)
         load_directory = partial(read_directory, store, StoreLayout(0))
         self.metadata = MetadataLog.open(actor, 0, load_directory, settings=commit_settings)

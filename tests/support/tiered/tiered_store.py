@@ -79,7 +79,14 @@ class TieredStore:
 
     def _actor(self, store: ObjectStore, kind: str, clock: Clock | None = None) -> StoreActor:
         writer = Writer(kind, kind)
-        return StoreActor(store, clock or self._clock, random.Random(0), self._ids, self._identity, writer)
+        return StoreActor(
+            store=store,
+            clock=clock or self._clock,
+            random_source=random.Random(0),
+            ids=self._ids,
+            identity=self._identity,
+            writer=writer,
+        )
 
     def compactor(
         self,

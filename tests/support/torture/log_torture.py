@@ -26,7 +26,7 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_pool import CleanerPool, CleanLog
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.cleaner_stats import CleanerStats
@@ -146,7 +146,7 @@ class LogTorture:
             self._clock,
             scheduler,
             manager.cleaner,
-            self._counting(LogCleaner(self._clock, SystemIdGenerator()).clean),
+            self._counting(LogClean(self._clock, SystemIdGenerator()).run),
             CleanerSettings(thread_count=2, map_bytes=2 << 20, map_load_factor=0.005, backoff_ms=20),
         )
         self._undo += [scheduler.close, cleaner.stop]

@@ -13,7 +13,7 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean.kept_horizons import KeptHorizons
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_failures import MAX_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_pool import CleanerPool
@@ -78,11 +78,11 @@ class IdleMachine(CleanerMachine):
         self.cleans: list[LogToClean] = []
 
     def worker(self, manager: CleanerManager | None = None) -> CleanerPool:
-        cleaner = LogCleaner(self.clock, SequentialIds())
+        log_clean = LogClean(self.clock, SequentialIds())
 
         def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
             self.cleans.append(chosen)
-            return cleaner.clean(chosen, limits)
+            return log_clean.run(chosen, limits)
 
         return self.pool(clean, manager=manager)
 
@@ -154,7 +154,7 @@ def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
     assert worker.clean_filthiest()
     assert not worker.clean_filthiest()
     assert manager.failures() == ()
-    assert worker.stats().next_horizon_ms < NO_HORIZON
+    assert worker.stats().next_clean_ms < NO_HORIZON
 
 
 def test_a_clean_that_drops_nothing_is_backed_off() -> None:
@@ -165,8 +165,9 @@ def test_a_clean_that_drops_nothing_is_backed_off() -> None:
     for count in (1, 2):
         found = manager.take_filthiest()
         assert found is not None
-        assert found.is_horizon_past
-        manager.done(found, found.first_dirty_offset, found.horizon_ms)
+        assert found.next_clean is not None
+        assert found.next_clean.is_due
+        manager.done(found, found.first_dirty_offset, found.next_clean.at_ms)
         (failure,) = manager.failures()
         assert (failure.kind, failure.is_alarm) == (FailureKind.NO_PROGRESS, count == 2)
         assert manager.take_filthiest() is None

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 import pytest
 
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
@@ -43,7 +43,7 @@ class PoolMachine(CleanerMachine):
         self.at_check: Callable[[int], None] = lambda _: None
         self.map_bytes = 1 << 20
         self.check_count = 0
-        self._clean = LogCleaner(self.clock, SequentialIds()).clean
+        self._clean = LogClean(self.clock, SequentialIds()).run
         self.cleaner = self.pool(self.clean, CleanerSettings(thread_count=2))
 
     def clean(self, chosen: LogToClean, limits: CleanLimits) -> CleanResult:

@@ -103,7 +103,7 @@ def per_partition(*, together: bool) -> dict[str, float]:
 
 
 def test_many_partitions_cost_one_write_of_the_manifest() -> None:
-    """Of 1,000 partitions: 2,000 fsyncs in place of 5,000, and one manifest in place of 1,000."""
+    """1,000 partitions take 2,000 fsyncs instead of 5,000, and one manifest instead of 1,000."""
     assert per_partition(together=False) == {"fsync": 5, "manifest": 1}
     assert per_partition(together=True) == {"fsync": 2, "manifest": 0}
 

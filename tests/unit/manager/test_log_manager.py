@@ -54,7 +54,7 @@ def test_checkpoints_are_kafkas_and_carry_over_what_was_not_opened() -> None:
 
 
 @pytest.mark.parametrize("contents", [b"", b"0\n9\norders 0 2\n", b"\xff", b"0\n1\norders 0 two\n"])
-def test_a_damaged_checkpoint_counts_as_empty_and_is_told(
+def test_a_damaged_checkpoint_counts_as_empty_and_is_logged(
     contents: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = LogMachine()

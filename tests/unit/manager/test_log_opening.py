@@ -1,4 +1,4 @@
-"""What happens beside the opening of a log, and what is left of an opening that failed."""
+"""Work beside the opening of a log, and the remains of an opening that failed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR_MS = 3_600_000
 
 
 def killed_machine(disk: FaultyFileSystem, *partitions: TopicPartition) -> LogMachine:
-    """Logs of some segments, each with a producer, which nobody has closed."""
+    """Logs of some segments, each with a producer. They were not closed."""
     machine = LogMachine(disk, CONFIG)
     manager = machine.open()
     for partition in partitions:

@@ -48,7 +48,7 @@ def policy(*kinds: str, retention_bytes: int = -1) -> LogConfig:
 
 
 def cleaner_of(clock: ManualClock, manager: LogManager) -> CleanerPool:
-    """Of which only the retention is wanted."""
+    """A pool whose retention alone is used."""
 
     def clean(to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
         raise AssertionError(f"{to_clean.partition} was cleaned with {limits}")
@@ -119,7 +119,7 @@ def compacted() -> tuple[LogMachine, LogManager]:
 
 
 def cleaned(machine: LogMachine) -> int | None:
-    """As the next process would read it."""
+    """The cleaned offset that the next process will read."""
     return OffsetCheckpoint(machine.disk, f"{DATA_DIR}/{CLEANER_OFFSET_FILE}").read().get(PARTITION)
 
 
@@ -147,7 +147,7 @@ def test_of_a_log_that_was_found_shorter_it_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("change", ["truncate", "restart", "delete", "aside", "let_go", "retention"])
-def test_whoever_changes_a_log_waits_for_a_clean_that_runs(change: str) -> None:
+def test_a_change_of_a_log_waits_for_a_clean_that_runs(change: str) -> None:
     _, manager = compacted()
     log = manager.log(PARTITION)
     changes: dict[str, Callable[[], object]] = {

@@ -59,7 +59,15 @@ def store_with(data: bytes) -> MemoryObjectStore:
 
 
 def span(data: bytes, first_offset: int, end_offset: int, partition: int = 3) -> SliceSpan:
-    return SliceSpan("object", 8, len(data), partition, first_offset, end_offset, end_offset - first_offset)
+    return SliceSpan(
+        object_key="object",
+        position=8,
+        size_bytes=len(data),
+        partition=partition,
+        first_offset=first_offset,
+        end_offset=end_offset,
+        record_count=end_offset - first_offset,
+    )
 
 
 @given(logs, st.integers(min_value=0, max_value=50), st.integers(min_value=0, max_value=50))
@@ -145,14 +153,42 @@ def test_a_slice_that_ends_inside_a_batch_is_corrupt() -> None:
 def test_an_object_that_compaction_deleted_says_run_it_again() -> None:
     store = MemoryObjectStore(ManualClock())
     with pytest.raises(ObjectNotFoundError):
-        list(scan(store, "t", [SliceSpan("gone", 0, 10, 0, 0, 1, 1)], ALL))
+        list(
+            scan(
+                store,
+                "t",
+                [
+                    SliceSpan(
+                        object_key="gone",
+                        position=0,
+                        size_bytes=10,
+                        partition=0,
+                        first_offset=0,
+                        end_offset=1,
+                        record_count=1,
+                    )
+                ],
+                ALL,
+            )
+        )
 
 
 @given(
     st.lists(st.integers(min_value=1, max_value=100), max_size=20), st.integers(min_value=1, max_value=150)
 )
 def test_tasks_hold_every_slice_once_and_stay_small(sizes: list[int], max_bytes: int) -> None:
-    spans = [SliceSpan("o", 0, size, index, 0, 1, 1) for index, size in enumerate(sizes)]
+    spans = [
+        SliceSpan(
+            object_key="o",
+            position=0,
+            size_bytes=size,
+            partition=index,
+            first_offset=0,
+            end_offset=1,
+            record_count=1,
+        )
+        for index, size in enumerate(sizes)
+    ]
     groups = group_spans(spans, max_bytes)
     assert [span for group in groups for span in group] == spans
     for group in groups:

@@ -174,7 +174,15 @@ def test_each_ordinal_needs_a_survivor_bit(kernels: Any) -> None:
     def merge(ordinal: int) -> bytearray:
         bits = bytearray(2)
         number = ordinal.to_bytes(4, "little")
-        kernels[1].merge_windows([KeyWindow(bytes(8), bytes(8), number, b"\0", 0, 1)], None, [bits])
+        kernels[1].merge_windows(
+            [
+                KeyWindow(
+                    hash_high=bytes(8), hash_low=bytes(8), ordinal=number, tombstone=b"\0", start=0, count=1
+                )
+            ],
+            None,
+            [bits],
+        )
         return bits
 
     assert merge(15) == b"\x00\x80"

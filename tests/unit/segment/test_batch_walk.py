@@ -15,7 +15,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE, LAST_OFFSET_DELTA_POSITION, RECORDS_COUNT_POSITION
 from stratalog.record.native.batch_row import BatchRow
 from stratalog.record.record import Record
-from stratalog.segment.batch_walk import seek, valid_rows, walk, whole_batches
+from stratalog.segment.batch_walk import fetchable_batches, seek, valid_rows, walk
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.plain_batches import batch
 
@@ -225,27 +225,27 @@ def test_a_length_beyond_the_file_is_torn_and_not_read() -> None:
     assert len(rows_of(file_of(data), len(data))) == 1
 
 
-def test_whole_batches_stops_at_the_end_offset_and_at_a_torn_batch() -> None:
+def test_fetchable_batches_stops_at_the_end_offset_and_at_a_torn_batch() -> None:
     data = placed(0) + placed(2) + placed(4)
     size = len(placed(0))
-    assert whole_batches(data, 6) == (3 * size, 6)
-    assert whole_batches(data, 5) == (2 * size, 4)
-    assert whole_batches(data, 4) == (2 * size, 4)
-    assert whole_batches(data, 1) == (0, -1)
-    assert whole_batches(data[:-1], 6) == (2 * size, 4)
-    assert whole_batches(data[: HEADER_SIZE - 1], 6) == (0, -1)
-    assert whole_batches(b"", 6) == (0, -1)
+    assert fetchable_batches(data, 6) == (3 * size, 6)
+    assert fetchable_batches(data, 5) == (2 * size, 4)
+    assert fetchable_batches(data, 4) == (2 * size, 4)
+    assert fetchable_batches(data, 1) == (0, -1)
+    assert fetchable_batches(data[:-1], 6) == (2 * size, 4)
+    assert fetchable_batches(data[: HEADER_SIZE - 1], 6) == (0, -1)
+    assert fetchable_batches(b"", 6) == (0, -1)
 
 
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255))
-def test_whole_batches_never_hands_out_a_changed_batch(position: int, change: int) -> None:
+def test_fetchable_batches_never_hands_out_a_changed_batch(position: int, change: int) -> None:
     size = len(placed(0))
     data = bytearray(placed(0) + placed(2))
     position %= len(data)
     data[position] ^= change
     inside = position % size
     try:
-        size_bytes, _ = whole_batches(bytes(data), 2**62)
+        size_bytes, _ = fetchable_batches(bytes(data), 2**62)
     except CorruptRecordError:
         return
     # What is left is a length that makes the batch look torn, or what the checksum does not cover.

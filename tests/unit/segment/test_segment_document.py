@@ -70,9 +70,33 @@ def test_the_seal() -> None:
     batches = SegmentIndexes.empty(147_001)
     batches.add_rows(
         [
-            BatchRow(0, 5647, 147_001, 147_060, 1_700_000_004_950, 7, is_noted=True),
-            BatchRow(5647, 300, 147_061, 147_068, 1_700_000_004_960, 8, is_noted=True),
-            BatchRow(5947, 65, 147_069, 147_069, 1_700_000_004_955, 8, is_noted=False),
+            BatchRow(
+                position=0,
+                size_bytes=5647,
+                base_offset=147_001,
+                last_offset=147_060,
+                max_timestamp_ms=1_700_000_004_950,
+                leader_epoch=7,
+                is_noted=True,
+            ),
+            BatchRow(
+                position=5647,
+                size_bytes=300,
+                base_offset=147_061,
+                last_offset=147_068,
+                max_timestamp_ms=1_700_000_004_960,
+                leader_epoch=8,
+                is_noted=True,
+            ),
+            BatchRow(
+                position=5947,
+                size_bytes=65,
+                base_offset=147_069,
+                last_offset=147_069,
+                max_timestamp_ms=1_700_000_004_955,
+                leader_epoch=8,
+                is_noted=False,
+            ),
         ],
         4096,
     )
@@ -90,7 +114,14 @@ def test_the_seal() -> None:
 
 def test_the_producer_snapshot() -> None:
     batch = BatchMetadata(last_sequence=1, last_offset=1, offset_delta=1, timestamp_ms=1_700_000_000_000)
-    entry = ProducerStateEntry(2, 0, -1, 1_700_000_000_000, 0, (batch,))
+    entry = ProducerStateEntry(
+        producer_id=2,
+        epoch=0,
+        coordinator_epoch=-1,
+        last_timestamp_ms=1_700_000_000_000,
+        current_txn_first_offset=0,
+        batches=(batch,),
+    )
     assert ProducerSnapshot(2, (entry,)).to_bytes() == bytes.fromhex(example("producer snapshot"))
 
 

@@ -101,8 +101,8 @@ class Compactor:
         `topics` limits the reasons for jobs to these, by name; each of them is then compacted whether it pays
         or not. `left_alone` are not touched, for the reasons given. Jobs that fail are reported, not raised.
         Raises UnknownTopicOrPartitionError for a name that is not in the catalog, InvalidConfigError if this
-        version refuses the server's configuration in the catalog, StoreError where metadata
-        cannot be read, OSError where the spool directory cannot be used, StoppingError where the store says
+        version refuses the server's configuration in the catalog, StoreError if metadata
+        cannot be read, OSError if the spool directory cannot be used, StoppingError if the store says
         so: jobs that were committed stay, the one that was running has not happened.
         """
         with self._lock:
@@ -127,7 +127,7 @@ class Compactor:
         left_alone: Mapping[TopicIdPartition, str],
         reports: list[CompactionReport],
     ) -> bool:
-        """Plan once and run the jobs; False where a failure has left something to plan anew."""
+        """Plan once and run the jobs; False if a failure has left something to plan anew."""
         catalog = self._catalog.refresh()
         topics = catalog.topics()
         state = self._metadata.refresh(dated=True)

@@ -109,7 +109,7 @@ class InputStreams:
             self._open_data()
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
-        """The data of a slice. To be called in the order of the slices, once each, and read to the end.
+        """A reader of the data of a slice. Call it once for each slice, in order, and read to the end.
         Raises StoreCorruptError, and what the store raises.
         """
         self._open_keys()

@@ -33,12 +33,12 @@ class KeyCursor:
         assert block is not None
         assert self._start < block.entry_count
         return KeyWindow(
-            block.hash_high,
-            block.hash_low,
-            block.ordinal,
-            block.tombstone,
-            self._start,
-            block.entry_count - self._start,
+            hash_high=block.hash_high,
+            hash_low=block.hash_low,
+            ordinal=block.ordinal,
+            tombstone=block.tombstone,
+            start=self._start,
+            count=block.entry_count - self._start,
         )
 
     @property

@@ -266,7 +266,7 @@ def _require_planned(
     count = copied.count + copied.dropped_tombstone_count
     if count > planned_count or (count < planned_count and not position.is_clipped):
         raise StoreCorruptError(
-            "a batch gave other records than planned; its slice and key stream contradict each other",
+            "the records of a batch differ from the plan; its slice and key stream contradict each other",
             base_offset=header.base_offset,
             planned_count=planned_count,
             count=count,

@@ -158,7 +158,7 @@ def _unplanned(
     if entry is not None:
         fields |= {"topic": entry.topic, "partition": entry.partition}
     return StoreCorruptError(
-        f"a rewritten object is not what was planned: {problem}; its inputs are untouched, try again",
+        f"a rewritten object differs from its plan: {problem}; its inputs are unchanged, so try again",
         name=ref.name,
         **fields,
     )

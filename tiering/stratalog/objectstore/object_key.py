@@ -30,7 +30,7 @@ def is_prefix(name: str) -> bool:
 
 
 def check_key(key: str) -> str:
-    """The key itself. Raises InvalidRequestError where it is outside the alphabet."""
+    """The key itself. Raises InvalidRequestError if it is outside the alphabet."""
     if not is_key(key):
         raise InvalidRequestError(
             "this is not an object key; use A-Z a-z 0-9 _ = . - and single slashes", key=key[:100]
@@ -39,7 +39,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself, which may be empty. Raises InvalidRequestError where no key can begin with it."""
+    """The prefix itself, which may be empty. Raises InvalidRequestError if no key can begin with it."""
     if not is_prefix(prefix):
         raise InvalidRequestError(
             "no object key begins like this; use A-Z a-z 0-9 _ = . - and single slashes", prefix=prefix[:100]

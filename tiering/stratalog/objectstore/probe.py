@@ -24,7 +24,7 @@ def require_conditional_writes(
 ) -> None:
     """Four small writes and a deletion: create, create again, replace, replace the replaced.
 
-    Raises StoreNotUsableError where the second or the fourth is not refused, StoreUnavailableError where an
+    Raises StoreNotUsableError if the second or the fourth is not refused, StoreUnavailableError if an
     outcome is unclear (try again: each probe has its own name).
     """
     key = f"{scratch_prefix}{ids.uuid()}"

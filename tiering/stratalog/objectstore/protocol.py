@@ -46,7 +46,7 @@ class ReadStream(Protocol):
     def read(self, size: int) -> bytes:
         """Exactly `size` bytes; fewer only at the end of the range, b"" behind it.
 
-        Raises StoreUnavailableError where the stream is cut off before the end of the range.
+        Raises StoreUnavailableError if the stream is cut off before the end of the range.
         """
         ...
 
@@ -71,7 +71,7 @@ class ObjectStore(Protocol):
     def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
         """Store an object in one request; returns its ETag. Writes without a precondition may be retried.
 
-        Raises PreconditionFailedError where `if_match` is not the current ETag (or there is no object), or
+        Raises PreconditionFailedError if `if_match` is not the current ETag (or there is no object), or
         where `if_absent` and there is an object.
         """
         ...
@@ -94,14 +94,14 @@ class ObjectStore(Protocol):
     def get_range(self, key: str, position: int, size: int) -> bytes:
         """Exactly `size` > 0 bytes from `position`, in one GET.
 
-        Raises ObjectNotFoundError, StoreCorruptError where the object ends sooner.
+        Raises ObjectNotFoundError, StoreCorruptError if the object ends sooner.
         """
         ...
 
     def open_range(self, key: str, position: int, size: int) -> ReadStream:
         """A stream over exactly that range: one GET, sent now, never resumed.
 
-        Raises ObjectNotFoundError, StoreCorruptError where the object ends sooner.
+        Raises ObjectNotFoundError, StoreCorruptError if the object ends sooner.
         """
         ...
 

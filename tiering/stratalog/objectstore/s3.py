@@ -139,7 +139,7 @@ class S3ObjectStore:
         """`on_request(method, key)` is called for each request on the wire, retries included; no key in
         listings.
 
-        The store is not contacted yet. Raises StoreAccessDeniedError where no credentials can be found.
+        The store is not contacted yet. Raises StoreAccessDeniedError if no credentials can be found.
         """
         self._clock = clock
         self._settings = settings

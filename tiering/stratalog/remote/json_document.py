@@ -60,7 +60,7 @@ def encode_text(text: str) -> bytes:
 def decode_document(data: bytes, what: str, *, format_name: str) -> JsonFields:
     """Parse a stored object of this format. `what` names the object in messages.
 
-    Raises StoreCorruptError, or StoreNotUsableError where only newer software may read it.
+    Raises StoreCorruptError, or StoreNotUsableError if only newer software may read it.
     """
     fields = parse_json(data, what)
     if fields.text("format") != format_name:

@@ -41,8 +41,8 @@ class StoreIdentity:
 
     @staticmethod
     def open(store: ObjectStore) -> StoreIdentity:
-        """Read the identity. Raises StoreNotUsableError where there is no store or it needs newer software,
-        StoreCorruptError where only the identity is missing.
+        """Read the identity. Raises StoreNotUsableError if there is no store or it needs newer software,
+        StoreCorruptError if only the identity is missing.
         """
         identity = StoreIdentity.find(store)
         if identity is None:
@@ -54,7 +54,7 @@ class StoreIdentity:
 
     @staticmethod
     def find(store: ObjectStore) -> StoreIdentity | None:
-        """Read the identity; None where there is no store. Raises as `open`."""
+        """Read the identity; None if there is no store. Raises as `open`."""
         try:
             return _parse(store.get(IDENTITY_KEY).data)
         except ObjectNotFoundError:
@@ -65,8 +65,8 @@ class StoreIdentity:
     def open_or_create(store: ObjectStore, ids: IdGenerator, shard_count: int | None = None) -> StoreIdentity:
         """Read the identity, or create it with `shard_count` shards (default 1).
 
-        Raises StoreNotUsableError where the store has another number of shards,
-        StoreCorruptError where only the identity is missing, StoreUnavailableError.
+        Raises StoreNotUsableError if the store has another number of shards,
+        StoreCorruptError if only the identity is missing, StoreUnavailableError.
         """
         assert shard_count is None or 1 <= shard_count <= MAX_SHARD_COUNT, "settings are checked at the edge"
         identity = StoreIdentity.find(store) or _create(store, StoreIdentity(ids.uuid(), shard_count or 1))

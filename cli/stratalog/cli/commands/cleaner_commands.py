@@ -12,27 +12,32 @@ from stratalog.cli.output import message_document, print_json, print_table, utc_
 
 @click.group()
 def cleaner() -> None:
-    """Show the cleaner of local logs, which cleans compacted topics that are not tiered."""
+    """Show the cleaner of local logs.
+
+    It cleans compacted topics that are not tiered.
+    """
 
 
 @cleaner.command()
 @json_option
 @server_option
 def status(as_json: bool, server: str) -> None:
-    """Show what the cleaner has done since the server started; when the first log is due for the tombstones
-    that a clean has kept (a dash, or null in JSON, where none is); and which partitions it cannot clean, why,
-    and when it tries them again.
+    """Show the work of the cleaner and its failures.
+
+    The counts begin at the start of the server. "next clean" is the earliest time at which a log is cleaned
+    again to drop old tombstones: a dash, or null in JSON, if no log keeps any. The second table shows the
+    partitions that cannot be cleaned, the reason, and the time of the next try.
     """
     response = with_client(server, lambda client: client.admin.cleaner_status())
     document = message_document(response)
-    # The wire says 0 where no log is.
-    document["next_horizon_ms"] = response.next_horizon_ms or None
+    # On the wire, 0 stands for none.
+    document["next_clean_ms"] = response.next_clean_ms or None
     if as_json:
         print_json(document)
         return
-    del document["next_horizon_ms"], document["uncleanable"]
+    del document["next_clean_ms"], document["uncleanable"]
     rows = [(name.replace("_", " "), str(value)) for name, value in document.items()]
-    print_table(("WHAT", "VALUE"), [*rows, ("next horizon", _horizon(response.next_horizon_ms))])
+    print_table(("WHAT", "VALUE"), [*rows, ("next clean", _next_clean(response.next_clean_ms))])
     if response.uncleanable:
         print_table(
             ("UNCLEANABLE", "KIND", "FAILURES", "SINCE", "NEXT TRY", "DIRTY BYTES", "ALARM", "REASON"),
@@ -57,7 +62,7 @@ def status(as_json: bool, server: str) -> None:
 @click.option("--partition", type=PARTITION, required=True)
 @server_option
 def reset(topic: str, partition: int, server: str) -> None:
-    """Retry cleaning of a failed partition of TOPIC now."""
+    """Try again now to clean a partition of TOPIC that failed."""
     had_failed = with_client(server, lambda client: client.admin.reset_cleaner(topic, partition))
     if had_failed:
         click.echo(f"cleaning of {topic}-{partition} is tried again")
@@ -65,5 +70,5 @@ def reset(topic: str, partition: int, server: str) -> None:
         click.echo(f"the cleaning of {topic}-{partition} had not failed")
 
 
-def _horizon(next_horizon_ms: int) -> str | None:
-    return (utc_time(next_horizon_ms) or str(next_horizon_ms)) if next_horizon_ms else None
+def _next_clean(next_clean_ms: int) -> str | None:
+    return (utc_time(next_clean_ms) or str(next_clean_ms)) if next_clean_ms else None

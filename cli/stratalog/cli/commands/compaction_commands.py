@@ -19,7 +19,7 @@ def compaction() -> None:
 @json_option
 @server_option
 def run(topics: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Plan and run compaction of the named topics' tiered data, or of all."""
+    """Compact the tiered data of TOPICS, or of all topics."""
     jobs = with_client(server, lambda client: client.admin.run_compaction(topics))
     if as_json:
         print_json([message_document(job) for job in jobs])

@@ -25,9 +25,8 @@ def _resource_options(command: _Command) -> _Command:
 def config() -> None:
     """Show and alter the configuration of topics and of the server.
 
-    A value that is set for a topic is stronger than one that was set for the server while it ran, which is
-    stronger than one that was given to its start (--config, --config-file), and that is stronger than the
-    default.
+    A key may have several values. The first of these wins: the value of the topic; the value that was set for
+    the running server; the value from the start of the server (--config, then --config-file); the default.
     """
 
 
@@ -40,7 +39,7 @@ def config() -> None:
 def describe(
     keys: tuple[str, ...], topic: str | None, broker: bool, synonyms: bool, as_json: bool, server: str
 ) -> None:
-    """Show the named KEYS, or all: the value in force, its source, and when it may change."""
+    """Show KEYS, or all: value, source, and when it may change."""
     _require_one(topic, broker)
     entries = with_client(server, lambda client: client.admin.describe_configs(topic, keys))
     _print(entries, as_json, synonyms)

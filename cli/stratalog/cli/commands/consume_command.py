@@ -93,9 +93,11 @@ def consume(
     as_json: bool,
     server: str,
 ) -> None:
-    """Print the records of TOPIC. `--json` is the same as `--format json`; only JSON tells a tombstone from
-    an empty value. Partitions that cannot be read are left out, and named on standard error; the exit code is
-    1 then. With --follow the first such partition ends the command.
+    """Print the records of TOPIC.
+
+    `--json` is the same as `--format json`. Only JSON shows whether a record is a tombstone or has an empty
+    value. If a partition cannot be read, standard error names it, and the exit code is 1. With --follow the
+    first such partition ends the command.
     """
     printer = _Printer(as_json or line_format == "json", key_separator, max_count)
     left_out = LeftOut(is_allowed=not follow)
@@ -180,7 +182,7 @@ def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[T
     for partition in wanted:
         if partition >= len(partitions):
             raise UnknownTopicOrPartitionError(
-                f"the topic has {counted(len(partitions), 'partition')}, choose a lower one",
+                f"the topic has {counted(len(partitions), 'partition')}; choose a lower number",
                 topic=partitions[0].topic,
                 partition=partition,
             )

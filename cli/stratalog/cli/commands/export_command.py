@@ -54,7 +54,7 @@ def _parse_id(_context: click.Context, _parameter: click.Parameter, value: str |
 
 @click.group()
 def export() -> None:
-    """Export topics."""
+    """Export topics as the log directory of a Kafka broker."""
 
 
 @export.command()
@@ -83,12 +83,12 @@ def kafka(
     as_json: bool,
     server: str,
 ) -> None:
-    """Write TOPIC... as the new directory LOG_DIR, in the format of a Kafka broker's log directory.
+    """Export topics as the log directory of a Kafka broker.
 
-    Every record is there, whichever tier it lies in, with its offset, up to the current end. Batches get the
-    leader epoch of a new topic, 0, and producer ids that no producer of a new cluster has. A broker knows
-    topics by id, so create the topic there, give its id with --topic-id, stop the broker, and put the
-    partition directories in place of the topic's own.
+    Creates the directory LOG_DIR with all records of TOPIC..., from all tiers, up to the current end, with
+    their offsets. Batches get leader epoch 0, as in a new topic, and producer ids that no producer of a new
+    cluster has. A broker knows topics by their ids: create the topic there, export with its id (--topic-id),
+    stop the broker, and replace the partition directories of the topic by the exported ones.
     """
     if topic_id is not None and len(topics) > 1:
         raise click.UsageError("--topic-id goes with one topic")

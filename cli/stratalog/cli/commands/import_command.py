@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group(name="import")
 def import_() -> None:
-    """Import topics."""
+    """Import topics from a stopped Kafka broker."""
 
 
 @import_.command()
@@ -70,19 +70,20 @@ def kafka(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Take topics over from LOG_DIR..., the log directories of a stopped Kafka broker, which are not changed.
+    """Import topics from the log directories of a Kafka broker.
 
-    Name all that the broker has: each knows by itself which of its records were deleted, so partitions are
-    best left where they are.
+    LOG_DIR... are the directories of the stopped broker. The import does not change them. Name all
+    directories of the broker: each holds the list of its own deleted records, so leave the partitions where
+    they are.
 
-    Topics keep their names and ids, partitions their offsets, log starts, leader epochs and producers. A log
-    directory holds no configuration of topics: give it with --config; without retention.ms records are kept
-    for ever. Data directory and store are those of a stopped server; the import fences the former owner of
-    the store, as the start of a server does. It imports into the data directory, even if the server has more
-    log directories: `stratalog log-dirs move` spreads the partitions.
+    Topics keep their names and ids. Partitions keep their offsets, log starts, leader epochs and producers. A
+    log directory holds no configuration of topics: give it with --config. Without retention.ms, records are
+    kept for ever. The server of the data directory and the store must be stopped. The import fences the
+    former owner of the store, as the start of a server does. It writes to the data directory, even if the
+    server has more log directories; `stratalog log-dirs move` spreads the partitions.
 
-    Interrupted, it may be repeated: a topic is there whole, or not at all; those that are there with the same
-    id are passed over.
+    An interrupted import can be repeated. A topic is imported as a whole or not at all; the import skips
+    topics that exist already with the same id.
     """
     from stratalog.migration.topic_importer import ImportSettings, TopicImporter
     from stratalog.objectstore.open_store import open_store

@@ -30,7 +30,7 @@ _COMMANDS = {
     ),
     "offsets": (
         "commands.log_offsets_command:offsets",
-        "Show an offset by name or time.",
+        "Show an offset of each partition of TOPIC, by name or time.",
     ),
 }
 
@@ -53,7 +53,7 @@ def log() -> None:
 @json_option
 @server_option
 def describe(topic: str, partitions: tuple[int, ...], segments: bool, as_json: bool, server: str) -> None:
-    """Show the offsets and sizes of TOPIC's partitions. Offsets called END are exclusive."""
+    """Show the offsets and sizes of the partitions of TOPIC. Offsets called END are exclusive."""
     logs = with_client(server, lambda client: client.admin.describe_log(topic, partitions))
     if as_json:
         print_json([message_document(entry) for entry in logs])
@@ -66,7 +66,7 @@ def describe(topic: str, partitions: tuple[int, ...], segments: bool, as_json: b
 
 
 def _number(entry: admin_pb2.PartitionLog, field: str) -> int | None:
-    """None for an unknown number, because the partition is offline."""
+    """The number in the field; None if it is unknown, because the partition is offline."""
     value = getattr(entry, field)
     assert isinstance(value, int)
     return None if value < 0 and entry.HasField("offline") else value

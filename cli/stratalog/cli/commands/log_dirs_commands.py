@@ -12,14 +12,14 @@ from stratalog.cli.output import message_document, print_json, print_table
 
 @click.group(name="log-dirs")
 def log_dirs() -> None:
-    """Show the directories of local logs, and move partitions between them."""
+    """Show the directories of local logs, and move partitions."""
 
 
 @log_dirs.command()
 @json_option
 @server_option
 def describe(as_json: bool, server: str) -> None:
-    """Show every log directory, and the last move of each partition that had one."""
+    """Show the log directories, and the last move of partitions."""
     response = with_client(server, lambda client: client.admin.describe_log_dirs())
     if as_json:
         print_json(message_document(response))
@@ -82,7 +82,7 @@ def uncordon(path: str, server: str) -> None:
 @click.argument("directory_id", metavar="ID")
 @server_option
 def forget(directory_id: str, server: str) -> None:
-    """Give up the log directory ID, which is missing, for good.
+    """Give up the missing log directory ID for good.
 
     Partitions that may be in it stay offline until the server has it again. Once it is forgotten, those that
     are in no other directory begin anew at the next start: tiered ones where their tiered data ends, others
@@ -101,8 +101,9 @@ def forget(directory_id: str, server: str) -> None:
 @click.option("--to", "target_path", required=True, metavar="PATH", help="The log directory to move it to.")
 @server_option
 def move(topic: str, partition: int, target_path: str, server: str) -> None:
-    """Begin to move a partition of TOPIC to another log directory. It stays served; `describe` shows
-    how far that is, and a server that is started again goes on with it.
+    """Begin to move a partition of TOPIC to another log directory.
+
+    The partition stays in use meanwhile. `describe` shows the progress; a restarted server resumes the move.
     """
     path = with_client(server, lambda client: client.admin.move_partition(topic, partition, target_path))
     click.echo(f"{topic}-{partition} is moving to {path}")

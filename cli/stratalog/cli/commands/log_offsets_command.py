@@ -49,8 +49,8 @@ def _parse_place(context: click.Context, parameter: click.Parameter, text: str) 
     default="latest",
     show_default=True,
     metavar="NAME|MILLIS",
-    help=f"Which offset: {', '.join(_SPECS)}, or that of the first record with this time, in milliseconds"
-    " since 1970, or a later one.",
+    help=f"The offset to show: {', '.join(_SPECS)}, or that of the first record with this time, in"
+    " milliseconds since 1970, or a later one.",
 )
 @isolation_option
 @json_option
@@ -58,11 +58,11 @@ def _parse_place(context: click.Context, parameter: click.Parameter, text: str) 
 def offsets(
     topic: str, wanted: tuple[int, ...], place: _Place, isolation: IsolationLevel, as_json: bool, server: str
 ) -> None:
-    """Show one offset of each of TOPIC's partitions, and the time of that record.
+    """Show an offset of each partition of TOPIC, by name or time.
 
-    The latest one is where the next record comes; `latest-tiered` is the last one in the object store. Where
-    there is none it is null in JSON, and a dash in the table. Partitions that cannot be read are left out,
-    and named on standard error; the exit code is 1 then.
+    Also shows the time of the record there. `latest` is the offset of the next record; `latest-tiered` is the
+    last offset in the object store. An offset that does not exist is null in JSON, and a dash in the table.
+    If a partition cannot be read, standard error names it, and the exit code is 1.
     """
     spec, timestamp_ms = place
     left_out = LeftOut()

@@ -28,7 +28,7 @@ def records() -> None:
 @json_option
 @server_option
 def delete(topic: str, partition: int, before: int, as_json: bool, server: str) -> None:
-    """Move the log start of a partition of TOPIC forward, in every tier."""
+    """Move the log start of a partition forward, in every tier."""
     log_start_offset = with_client(
         server, lambda client: client.admin.delete_records(topic, partition, before)
     )

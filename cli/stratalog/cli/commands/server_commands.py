@@ -82,8 +82,8 @@ def server() -> None:
     callback=silence_seconds,
     default=60,
     metavar="SECONDS",
-    help="Refuse appends at `disk` once the store has not answered for this many seconds, at least"
-    f" {LEAST_SILENCE_S}; 0 never refuses.",
+    help="Refuse appends with acks=disk if the store has not answered for this many seconds (at least"
+    f" {LEAST_SILENCE_S}); 0 never refuses.",
 )
 @environment_option(
     "--max-request-memory",
@@ -91,18 +91,20 @@ def server() -> None:
     type=MEMORY_MIB,
     default=512,
     metavar="MIB",
-    help="Memory for the records of running requests: half for appends (further ones are refused, and clients"
-    " send them again), half for answers of fetches (which get smaller). The process takes about twice that.",
+    help="Memory for the records of running requests. Half is for appends: above it, the server refuses more,"
+    " and clients send them again. Half is for answers of fetches: near it, they get smaller. The process"
+    " takes about twice as much memory.",
 )
 @environment_option(
     "--config-file",
     default="",
     metavar="FILE",
-    help="Lines of KEY=VALUE, with Kafka's names, for example log.retention.hours=48.",
+    help="Set the server keys in this file: lines of KEY=VALUE with Kafka's names, for example"
+    " log.retention.hours=48.",
 )
 @config_option(
-    text="Of the server, with Kafka's names, for example log.cleaner.threads=2; may be repeated. Stronger"
-    " than the file; what `stratalog config alter --broker` sets is stronger still.",
+    text="Set a server key (Kafka's name), for example log.cleaner.threads=2; may be repeated. Stronger than"
+    " the file, and weaker than a value that `stratalog config alter --broker` has set.",
     envvar="STRATALOG_CONFIG",
 )
 @environment_option(
@@ -157,5 +159,6 @@ def _announce(server: Server) -> None:
     """
     host = server.settings.listen.rpartition(":")[0]
     click.echo(
-        f"stratalog serves {host}:{server.port} from {server.settings.data_dir} and {server.engine.store.url}"
+        f"stratalog serves {host}:{server.port} from {server.settings.data_dir}"
+        f" and {server.engine.tier.store.url}"
     )

@@ -60,7 +60,7 @@ def _print_takeover(takeover: admin_pb2.Takeover) -> None:
 @json_option
 @server_option
 def upload(topics: tuple[str, ...], delete_local: bool, as_json: bool, server: str) -> None:
-    """Roll the active segments of the named topics, or of all, and upload what is rolled.
+    """Roll and upload the active segments of TOPICS, or of all.
 
     Uploads every partition that is online. If one of these topics has a partition that is offline, standard
     error names it, and the exit code is 1.

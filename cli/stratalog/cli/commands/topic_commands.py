@@ -63,8 +63,9 @@ def list_topics(as_json: bool, server: str) -> None:
 @json_option
 @server_option
 def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Show the configuration in force of the named topics, or of all, and the source of each value: the
-    topic, the server, or the default.
+    """Show the configuration of topics and the source of values.
+
+    Shows the topics NAMES, or all. The source is the topic, the server, or the default.
     """
     if as_json:
         topics = with_client(server, lambda client: client.admin.describe_topics(names))

@@ -43,7 +43,7 @@ from stratalog.cli.options import require_unicode
     help="Replay only the first flights of the year.",
 )
 def demo(store: str | None, keep: Path | None, serve: bool, as_json: bool, flight_count: int) -> None:
-    """Replay real data through everything and check it.
+    """Run the whole system on real data, and check the result.
 
     Appends the flights of New York City in 2013, tiers them, deletes the local copies, compacts the objects,
     loses the data directory, starts again from the bucket, and compares what comes back with a computation in

@@ -79,7 +79,7 @@ class DemoServer:
         )
 
     def stop(self) -> int:
-        """Ask it to shut down and wait; returns its exit code, 0 where none runs."""
+        """Ask it to shut down and wait; returns its exit code, 0 if none runs."""
         if self._process is None:
             return 0
         self._process.terminate()

@@ -26,7 +26,7 @@ class Check(NamedTuple):
 
 
 def last_value_per_key(table: pd.DataFrame) -> dict[bytes, bytes | None]:
-    """Tail number to the JSON of its last flight, None where that one was cancelled."""
+    """Tail number to the JSON of its last flight, None if that one was cancelled."""
     last = table.dropna(subset=["tailnum"]).groupby("tailnum", sort=False).tail(1)
     values = _json_lines(last)
     cancelled = last["dep_time"].isna()

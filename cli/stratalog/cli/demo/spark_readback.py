@@ -25,7 +25,7 @@ class SparkFindings(NamedTuple):
     """The records that Spark read from the objects."""
 
     state: dict[bytes, bytes | None]
-    """The last value of each key of the keyed topic, None where that is a tombstone."""
+    """The last value of each key of the keyed topic, None if that is a tombstone."""
     values: list[bytes]
     """The value of every record of the plain topic."""
 

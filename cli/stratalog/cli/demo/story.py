@@ -71,7 +71,7 @@ class Story:
         self._report = report
 
     def run(self) -> None:
-        """All steps. Raises what they raise; failed checks are in the report."""
+        """Run all steps. Raises their errors; failed checks are in the report."""
         # First, because that is where a wrong store fails. Uploads are the story's: their number is the same
         # each time.
         with self._step("start the server"):

@@ -46,16 +46,18 @@ def dump(
     max_count: int | None,
     as_json: bool,
 ) -> None:
-    """Print the contents of FILE: a segment (.log), an index (.index, .timeindex, .txnindex), the seal of
-    these indexes (.seal), a producer snapshot (.snapshot), leader-epoch-checkpoint, partition.metadata, a
-    checkpoint of a log directory, its manifest, its meta.properties or its claims of a shard (claims-0000);
-    or all of these in a directory. The name of a file decides how it is read. Nothing is changed.
+    """Print the files of a log; needs no server.
 
-    The command needs no server. If a server is writing, the last batch may be incomplete, and the index files
-    of the active segment are not reliable.
+    FILE is one file of a log, or a directory of such files. The command knows a file by its name: a segment
+    (.log), an index (.index, .timeindex, .txnindex), the seal of these indexes (.seal), a producer snapshot
+    (.snapshot), leader-epoch-checkpoint, partition.metadata, a checkpoint of a log directory, its manifest,
+    its meta.properties, or its claims of a shard (claims-0000). It changes nothing.
 
-    Corrupt places are marked where they are, and the dump continues behind them if it can; the exit code is
-    then 1. With --json each batch, record, entry and corrupt place is one JSON object on a line.
+    If a server is writing, the last batch may be incomplete, and the index files of the active segment are
+    not reliable.
+
+    The command marks each corrupt place and goes on behind it if it can; the exit code is then 1. With --json
+    each batch, record, entry and corrupt place is one JSON object on a line.
     """
     options = DumpOptions(
         with_records=with_records, from_offset=from_offset, compares_indexes=compares_indexes

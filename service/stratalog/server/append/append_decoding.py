@@ -21,7 +21,7 @@ _BATCHES_NUMBER = _FIELDS["batches"].number
 
 
 class DecodedAppend(NamedTuple):
-    """An append request; `batches` is None where it holds plain records or nothing."""
+    """An append request; `batches` is None if it holds plain records or nothing."""
 
     request: log_pb2.AppendRequest
     """Everything but the batches."""
@@ -31,7 +31,7 @@ class DecodedAppend(NamedTuple):
 
 
 def decode_append_request(data: bytes) -> DecodedAppend:
-    """Decode an append request. Raises protobuf's DecodeError where `data` is no `AppendRequest`."""
+    """Decode an append request. Raises protobuf's DecodeError if `data` is no `AppendRequest`."""
     batches: memoryview | None = None
     rest = bytearray()
     position, end = 0, len(data)
@@ -60,7 +60,7 @@ def _by_protobuf(data: bytes) -> DecodedAppend:
 
 
 def _field(data: bytes, position: int) -> tuple[int, int, int] | None:
-    """Number, position of the value, position behind it; None where it has no known form or runs over."""
+    """Number, position of the value, position behind it; None if it has no known form or runs over."""
     tag, position = _varint(data, position)
     wire_type = tag & 7
     if wire_type == _LENGTH_DELIMITED:

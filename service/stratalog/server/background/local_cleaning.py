@@ -8,7 +8,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.log_to_clean import LogToClean, is_cleaned_here
@@ -36,7 +36,7 @@ class LocalCleaning:
         self._logs = logs
         self._shards = shards
         self._confirmed = confirmed
-        self._cleaner = LogCleaner(clock, ids)
+        self._log_clean = LogClean(clock, ids)
         self.workers = CleanerPool(
             clock,
             scheduler,
@@ -65,7 +65,7 @@ class LocalCleaning:
         return self._confirmed.had(log.topic_id)
 
     def _clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
-        """Clean one log within these limits. Raises what `LogCleaner.clean` raises."""
+        """Clean one log within these limits. Raises what `LogClean.run` raises."""
         if not self._confirmed.had(to_clean.log.topic_id):
             raise CleaningAbortedError("the catalog no longer confirms the topic's configuration")
-        return self._cleaner.clean(to_clean, limits)
+        return self._log_clean.run(to_clean, limits)

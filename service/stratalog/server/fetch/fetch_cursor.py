@@ -211,7 +211,7 @@ class FetchCursor:
 def negative_offset(topic_partition: TopicPartition, offset: int) -> OffsetOutOfRangeError:
     """The error of a negative fetch offset; ListOffsets resolves names of offsets."""
     return OffsetOutOfRangeError(
-        "a fetch offset is not negative, ask ListOffsets for the earliest or latest one",
+        "the fetch offset is negative; ask ListOffsets for the earliest or latest offset",
         offset=offset,
         topic=topic_partition.topic,
         partition=topic_partition.partition,

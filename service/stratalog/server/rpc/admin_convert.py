@@ -223,7 +223,7 @@ def cleaner_status_message(stats: CleanerStats) -> admin_pb2.CleanerStatusRespon
         cleaned_bytes=stats.cleaned_bytes,
         reclaimed_bytes=stats.reclaimed_bytes,
         uncleanable=map(_uncleanable_message, stats.failures),
-        next_horizon_ms=stats.next_horizon_ms if stats.next_horizon_ms < NO_HORIZON else 0,
+        next_clean_ms=stats.next_clean_ms if stats.next_clean_ms < NO_HORIZON else 0,
     )
 
 

@@ -33,12 +33,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     def __init__(self, engine: StorageEngine, pools: WorkerPools) -> None:
         self._engine = engine
-        self._registry = engine.registry
-        self._topics = engine.topics
-        self._tiers = engine.tiers
-        self._directories = engine.directories
-        self._cleaner = engine.cleaning.workers
-        self._configs = ConfigManager(engine.shards, engine.registry, engine.topics, engine.runtime)
+        self._registry = engine.topics.registry
+        self._topics = engine.topics.manager
+        self._tiers = engine.tier.manager
+        self._directories = engine.local.directories
+        self._cleaner = engine.local.cleaning.workers
+        self._configs = ConfigManager(
+            engine.tier.shards, engine.topics.registry, engine.topics.manager, engine.topics.runtime
+        )
         self._pools = pools
 
     @guarded

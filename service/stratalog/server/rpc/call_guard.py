@@ -67,7 +67,7 @@ async def _while_connected(sending: Awaitable[None]) -> None:
     try:
         await sending
     except Exception as error:
-        logger.debug("a response could not be sent, the call is over: %s", error)
+        logger.debug("a response could not be sent, because the call has ended: %s", error)
         raise asyncio.CancelledError from error
 
 

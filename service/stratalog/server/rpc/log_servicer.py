@@ -150,7 +150,7 @@ class LogServicer:
         partition.shard.leader_epoch()
         if decoded.size_bytes > self._settings.max_request_bytes:
             raise RecordTooLargeError(
-                "the request is larger than the server accepts, send less at once",
+                "the request is larger than the server accepts; send less at once",
                 size_bytes=decoded.size_bytes,
                 max_bytes=self._settings.max_request_bytes,
             )

@@ -18,11 +18,11 @@ def tier_status_message(engine: StorageEngine) -> admin_pb2.TierStatusResponse:
     call it. Raises DataDirectoryError.
     """
     status = admin_pb2.TierStatusResponse(
-        store=engine.store.url,
-        store_id=str(engine.identity.store_id),
-        shard_count=engine.identity.shard_count,
+        store=engine.tier.store.url,
+        store_id=str(engine.tier.identity.store_id),
+        shard_count=engine.tier.identity.shard_count,
     )
-    for shard in engine.shards:
+    for shard in engine.tier.shards:
         state = shard.metadata.state()
         status.epoch = max(status.epoch, shard.claimed.epoch)
         status.metadata_seq += state.seq
@@ -33,15 +33,17 @@ def tier_status_message(engine: StorageEngine) -> admin_pb2.TierStatusResponse:
         for dropped in state.dropped:
             status.dropped_objects += 1
             status.dropped_bytes += dropped.size_bytes
-    for partition in engine.registry.partitions():
+    for partition in engine.topics.registry.partitions():
         status.pending_upload_bytes += _pending_upload_bytes(partition)
-    status.offline_partitions.extend(map(offline_partition_message, engine.registry.offline_partitions()))
-    takeover = _takeover(engine.shards)
+    status.offline_partitions.extend(
+        map(offline_partition_message, engine.topics.registry.offline_partitions())
+    )
+    takeover = _takeover(engine.tier.shards)
     if takeover is not None:
         status.takeover.owner = takeover.owner
         status.takeover.epoch = takeover.epoch
         status.takeover.time_ms = takeover.time_ms
-    upload = engine.tiers.upload_status
+    upload = engine.tier.manager.upload_status
     status.last_successful_upload_ms = upload.last_success_ms
     status.last_upload_error = upload.last_error
     return status

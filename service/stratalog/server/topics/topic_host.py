@@ -149,7 +149,7 @@ class TopicHost:
                 self._delete_log_of(TopicPartition(entry.name, number), entry.topic_id)
             except LogStoreError as error:
                 logger.warning(
-                    "the log of %s-%d, a topic that could not be created, stays until the next start: %s",
+                    "topic %s could not be created; the log of partition %d stays until the next start: %s",
                     entry.name,
                     number,
                     error,
@@ -165,7 +165,11 @@ class TopicHost:
                 try:
                     self._logs.delete_leftover(topic_partition, entry.topic_id)
                 except DataDirectoryError as error:
-                    logger.warning("the local log of deleted %s is left over: %s", topic_partition, error)
+                    logger.warning(
+                        "the local log of the deleted partition %s could not be removed: %s",
+                        topic_partition,
+                        error,
+                    )
 
     def _reconfigure(self, partition: HostedPartition, config: LogConfig) -> None:
         """The cleaner of local logs is paused while it gains or loses the log. Raises DataDirectoryError."""
@@ -188,7 +192,7 @@ class TopicHost:
         return config in (wanted, dataclasses.replace(wanted, remote_storage_enable=True))
 
     def _publish_offline(self, entry: TopicEntry, refusal: InvalidConfigError) -> None:
-        logger.error("topic %s stays offline, its configuration is refused: %s", entry.name, refusal)
+        logger.error("topic %s stays offline, because its configuration is refused: %s", entry.name, refusal)
         partitions = (
             self._opener.leave(
                 TopicPartition(entry.name, number), TopicIdPartition(entry.topic_id, number), refusal

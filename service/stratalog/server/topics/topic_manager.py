@@ -314,7 +314,7 @@ def _tell_altered(topic: HostedTopic, entry: TopicEntry) -> None:
     """Log a change of the topic; a change of the server's defaults was logged once, by `RuntimeConfig`."""
     is_of_topic = topic.config_overrides != entry.config or len(topic.all_partitions) != entry.partition_count
     if is_of_topic:
-        logger.info("altered topic %s, as another server did in the catalog", entry.name)
+        logger.info("altered topic %s, because another server changed it in the catalog", entry.name)
     else:
         logger.debug("topic %s has the server's new defaults", entry.name)
 

@@ -59,6 +59,6 @@ class CleanResult(NamedTuple):
 
     end_offset: int
     stats: CleanStats
-    horizon_ms: int | None = None
+    next_clean_ms: int | None = None
     """The time of the next clean for tombstones and markers below `end_offset`, see `kept_horizons`;
     NO_HORIZON if none is needed; None if it is unknown."""

@@ -1,6 +1,6 @@
 """Reads the headers of batches for a clean, where records are not needed.
 
-The next horizon of a log is read from headers if its last clean did not record it, because a broker made the
+The time of the next clean is read from headers if its last clean did not record it, because a broker made the
 clean or the checkpoint was lost. A header gives the horizon of a batch, but not whether its tombstones are
 gone already. So one clean too many may follow, which then records the right horizon.
 

@@ -16,8 +16,9 @@ SegmentGroup = tuple[LogSegment, ...]
 def group_segments(
     segments: Iterable[LogSegment], max_bytes: int, max_index_bytes: int
 ) -> list[SegmentGroup]:
-    """Runs of segments that fit into one: at most `max_bytes` of data and `max_index_bytes` of each index,
-    and offsets that an index can hold as distances from the first. A larger segment is a group by itself.
+    """Groups of neighbours that fit into one segment: at most `max_bytes` of data and `max_index_bytes` of
+    each index, and offsets that an index can hold as distances from the first. A larger segment is a group by
+    itself.
 
     Each group ends with a segment that has a batch. Empty segments, which a broker's cleaner leaves, join the
     next segment that is not empty, or stay. Raises CorruptRecordError, OSError.

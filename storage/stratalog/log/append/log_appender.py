@@ -84,6 +84,9 @@ class LogAppender:
     ) -> AppendInfo:
         """End the producer's transaction, for its coordinator. Durable after `LogFlusher.flush`.
 
+        The server has no coordinator yet, so it does not call this: transactions come with imported logs.
+        Tests and benchmarks make transactional logs with it.
+
         Raises ProducerFencedError, CoordinatorFencedError, DataDirectoryError.
         """
         control_type = ControlType.COMMIT if committed else ControlType.ABORT

@@ -31,10 +31,9 @@ decode_columns(payload, records_count, base_offset, base_timestamp, append_time_
     Appends the records with offsets in [first_offset, end_offset) as rows; returns their number.
 encode_columns(columns, first_row, row_count, base_timestamp) -> bytes
     The reverse: rows of columns in the bytes that `encode_records` would write. Ignores the offset column.
-    It serves publishing from data frames, which have columns and would first have to make objects of them.
-    Clients have records, and compaction has batches; neither needs it. Raises InvalidRequestError for
-    columns that do not fit each other and for values that the format cannot hold. The columns must not
-    change until it returns.
+    It is for senders whose records are columns; so far only tests and benchmarks call it. Raises
+    InvalidRequestError for columns that do not fit each other and for values that the format cannot hold.
+    The columns must not change until it returns.
 siphash128(key16, data) -> (high, low)
     SipHash-2-4 with a 128-bit result; see ``key_entries`` for the halves.
 murmur2(key) -> int

@@ -161,13 +161,13 @@ def copy_records(
         timestamp_deltas.append(frame.timestamp_delta + timestamp_shift)
         append_shifted(copied, data, frame, timestamp_shift)
     return CopiedRecords(
-        bytes(copied),
-        len(deltas),
-        deltas[0] if deltas else -1,
-        deltas[-1] if deltas else -1,
-        max(timestamp_deltas, default=0),
-        tombstone_count,
-        dropped_tombstone_count,
+        payload=bytes(copied),
+        count=len(deltas),
+        first_delta=deltas[0] if deltas else -1,
+        last_delta=deltas[-1] if deltas else -1,
+        max_timestamp_delta=max(timestamp_deltas, default=0),
+        tombstone_count=tombstone_count,
+        dropped_tombstone_count=dropped_tombstone_count,
     )
 
 

@@ -151,7 +151,8 @@ def resume_closed(opened: SegmentIndexes, file: AppendFile, extent: SegmentExten
     indexes, end_offset = resume_indexes(opened, file, extent)
     if end_offset != opened.seal.end_offset:
         raise CorruptRecordError(
-            "a closed log does not end at the offset in its seal",
+            "a closed log does not end at the offset in its seal; restore the segment and its .seal file from"
+            " a copy",
             path=file.path,
             end_offset=end_offset,
             expected_offset=opened.seal.end_offset,

@@ -106,7 +106,7 @@ def test_what_is_undecided_again_is_not_due_for_its_tombstones() -> None:
     )
     for _ in range(3):
         history.machine.clock.advance(5 * SHORT_MS)
-        assert not cleaner.find_horizon()
+        assert not cleaner.find_next_clean()
         assert history.clean() is None
     history.log.appender.append_end_transaction_marker(1, 0, 0, committed=True, leader_epoch=1)
     history.log.roll()

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from stratalog.base.file_contents import write_file
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.exchange.log_copy import LogPlace
@@ -84,8 +84,21 @@ class Emptied:
     def clean(self, stop_offset: int | None = None) -> None:
         log = self.log
         stop_offset = log.local_log.segments.active.base_offset if stop_offset is None else stop_offset
-        cleaner = LogCleaner(self.machine.clock, SequentialIds())
-        assert cleaner.clean(LogToClean(log, 0, stop_offset, 0, 1, 0), limits()).end_offset == stop_offset
+        log_clean = LogClean(self.machine.clock, SequentialIds())
+        assert (
+            log_clean.run(
+                LogToClean(
+                    log=log,
+                    first_dirty_offset=0,
+                    first_uncleanable_offset=stop_offset,
+                    clean_bytes=0,
+                    cleanable_bytes=1,
+                    compaction_delay_ms=0,
+                ),
+                limits(),
+            ).end_offset
+            == stop_offset
+        )
         log.check()
 
     def offsets(self) -> list[int]:

@@ -9,10 +9,10 @@ from errno import ENOSPC
 
 import pytest
 
-from stratalog.cleaner.clean import log_cleaner
+from stratalog.cleaner.clean import log_clean
 from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_pool import CleanerPool
@@ -100,7 +100,7 @@ def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exceptio
                 raise failure
             limits.check_done()
 
-        return log_cleaner.LogCleaner(machine.clock, SequentialIds()).clean(
+        return log_clean.LogClean(machine.clock, SequentialIds()).run(
             chosen, limits._replace(check_done=check_done)
         )
 
@@ -184,7 +184,7 @@ def with_transactions() -> CompactedLog:
 
 def worker_of(history: CompactedLog, ids: SequentialIds) -> CleanerPool:
     machine = history.machine
-    clean = LogCleaner(machine.clock, ids).clean
+    clean = LogClean(machine.clock, ids).run
     return CleanerPool(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
 
 
@@ -283,7 +283,7 @@ def test_the_next_clean_writes_a_transaction_index_that_is_there(monkeypatch: py
     """Wherever the one before it ended: by a pause, a deletion, or a disk that was full."""
     # A few aborted transactions fill pages, and windows hold a few batches.
     monkeypatch.setattr(TransactionIndex, "page_bytes", 2 * ENTRY_SIZE)
-    monkeypatch.setattr(log_cleaner, "_MIN_WINDOW_BYTES", 1)
+    monkeypatch.setattr(log_clean, "_MIN_WINDOW_BYTES", 1)
     ended_count = step = 0
     is_ended = True
     while is_ended:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.types import TopicPartition
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
@@ -56,8 +56,15 @@ class Broker:
 
     def clean(self, log: UnifiedLog) -> LogToClean:
         log.roll()
-        to_clean = LogToClean(log, 0, ACTIVE_BASE, 0, 1, 0)
-        result = LogCleaner(self.clock, SequentialIds()).clean(to_clean, limits(10_000))
+        to_clean = LogToClean(
+            log=log,
+            first_dirty_offset=0,
+            first_uncleanable_offset=ACTIVE_BASE,
+            clean_bytes=0,
+            cleanable_bytes=1,
+            compaction_delay_ms=0,
+        )
+        result = LogClean(self.clock, SequentialIds()).run(to_clean, limits(10_000))
         assert result.end_offset == ACTIVE_BASE
         log.check()
         return to_clean

@@ -23,7 +23,14 @@ from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 
-ENTRY = ProducerStateEntry(7, 2, 1, 1000, 20, (BatchMetadata(9, 40, 4, 1000),))
+ENTRY = ProducerStateEntry(
+    producer_id=7,
+    epoch=2,
+    coordinator_epoch=1,
+    last_timestamp_ms=1000,
+    current_txn_first_offset=20,
+    batches=(BatchMetadata(9, 40, 4, 1000),),
+)
 SNAPSHOT = ProducerSnapshot(50, (ENTRY,))
 
 
@@ -40,12 +47,12 @@ def entries(draw: st.DrawFn) -> tuple[ProducerStateEntry, ...]:
         batch = BatchMetadata(draw(st.integers(-1, 2**31 - 1)), last_offset, offset_delta, timestamp_ms)
         found.append(
             ProducerStateEntry(
-                producer_id,
-                draw(st.integers(-1, 2**15 - 1)),
-                draw(st.integers(-1, 2**31 - 1)),
-                timestamp_ms,
-                next(opened) if draw(st.booleans()) else None,
-                (batch,) if draw(st.booleans()) else (),
+                producer_id=producer_id,
+                epoch=draw(st.integers(-1, 2**15 - 1)),
+                coordinator_epoch=draw(st.integers(-1, 2**31 - 1)),
+                last_timestamp_ms=timestamp_ms,
+                current_txn_first_offset=next(opened) if draw(st.booleans()) else None,
+                batches=(batch,) if draw(st.booleans()) else (),
             )
         )
     return tuple(found)

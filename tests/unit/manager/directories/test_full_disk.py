@@ -174,7 +174,7 @@ def refuse() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_disk_that_refuses_keeps_nothing_and_nobody_from_going_on() -> None:
+def test_a_disk_that_refuses_space_stops_no_caller() -> None:
     disk = FullFileSystem()
     disk.make_directories(DATA_DIR)
     spare = SpareSpace(disk, DATA_DIR)

@@ -81,7 +81,7 @@ def test_a_partition_is_found_where_it_is() -> None:
     # The other way round, and with one more: what is there stays there.
     again = machine_of(machine.disk, C, B, A)
     manager = again.open()
-    assert manager.was_clean is False, "the new directory was nobody's"
+    assert manager.was_clean is False, "the new directory belonged to no server"
     assert manager.found.with_topics() == tuple((partition, TOPIC_ID) for partition in P[:4])
     for partition in P[:4]:
         assert manager.open_log(partition, TOPIC_ID, CONFIG).offsets.log_end_offset == partition.partition + 1
@@ -322,7 +322,7 @@ class TestOfflineFromTheStart:
             manager.open_log(P[1], TOPIC_ID, CONFIG)
         assert failure.value.fields["path"] == f"{B}/orders-1"
         assert not disk.exists(f"{A}/orders-1")
-        # One that nobody has ever had is nowhere.
+        # A partition that no directory has ever held is created.
         log = manager.open_log(P[7], TOPIC_ID, CONFIG, is_first_opening=True)
         assert log.local_log.directory == f"{A}/orders-7"
         manager.open_log(P[0], TOPIC_ID, CONFIG)
@@ -338,7 +338,7 @@ class TestOfflineFromTheStart:
         with pytest.raises(DataDirectoryError) as failure:
             machine.open()
         assert failure.value.fields["path"] == A
-        assert machine.all_failed_count == 0, "whoever opens it is told"
+        assert machine.all_failed_count == 0, "the error tells the caller"
 
 
 def test_the_start_says_how_much_is_left() -> None:

@@ -66,7 +66,7 @@ def test_one_that_is_left_out_is_missed() -> None:
     manager = machine.open(A)
     assert missing(manager) == [(machine.id_b, B)]
     assert [one.state for one in manager.directories.statuses()] == [DirectoryState.LIVE]
-    # What is here goes on, and so does what nobody has ever had.
+    # Partitions of this directory open, and so do new ones.
     assert manager.open_log(P[0], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     manager.open_log(P[4], TOPIC_ID, CONFIG, is_first_opening=True)
     with pytest.raises(DataDirectoryError) as failure:
@@ -122,7 +122,7 @@ def test_a_directory_at_another_path_is_the_same_one() -> None:
     assert missing(machine.open(A)) == [(machine.id_b, "/new/logs")]
 
 
-def test_a_single_directory_names_nobody_and_may_go_anywhere() -> None:
+def test_a_single_directory_names_no_others_and_may_go_anywhere() -> None:
     disk = MemoryFileSystem()
     process = LogMachine(disk, data_dirs=(A,))
     manager = process.open()
@@ -141,7 +141,7 @@ def test_who_is_forgotten_is_not_waited_for() -> None:
     machine = Machine()
     manager = machine.open(A, C)
     id_c = manager.directories.statuses()[1].directory_id
-    for wrong in (id_c, machine.id_a, "nobody"):
+    for wrong in (id_c, machine.id_a, "unknown"):
         with pytest.raises(InvalidRequestError) as refusal:
             manager.directories.forget(wrong)
         assert refusal.value.fields["missing_ids"] == machine.id_b
@@ -284,5 +284,5 @@ def test_a_whole_copy_takes_the_place_of_its_original_and_needs_it_no_more() -> 
     assert manager.open_log(P[3], TOPIC_ID, CONFIG).offsets.log_end_offset == 2
     manager.delete_log(P[3])
     machine.stop()
-    # From now on the former place is nobody's business.
+    # From now on no directory refers to the former place.
     assert missing(machine.open(A, C)) == []

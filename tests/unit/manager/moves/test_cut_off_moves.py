@@ -1,4 +1,4 @@
-"""What a start makes of a partition that two manifests list, and of copies that are on their way."""
+"""A start finds a partition that two manifests list, and copies that are not complete."""
 
 from __future__ import annotations
 

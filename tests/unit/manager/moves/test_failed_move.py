@@ -163,7 +163,7 @@ def test_a_full_disk_without_room_for_a_manifest_keeps_its_log_and_serves_it() -
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSPC])
-def test_what_cannot_be_put_away_is_told_and_tried_again(
+def test_what_cannot_be_put_away_is_logged_and_tried_again(
     number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = FullFileSystem()

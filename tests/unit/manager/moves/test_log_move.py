@@ -94,7 +94,14 @@ def test_a_log_moves_back_to_where_it_was() -> None:
         moving.ledger.verify(moving.log, after_crash=False)
     assert [one.state for one in moving.manager.moves.progress()] == [MoveState.DONE]
     entry = read_manifest(moving.disk, DATA_DIR).partitions[PARTITION]
-    assert entry == PartitionEntry(TOPIC_ID, PartitionState.LIVE, 0, 4, "", 5)
+    assert entry == PartitionEntry(
+        topic_id=TOPIC_ID,
+        state=PartitionState.LIVE,
+        log_start_offset=0,
+        move_number=4,
+        moving_to="",
+        import_epoch=5,
+    )
     moving.manager.check()
     moving.restart()
     moving.ledger.verify(moving.log, after_crash=False)
@@ -155,7 +162,15 @@ def test_progress_says_how_far_it_is() -> None:
     seen: list[MoveProgress] = []
     move = moving.begin(lambda _: seen.append(move.progress))
     size_bytes = moving.log.local_log.segments.size_bytes
-    assert move.progress == MoveProgress(PARTITION, DATA_DIR, OTHER_DIR, MoveState.WAITING, 0, size_bytes, "")
+    assert move.progress == MoveProgress(
+        partition=PARTITION,
+        source_path=DATA_DIR,
+        target_path=OTHER_DIR,
+        state=MoveState.WAITING,
+        copied_bytes=0,
+        remaining_bytes=size_bytes,
+        reason="",
+    )
     assert move.run() is MoveState.DONE
     assert all(one.state is MoveState.COPYING for one in seen)
     assert [one.copied_bytes + one.remaining_bytes for one in seen] == [size_bytes] * len(seen)
@@ -163,7 +178,13 @@ def test_progress_says_how_far_it_is() -> None:
     assert copied == sorted(set(copied))
     assert move.progress == moving.manager.moves.progress()[0]
     assert move.progress._replace(reason="") == MoveProgress(
-        PARTITION, DATA_DIR, OTHER_DIR, MoveState.DONE, size_bytes, 0, ""
+        partition=PARTITION,
+        source_path=DATA_DIR,
+        target_path=OTHER_DIR,
+        state=MoveState.DONE,
+        copied_bytes=size_bytes,
+        remaining_bytes=0,
+        reason="",
     )
 
 
@@ -186,9 +207,9 @@ def test_a_move_waits_for_its_throttle() -> None:
 def test_a_move_is_cancelled_before_it_begins() -> None:
     moving = MovingLog()
     move = moving.begin()
-    assert move.cancel("nobody wants it") is MoveState.CANCELLED
+    assert move.cancel("not wanted") is MoveState.CANCELLED
     assert move.run() is MoveState.CANCELLED
-    assert move.progress.reason == "nobody wants it"
+    assert move.progress.reason == "not wanted"
     assert moving.left_over() == []
     assert moving.begin().run() is MoveState.DONE
 

@@ -1,4 +1,4 @@
-"""What somebody else has put into a log directory stays, however much its name looks like one of ours."""
+"""Foreign files in a log directory stay, even if their names look like ours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOREIGN = [
 
 def put(disk: MemoryFileSystem, path: str) -> None:
     file = disk.open_append(path)
-    file.append([b"somebody else's"])
+    file.append([b"foreign"])
     file.sync()
     file.close()
 
@@ -52,7 +52,7 @@ def test_a_start_removes_what_it_or_a_broker_has_named_and_nothing_else(
     names = disk.list_directory(DATA_DIR)
     assert [name for name in ours if name in names] == []
     for name in (*foreign, *others):
-        assert disk.read_file(f"{DATA_DIR}/{name}/file") == b"somebody else's"
+        assert disk.read_file(f"{DATA_DIR}/{name}/file") == b"foreign"
     assert f"orders-1.{UNIQUE}-delete" in names
     told = [record.getMessage() for record in caplog.records if "left alone" in record.getMessage()]
     for name in foreign:
@@ -114,9 +114,9 @@ def test_a_name_above_all_offsets_is_none_of_a_log(suffix: str, *, written_by_br
     machine.stop()
     paths = [f"{PARTITION_DIR}/{offset:020d}{suffix}" for offset in (2**63, 10**20 - 1)]
     for path in paths:
-        replace_file(machine.disk, path, b"somebody else's")
+        replace_file(machine.disk, path, b"foreign")
     log = machine.start()
     machine.clock.advance(60_000)
     assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 1)
     for path in paths:
-        assert machine.disk.read_file(path) == b"somebody else's"
+        assert machine.disk.read_file(path) == b"foreign"

@@ -1,5 +1,5 @@
-"""What a disk refuses while segments and partitions are removed: the log goes on, whole, and the next try
-removes what is left."""
+"""A disk refuses while segments and partitions are removed: the log goes on, whole, and the next try removes
+the rest."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ class StartedLog:
 
 
 def test_whatever_is_refused_while_segments_are_dropped_the_log_goes_on() -> None:
-    """What a sync that failed has left nobody knows; all else leaves the log online, whole, and without what
-    could be dropped."""
+    """A failed sync takes the log offline. After any other failure the log is online and whole, without the
+    segments that could be dropped."""
     refused: set[str] = set()
 
     def verify(failure: Failure[StartedLog]) -> None:

@@ -1,4 +1,4 @@
-"""What is named like a partition and is no topic's: set aside where that is certain, else told and left."""
+"""Directories named like partitions of no topic: set aside if that is certain, else left and logged."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_one_of_an_unknown_topic_is_set_aside_once_and_spoils_no_marker(
     manager = restarted(machine)
     assert (manager.was_clean, warnings(caplog)) == (True, [])
     assert manager.directories.statuses()[0].set_aside_count == 1
-    # Nobody removes it.
+    # It stays.
     machine.clock.advance(1_000_000)
     assert strays_in(machine.disk) == [stray]
 
@@ -173,7 +173,7 @@ def by_another_topic_of_the_name(machine: LogMachine) -> LogManager:
 
 @pytest.mark.parametrize("set_aside", [by_the_end_of_a_start, by_another_topic_of_the_name])
 @pytest.mark.parametrize("is_used_between", [False, True])
-def test_where_it_starts_is_kept_with_it_whoever_has_the_name_meanwhile(
+def test_where_it_starts_is_kept_with_it_if_another_has_the_name_meanwhile(
     set_aside: Callable[[LogMachine], LogManager], is_used_between: bool
 ) -> None:
     machine = machine_with_ghost()
@@ -280,7 +280,7 @@ DOUBTS = {
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_one_that_may_be_somebodys_is_told_stays_and_spoils_no_marker(
+def test_one_that_may_be_a_topics_is_logged_stays_and_spoils_no_marker(
     doubt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = machine_with_ghost()
@@ -336,7 +336,7 @@ def test_one_that_moves_is_left_to_its_move() -> None:
     assert strays_in(machine.disk) == []
 
 
-def test_one_that_is_not_listed_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_is_not_listed_stays_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     machine = machine_with_ghost()
     other = f"{A}/other-0"
     machine.disk.make_directories(other)

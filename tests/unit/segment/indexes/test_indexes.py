@@ -110,7 +110,15 @@ def test_an_entry_is_made_for_the_batch_behind_the_interval() -> None:
     indexes = SegmentIndexes.empty(0)
     for number in range(5):
         time_ms = [5, 50, 20, 60, 1][number]
-        row = BatchRow(100 * number, 100, 10 * number, 10 * number + 9, time_ms, 0, is_noted=False)
+        row = BatchRow(
+            position=100 * number,
+            size_bytes=100,
+            base_offset=10 * number,
+            last_offset=10 * number + 9,
+            max_timestamp_ms=time_ms,
+            leader_epoch=0,
+            is_noted=False,
+        )
         indexes.add_rows([row], 150)
     # 200 bytes lie before the third batch: more than 150 for the first time. The fifth is the next such one.
     assert list(indexes.offset_index) == [(29, 200), (49, 400)]
@@ -130,7 +138,15 @@ def test_many_batches_at_once_make_the_entries_of_one_at_a_time(
     position = 0
     for number, (size_bytes, timestamp_ms) in enumerate(sizes):
         rows.append(
-            BatchRow(position, size_bytes, 2 * number, 2 * number + 1, timestamp_ms, 3, is_noted=False)
+            BatchRow(
+                position=position,
+                size_bytes=size_bytes,
+                base_offset=2 * number,
+                last_offset=2 * number + 1,
+                max_timestamp_ms=timestamp_ms,
+                leader_epoch=3,
+                is_noted=False,
+            )
         )
         position += size_bytes
     # The rule as it is documented, over all batches.

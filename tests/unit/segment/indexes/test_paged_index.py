@@ -156,7 +156,20 @@ def test_what_grows_holds_a_page_in_memory_where_its_end_is_found() -> None:
     indexes.attach(cache_on(disk), "/d")
     most_bytes = 0
     for number in range(10 * OFFSETS_A_PAGE):
-        indexes.add_rows([BatchRow(100 * number, 100, number, number, number, 0, is_noted=False)], 0)
+        indexes.add_rows(
+            [
+                BatchRow(
+                    position=100 * number,
+                    size_bytes=100,
+                    base_offset=number,
+                    last_offset=number,
+                    max_timestamp_ms=number,
+                    leader_epoch=0,
+                    is_noted=False,
+                )
+            ],
+            0,
+        )
         growing = (indexes.offset_index, indexes.time_index, indexes.transaction_index)
         most_bytes = max(most_bytes, sum(index.memory_bytes for index in growing))
         if indexes.offset_index.memory_bytes:

@@ -94,7 +94,12 @@ class Session:
         future: asyncio.Future[AppendInfo] = asyncio.get_running_loop().create_future()
         memory = self.memory.lease(decoded.size_bytes)
         append = PendingAppend(
-            bytes(decoded.batches), Durability.OS, future, memory, decoded.size_bytes, session
+            batches=bytes(decoded.batches),
+            durability=Durability.OS,
+            future=future,
+            memory=memory,
+            size_bytes=decoded.size_bytes,
+            session=session,
         )
         return self.writers[decoded.request.partition], append
 

@@ -107,7 +107,16 @@ class Bench:
         session: AppendSession | None = None,
     ) -> asyncio.Future[AppendInfo]:
         future: asyncio.Future[AppendInfo] = self.loop.create_future()
-        self.appends.append(PendingAppend(data, durability, future, self.memory.lease(1), 1, session))
+        self.appends.append(
+            PendingAppend(
+                batches=data,
+                durability=durability,
+                future=future,
+                memory=self.memory.lease(1),
+                size_bytes=1,
+                session=session,
+            )
+        )
         self.writer.submit(self.appends[-1])
         return future
 

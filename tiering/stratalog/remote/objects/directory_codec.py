@@ -123,7 +123,7 @@ def encode_directory(entries: Sequence[SliceEntry]) -> bytes:
 def decode_directory(data: Buffer) -> tuple[SliceEntry, ...]:
     """The entries, sorted by (topic id, partition). The caller has checked the CRC.
 
-    Raises StoreCorruptError where the bytes contradict themselves, StoreNotUsableError where they need
+    Raises StoreCorruptError if the bytes contradict themselves, StoreNotUsableError if they need
     newer software.
     """
     if len(data) < DIRECTORY_HEADER.size_bytes:

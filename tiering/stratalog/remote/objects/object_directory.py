@@ -1,4 +1,4 @@
-"""Reads the parts of an object that describe its slices, in one ranged GET each: the directory and an index.
+"""Reads the directory of an object (the list of its slices) and the index of a slice, in one ranged GET each.
 
 An object is immutable, so these parts never become stale. Thread-safe.
 """
@@ -19,7 +19,7 @@ from stratalog.remote.store_layout import StoreLayout
 def read_directory(store: ObjectStore, layout: StoreLayout, ref: ObjectRef) -> tuple[SliceEntry, ...]:
     """The slices of a committed object, in one GET, sorted by (topic id, partition).
 
-    Raises ObjectNotFoundError where the object is gone, StoreCorruptError where it is not what was committed.
+    Raises ObjectNotFoundError if the object is gone, StoreCorruptError if it is not what was committed.
     """
     data = store.get_range(layout.data_key(ref.name), ref.directory_position, ref.directory_bytes)
     return parse_directory(data, ref)
@@ -29,7 +29,7 @@ def parse_directory(data: Buffer, ref: ObjectRef) -> tuple[SliceEntry, ...]:
     """The slices in a directory that was read along with other parts. Raises StoreCorruptError."""
     if crc_of(data) != ref.directory_crc or len(data) != ref.directory_bytes:
         raise StoreCorruptError(
-            "the directory of an object is not the committed one; restore the object or drop it",
+            "the directory of an object differs from the committed one; restore the object or drop it",
             name=ref.name,
         )
     entries = decode_directory(data)

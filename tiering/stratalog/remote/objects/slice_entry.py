@@ -125,7 +125,7 @@ class SliceEntry:
         return self.data_position + self.data_bytes
 
     def fault(self) -> str | None:
-        """The first contradiction in this entry, as a clause for a message; None where there is none."""
+        """The first contradiction in this entry, as a clause for a message; None if there is none."""
         if not 0 <= self.base_offset <= self.end_offset:
             return "its offset range runs backwards"
         if not 0 <= self.record_count <= MAX_RECORD_COUNT:

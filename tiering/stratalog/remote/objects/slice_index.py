@@ -91,7 +91,7 @@ class SliceIndex:
         return found
 
     def fault(self) -> str | None:
-        """The first contradiction, as a clause for an error; None where there is none."""
+        """The first contradiction, as a clause for an error; None if there is none."""
         if not len(self.positions) == len(self.base_offsets) == len(self.max_timestamps):
             return "its columns differ in length"
         if (self.data_bytes == 0) != (self.interval_count == 0) or (
@@ -150,7 +150,7 @@ def encode_slice_index(index: SliceIndex) -> bytes:
 def decode_slice_index(data: Buffer, data_bytes: int) -> SliceIndex:
     """The index of a slice of `data_bytes`; the caller has checked the CRC. Columns refer into `data`.
 
-    Raises StoreCorruptError where the bytes contradict themselves, StoreNotUsableError for a newer format.
+    Raises StoreCorruptError if the bytes contradict themselves, StoreNotUsableError for a newer format.
     """
     if len(data) < INDEX_HEADER.size_bytes:
         raise _corrupt("it is cut off")

@@ -21,7 +21,7 @@ from stratalog.remote.tier.remote_reader import RemoteReader
 def restore_log(log: UnifiedLog, reader: RemoteReader) -> bool:
     """Restore a log that was compared with the bucket. Returns whether it needed that.
 
-    One GET, or none where the log is complete. Raises DataDirectoryError where the store's object is damaged
+    One GET, or none if the log is complete. Raises DataDirectoryError if the store's object is damaged
     or the disk fails, StoreError.
     """
     if not log.local_log.config.remote_storage_enable or not log.state_transfer.is_restorable:

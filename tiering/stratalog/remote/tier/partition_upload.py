@@ -48,7 +48,7 @@ class PartitionUpload:
     `Uploader`."""
 
     def __init__(self, candidate: UploadCandidate, tiered_end_offset: int, stop: StopSignal) -> None:
-        """Begin at the tiered end. Raises OffsetOutOfRangeError where the local log begins behind the tiered
+        """Begin at the tiered end. Raises OffsetOutOfRangeError if the local log begins behind the tiered
         end, which leaves a gap.
         """
         log = candidate.log
@@ -112,7 +112,7 @@ class PartitionUpload:
     def _append(
         self, writer: ObjectWriter, data: Buffer, slice_start_bytes: int, state: SliceProducers
     ) -> bool:
-        """Append batches to the slice. Returns False where the slice must end here."""
+        """Append batches to the slice. Returns False if the slice must end here."""
         before_bytes = writer.data_bytes
         noted = note_batches(data)
         self.error = noted.error
@@ -151,7 +151,7 @@ class PartitionUpload:
             self._position = self._sources[0].first_position if self._sources else 0
 
     def _read(self, room_bytes: int, read_bytes: int, *, is_first: bool) -> Buffer:
-        """Whole batches that fit into `room_bytes`; empty where none fits. With `is_first` at least one batch
+        """Whole batches that fit into `room_bytes`; empty if none fits. With `is_first` at least one batch
         of any size.
         """
         source = self._sources[0]

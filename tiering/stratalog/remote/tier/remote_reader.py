@@ -95,7 +95,7 @@ class RemoteReader:
         return self._with_fresh_head(lambda state: self._read(state, tip, request))
 
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
-        """The first tiered record (markers included), by offset, at or after `timestamp_ms`; None where there
+        """The first tiered record (markers included), by offset, at or after `timestamp_ms`; None if there
         is none. Raises StoreError.
         """
         return self._with_fresh_head(

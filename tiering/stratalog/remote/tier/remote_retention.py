@@ -73,9 +73,9 @@ class RetentionReport(NamedTuple):
 
 
 def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
-    """The log start after applying `config` to `units`; None where it does not move. Pure.
+    """The log start after applying `config` to `units`; None if it does not move. Pure.
 
-    `now_ms` is None where the clock is not trusted: then nothing expires by time.
+    `now_ms` is None if the clock is not trusted: then nothing expires by time.
     """
     if not config.is_deleted:
         return None

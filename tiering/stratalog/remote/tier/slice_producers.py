@@ -43,7 +43,7 @@ class SliceProducers:
     `PartitionUpload`."""
 
     def __init__(self, log: StateTransfer, offset: int) -> None:
-        """The first slice begins at `offset`. Raises OffsetOutOfRangeError where the local log does not have
+        """The first slice begins at `offset`. Raises OffsetOutOfRangeError if the local log does not have
         that offset, CorruptRecordError, DataDirectoryError.
         """
         self._log = log

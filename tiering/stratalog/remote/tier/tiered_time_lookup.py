@@ -37,7 +37,7 @@ class TieredTimeLookup:
     def newest(
         self, state: ShardState, partition: TieredPartition, end_offset: int
     ) -> TimestampOffset | None:
-        """The first record with the highest timestamp from log start up to `end_offset`; None where no record
+        """The first record with the highest timestamp from log start up to `end_offset`; None if no record
         has a timestamp.
         """
         best = NO_TIMESTAMP_OFFSET

@@ -151,8 +151,8 @@ def test_a_checkpoint_from_before_the_horizon_is_refused(harness: MetadataHarnes
     name = format_checkpoint_name(5, harness.ids.uuid())
     root = CheckpointRoot(DocumentRef(name, 1, 1), JsonFields({}, name), (), ())
     built = BuiltFold(root, None, DocumentRef(format_history_name(1, 5, harness.ids.uuid()), 1, 1))
-    assert judge_fold(replace(state, horizon=5), built).outcome is True
-    judgement = judge_fold(replace(state, horizon=6), built)
+    assert judge_fold(replace(state, orphan_horizon_seq=5), built).outcome is True
+    judgement = judge_fold(replace(state, orphan_horizon_seq=6), built)
     assert (judgement.actions, judgement.outcome) == ((), False)
 
 

@@ -75,7 +75,7 @@ def test_refusals_name_both_sides(harness: MetadataHarness) -> None:
 
 def test_objects_from_before_the_horizon_are_refused(harness: MetadataHarness) -> None:
     log, epoch = harness.owned()
-    state = replace(log.state(), horizon=1)
+    state = replace(log.state(), orphan_horizon_seq=1)
     too_old, young = harness.put_born(0, (A0, 0, 5)), harness.put_born(1, (A1, 0, 5))
     judgement = judge_add(state, [(x.ref, x.entries()) for x in (too_old, young)], epoch)
     assert judgement.outcome == (Refusal(too_old.ref.name, A0, BORN_BEFORE_HORIZON),)

@@ -226,7 +226,7 @@ def read_root(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> Chec
 
 
 def read_root_to_replace(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> CheckpointRoot:
-    """Read a root for a fold to build on. Raises as `read_root`, and StoreNotUsableError where only newer
+    """Read a root for a fold to build on. Raises as `read_root`, and StoreNotUsableError if only newer
     software may write.
     """
     root = read_root(store, layout, ref)

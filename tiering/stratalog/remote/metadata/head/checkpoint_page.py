@@ -91,7 +91,7 @@ class PageRef(NamedTuple):
         )
 
     def verify(self, data: bytes, what: str) -> None:
-        """Check the data of the page. Raises StoreCorruptError where `data` is not the page."""
+        """Check the data of the page. Raises StoreCorruptError if `data` is not the page."""
         if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
             raise StoreCorruptError(
                 "a page is not the one that was written; restore it from a backup", what=what

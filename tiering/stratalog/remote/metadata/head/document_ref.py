@@ -111,7 +111,7 @@ class DocumentRef(NamedTuple):
 
 
 def newest_seq_of(kind: FileKind, name: str) -> int:
-    """The newest commit number in a name. Raises StoreCorruptError where the name is malformed."""
+    """The newest commit number in a name. Raises StoreCorruptError if the name is malformed."""
     match = _NAMES[kind].match(name)
     if match is None:
         raise StoreCorruptError(

@@ -5,7 +5,7 @@ commits itself. Commits that other writers made meanwhile stay inline. A fold is
 
 - The checkpoint that it was built from is no longer the current one: it could share pages that another fold
   has dropped.
-- It was born before the horizon: an orphan sweep may have deleted its files.
+- It was born before the orphan horizon: an orphan sweep may have deleted its files.
 
 The files of a given-up fold are orphans.
 """
@@ -62,7 +62,7 @@ class Folder(Generic[S]):
         )
 
     def fold(self) -> int | None:
-        """Fold all known commits. Returns the fold's commit number; None where there was nothing to fold, or
+        """Fold all known commits. Returns the fold's commit number; None if there was nothing to fold, or
         another fold came first.
         """
         built = self.build()
@@ -75,7 +75,7 @@ class Folder(Generic[S]):
         return landed.seq
 
     def build(self) -> BuiltFold | None:
-        """Write checkpoint and history of the newest view; None where everything is folded. Raises
+        """Write checkpoint and history of the newest view; None if everything is folded. Raises
         StoreError.
         """
         log = self._log
@@ -99,7 +99,7 @@ class Folder(Generic[S]):
 
 def judge_fold(state: HeadState, built: BuiltFold) -> Judgement[bool]:
     """The outcome is whether the fold is valid."""
-    is_valid = is_built_on_current(state, built) and built.root.ref.seq >= state.horizon
+    is_valid = is_built_on_current(state, built) and built.root.ref.seq >= state.orphan_horizon_seq
     return Judgement((built.action,) if is_valid else (), is_valid)
 
 

@@ -70,7 +70,7 @@ class Head:
     uuid: UUID
     seq: int = 0
     epoch: int = 0
-    horizon: int = 0
+    orphan_horizon_seq: int = 0
     catalog_seq: int = 0
     checkpoint: DocumentRef | None = None
     history: DocumentRef | None = None
@@ -104,7 +104,7 @@ class Head:
             uuid=commit.uuid,
             seq=commit.seq,
             epoch=state.epoch,
-            horizon=state.horizon,
+            orphan_horizon_seq=state.orphan_horizon_seq,
             catalog_seq=state.catalog_seq,
             checkpoint=state.checkpoint,
             history=state.history,
@@ -122,7 +122,7 @@ class Head:
             "seq": self.seq,
             "uuid": str(self.uuid),
             "epoch": self.epoch,
-            "horizon": self.horizon,
+            "horizon": self.orphan_horizon_seq,
             "catalog_seq": self.catalog_seq,
             "checkpoint": None if self.checkpoint is None else self.checkpoint.to_json(),
             "history": None if self.history is None else self.history.to_json(),
@@ -133,7 +133,7 @@ class Head:
 
     @staticmethod
     def decode(data: bytes, what: str, table: ActionTable) -> Head:
-        """Decode a head. Raises StoreCorruptError, StoreNotUsableError where newer software is needed to read
+        """Decode a head. Raises StoreCorruptError, StoreNotUsableError if newer software is needed to read
         it."""
         fields = decode_document(data, what, format_name=_FORMAT)
         head = Head(
@@ -142,7 +142,7 @@ class Head:
             uuid=fields.uuid("uuid"),
             seq=fields.integer("seq"),
             epoch=fields.integer("epoch"),
-            horizon=fields.integer("horizon"),
+            orphan_horizon_seq=fields.integer("horizon"),
             catalog_seq=fields.integer("catalog_seq"),
             checkpoint=_parse_ref(fields, "checkpoint", FileKind.CHECKPOINT),
             history=_parse_ref(fields, "history", FileKind.HISTORY),
@@ -156,7 +156,7 @@ class Head:
         return head
 
     def require_of(self, store_id: UUID, shard: int | None) -> None:
-        """Check that the head belongs to this store and shard. Raises StoreCorruptError where the head
+        """Check that the head belongs to this store and shard. Raises StoreCorruptError if the head
         belongs to another store or shard."""
         if (self.store_id, self.shard) != (store_id, shard):
             raise StoreCorruptError(
@@ -168,7 +168,7 @@ class Head:
             )
 
     def commit(self, seq: int) -> Commit | None:
-        """The commit of that number; None where it is not inline."""
+        """The commit with this number; None if it is not inline."""
         position = seq - self.folded_seq - 1
         return self.commits[position] if 0 <= position < len(self.commits) else None
 

@@ -79,7 +79,7 @@ ActionTable = Mapping[str, Callable[[JsonFields], Action]]
 
 
 def parse_action(fields: JsonFields, table: ActionTable) -> Action:
-    """The action that a JSON object describes. Raises StoreCorruptError where it is malformed."""
+    """The action that a JSON object describes. Raises StoreCorruptError if it is malformed."""
     name = fields.text("action")
     parse = table.get(name)
     return UnknownAction(name, fields.values) if parse is None else parse(fields)

@@ -182,7 +182,7 @@ class HeadLog(Generic[S]):
         """Read the head, or create it where there has never been one.
 
         `witness` names proof outside of the store that there was a head, see `head_witness`; empty where
-        there is no such proof. For a reader a log without a head is empty. Raises StoreCorruptError where the
+        there is no such proof. For a reader a log without a head is empty. Raises StoreCorruptError if the
         head is lost.
         """
         for _ in range(self.settings.max_store_failures):
@@ -201,7 +201,9 @@ class HeadLog(Generic[S]):
             else:
                 return
         raise StoreUnavailableError(
-            "the store returns no head and accepts none; try again later", key=self.layout.head_key
+            "the head is missing, and the store refuses to create it; try again, then check the permissions"
+            " of the bucket",
+            key=self.layout.head_key,
         )
 
     def refresh(self, *, dated: bool = False) -> View[S]:
@@ -220,8 +222,8 @@ class HeadLog(Generic[S]):
         """Judge and commit; judge again on each head that another writer puts first.
 
         `judge` may be called several times, with newer states. Its errors are raised once the state is fresh.
-        Raises StoreUnavailableError where the outcome stays unknown or other writers keep coming first,
-        StoreNotUsableError where only newer software may write.
+        Raises StoreUnavailableError if the outcome stays unknown or other writers keep coming first,
+        StoreNotUsableError if only newer software may write.
         """
         with self._commit_lock:
             view, is_fresh = self._view, False
@@ -245,7 +247,7 @@ class HeadLog(Generic[S]):
         )
 
     def find_commit(self, seq: int) -> Commit | None:
-        """The commit of that number; None where it does not exist yet, or its history was trimmed."""
+        """The commit with this number; None if it does not exist yet, or its history was trimmed."""
         return self._find_commit(self._view.head, seq)
 
     def check(self) -> None:
@@ -264,7 +266,7 @@ class HeadLog(Generic[S]):
     def _judge(
         self, judge: Callable[[S], Judgement[R]], view: View[S], *, is_fresh: bool
     ) -> Judgement[R] | None:
-        """The judgement; None where an old view led to a refusal and a fresh one is needed."""
+        """The judgement; None if an old view led to a refusal and a fresh one is needed."""
         try:
             judgement = judge(view.state)
         except LogStoreError:
@@ -302,7 +304,7 @@ class HeadLog(Generic[S]):
         return self.store.put(self.layout.head_key, data, if_match=etag)
 
     def _settle(self, view: View[S], commit: Commit, error: StoreError) -> bool | None:
-        """Whether a put of unknown outcome has landed; None where the head is still the view's."""
+        """Whether a put of unknown outcome has landed; None if the head is still the view's."""
         current = self._read_after_failure(view)
         if current is view:
             if not isinstance(error, PreconditionFailedError | StoreUnavailableError):
@@ -334,7 +336,7 @@ class HeadLog(Generic[S]):
             raise self._lost_head("this process, which has read it") from error
 
     def _read_changed_head(self, view: View[S]) -> StoredObject | None:
-        """Read the head; None where it is still the view's."""
+        """Read the head; None if it is still the view's."""
         try:
             return self.store.get_if_changed(self.layout.head_key, view.etag)
         except ObjectNotFoundError as error:
@@ -420,7 +422,7 @@ class HeadLog(Generic[S]):
             self._pause(0, self.settings.failure_backoff_ms, self.settings.max_failure_backoff_ms)
 
     def _key_behind_head(self) -> str:
-        """The head's key, or a key that is put only after the head; empty where there is none."""
+        """The head's key, or a key that is put only after the head; empty if there is none."""
         for prefix in self.layout.prefixes_behind_head:
             for found in self.store.list(prefix):
                 if not is_probe(found.key):
@@ -429,7 +431,7 @@ class HeadLog(Generic[S]):
 
     def _lost_head(self, witness: str) -> StoreCorruptError:
         return StoreCorruptError(
-            f"the head is lost, and nothing else was touched; {RESTORE}",
+            f"the head is lost, and nothing else was changed; {RESTORE}",
             key=self.layout.head_key,
             store=self.store.url,
             known_by=witness,
@@ -443,8 +445,15 @@ class HeadLog(Generic[S]):
 def _require_agreement(head: Head, state: HeadState) -> None:
     if state.unknown_action is not None:
         return  # its effect on these fields is unknown, and this version does not write here
-    said = (head.seq, head.epoch, head.horizon, head.catalog_seq, head.checkpoint, head.history)
-    follows = (state.seq, state.epoch, state.horizon, state.catalog_seq, state.checkpoint, state.history)
+    said = (head.seq, head.epoch, head.orphan_horizon_seq, head.catalog_seq, head.checkpoint, head.history)
+    follows = (
+        state.seq,
+        state.epoch,
+        state.orphan_horizon_seq,
+        state.catalog_seq,
+        state.checkpoint,
+        state.history,
+    )
     if said != follows:
         raise StoreCorruptError(
             "a head contradicts its own commits; stop writing to the store and investigate",

@@ -25,8 +25,8 @@ class HeadState:
     time_ms: int = 0
     """Wall time of commit `seq`, by its writer's clock."""
     epoch: int = 0
-    horizon: int = 0
-    """Objects and checkpoints born before this commit number are refused."""
+    orphan_horizon_seq: int = 0
+    """Objects and checkpoints born before this commit are refused: an orphan sweep may have deleted them."""
     catalog_seq: int = 0
     """Highest catalog seq that an action was decided with."""
     checkpoint: DocumentRef | None = None

@@ -53,7 +53,7 @@ def write_history(
 def find_in_history(
     store: ObjectStore, layout: StoreLayout, newest: DocumentRef | None, seq: int, table: ActionTable
 ) -> Commit | None:
-    """The folded commit of that number; None where history does not reach so far. Raises
+    """The folded commit with this number; None if the history begins after it. Raises
     StoreCorruptError.
     """
     for commits in _read_backwards(store, layout, newest, table):

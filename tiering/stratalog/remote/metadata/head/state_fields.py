@@ -24,7 +24,7 @@ class CommonState(TypedDict):
     uuid: UUID
     time_ms: int
     epoch: int
-    horizon: int
+    orphan_horizon_seq: int
     catalog_seq: int
     dropped_objects: PersistentMap[str, DroppedObject]
     pins: tuple[JsonObject, ...]
@@ -40,7 +40,7 @@ def state_parts(
         "uuid": str(state.uuid),
         "time_ms": state.time_ms,
         "epoch": state.epoch,
-        "horizon": state.horizon,
+        "horizon": state.orphan_horizon_seq,
         "catalog_seq": state.catalog_seq,
         "pins": list(state.pins),
     }
@@ -87,7 +87,7 @@ def common_from_parts(
         uuid=fields.uuid("uuid"),
         time_ms=fields.integer("time_ms"),
         epoch=fields.integer("epoch"),
-        horizon=fields.integer("horizon"),
+        orphan_horizon_seq=fields.integer("horizon"),
         catalog_seq=fields.integer("catalog_seq"),
         dropped_objects=PersistentMap(
             (dropped.name, dropped) for dropped in map(_parse_dropped, parts.rows.get(DROPPED, ()))

@@ -52,7 +52,7 @@ class ClaimsFile:
                 yield ClaimsFile(filesystem, directory, int(found.group(1)))
 
     def read(self) -> frozenset[UUID]:
-        """The claims; none without a file. Raises DataDirectoryError where the file is damaged, OSError."""
+        """The claims; none without a file. Raises DataDirectoryError if the file is damaged, OSError."""
         if not self._filesystem.exists(self.path):
             return frozenset()
         try:
@@ -76,7 +76,7 @@ class Claims:
         self._files = [ClaimsFile(filesystem, directory, shard) for directory in directories]
 
     def read(self) -> frozenset[UUID]:
-        """The claims that count. Raises DataDirectoryError where a file is damaged or unreadable and no other
+        """The claims that count. Raises DataDirectoryError if a file is damaged or unreadable and no other
         directory has claims.
         """
         found: list[frozenset[UUID]] = []
@@ -94,7 +94,7 @@ class Claims:
             raise failures[0]
         for failed in failures:
             logger.warning(
-                "unreadable claims: those of other log directories are used, path=`%s`: %s",
+                "the claims in a log directory cannot be read; others are used, path=`%s`: %s",
                 failed.fields["path"],
                 failed.fields.get("reason", "damaged"),
             )

@@ -28,8 +28,8 @@ class HeadWitness:
     """The proof in the log directories of a server. Not thread-safe: their locks exclude other processes."""
 
     def __init__(self, filesystem: FileSystem, directories: Sequence[str]) -> None:
-        """The directories exist and are bound to the store. Raises DataDirectoryError where none can be
-        read.
+        """Read the claims in the directories, which exist and are bound to the store. Raises
+        DataDirectoryError if none of them can be read.
         """
         claims: list[ClaimsFile] = []
         failures: list[OSError] = []

@@ -134,7 +134,7 @@ def _reason_to_stop(
     log: UnifiedLog, partition: TieredPartition, claimed: ClaimedShard, import_epoch: int
 ) -> str:
     """The reason why the log cannot continue; empty if it can. `import_epoch`: -1 if it was not imported.
-    Raises CorruptRecordError where the log is damaged.
+    Raises CorruptRecordError if the log is damaged.
     """
     tiered_end_offset = partition.tiered_end_offset
     if _is_empty(log):

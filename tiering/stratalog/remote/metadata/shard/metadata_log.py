@@ -73,7 +73,7 @@ class ReplaceOutcome(NamedTuple):
     clipped: tuple[PartitionOffset, ...]
     """Partitions whose output begins at a later offset than planned, because log start has moved."""
     has_committed: bool
-    """False where every partition was refused; the outputs are orphans then."""
+    """False if every partition was refused; the outputs are orphans then."""
 
 
 class AdvanceOutcome(NamedTuple):
@@ -138,9 +138,9 @@ class MetadataLog:
     ) -> MetadataLog:
         """Read the shard's state; a writer creates the head of a shard that was never used.
 
-        `load_directory` reads an object's directory and raises ObjectNotFoundError where the object is gone;
+        `load_directory` reads an object's directory and raises ObjectNotFoundError if the object is gone;
         any method here may call it. `witness` names proof outside of the store that the shard was used, see
-        `head_witness`. Raises StoreCorruptError where the head is lost, StoreNotUsableError where newer
+        `head_witness`. Raises StoreCorruptError if the head is lost, StoreNotUsableError if newer
         software is needed, StoreUnavailableError.
         """
         assert 0 <= shard < actor.identity.shard_count, "a shard of this store"
@@ -189,7 +189,7 @@ class MetadataLog:
         return self._commit(lambda state: shard_judge.judge_claim(state, owner, claim_uuid, at_least)).outcome
 
     def add(self, objects: Objects, epoch: int) -> AddOutcome:
-        """Make uploaded objects live, slice by slice. Raises FencedError where `epoch` has ended."""
+        """Make uploaded objects live, slice by slice. Raises FencedError if `epoch` has ended."""
         for ref, entries in objects:
             tips = {entry.topic_id_partition for entry in entries}
             require_request(
@@ -229,7 +229,7 @@ class MetadataLog:
     ) -> AdvanceOutcome:
         """Move log starts forward. Only an owner, under its epoch, may move one beyond a tiered end.
 
-        `catalog_seq` is from `Catalog.confirm` where a configuration decided the move, None where a person
+        `catalog_seq` is from `Catalog.confirm` if a configuration decided the move, None if a person
         did.
         """
         landed = self._commit(
@@ -304,7 +304,7 @@ class MetadataLog:
         return Judgement(judgement.actions, (*known, *judgement.outcome))
 
     def _refused_before(self, state: ShardState, ref: ObjectRef, epoch: int) -> tuple[Refusal, ...] | None:
-        """The slices that were refused when this object was committed under `epoch`; None where it was
+        """The slices that were refused when this object was committed under `epoch`; None if it was
         not.
         """
         live_object = state.objects.get(ref.name)

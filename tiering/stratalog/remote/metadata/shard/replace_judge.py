@@ -50,7 +50,7 @@ class ReplacePlan:
     """Number of the catalog with the configuration that was used; needed where records were dropped."""
 
     def check(self, input_names: Sequence[str]) -> None:
-        """Check that the plan is consistent. Raises InvalidRequestError where the plan contradicts itself."""
+        """Check that the plan is consistent. Raises InvalidRequestError if the plan contradicts itself."""
         require_request(bool(self.inputs), "a replacement has inputs")
         read = {live.object_name for slices in self.inputs.values() for live in slices}
         require_request(read == set(input_names), "input names are those of the objects that were read")
@@ -72,7 +72,7 @@ def judge_replace(
 ) -> Judgement[tuple[tuple[Refusal, ...], tuple[PartitionOffset, ...]]]:
     """The outcome: refusals, and the clipped partitions with their new base offset.
 
-    Raises PreconditionFailedError where the plan's catalog seq is older than one that was used here.
+    Raises PreconditionFailedError if the plan's catalog seq is older than one that was used here.
     """
     require_fresh_catalog(state, plan.catalog_seq)
     reasons: dict[TopicIdPartition, str] = {}

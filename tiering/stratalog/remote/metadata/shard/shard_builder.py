@@ -35,8 +35,8 @@ LoadDirectory = Callable[[ObjectRef], Sequence[SliceEntry]]
 
 
 def apply_commit(state: ShardState, commit: Commit, load_directory: LoadDirectory) -> ShardState:
-    """The state after `commit`. Raises StoreCorruptError where the commit cannot follow the state, and the
-    errors of `load_directory` (ObjectNotFoundError where the head of the commit is old).
+    """The state after `commit`. Raises StoreCorruptError if the commit cannot follow the state, and the
+    errors of `load_directory` (ObjectNotFoundError if the head of the commit is old).
     """
     state = after_commit(state, commit)
     for action in commit.actions:

@@ -59,7 +59,7 @@ def judge_claim(state: ShardState, owner: str, uuid: UUID, at_least: int) -> Jud
 def judge_add(
     state: ShardState, objects: Sequence[tuple[ObjectRef, Sequence[SliceEntry]]], epoch: int
 ) -> Judgement[tuple[Refusal, ...]]:
-    """Judges objects in order, slice by slice. Raises FencedError where `epoch` is not current."""
+    """Judges objects in order, slice by slice. Raises FencedError if `epoch` is not current."""
     require_epoch(state, epoch)
     actions: list[Action] = []
     refusals: list[Refusal] = []
@@ -93,7 +93,7 @@ def judge_advance(
 ) -> Judgement[tuple[Refusal, ...]]:
     """Judges moves of log starts. Only forward moves count; only an owner may go beyond the tiered end.
 
-    Raises FencedError where `epoch` is given and not current, PreconditionFailedError where the catalog seq
+    Raises FencedError if `epoch` is given and not current, PreconditionFailedError if the catalog seq
     is older than one that was used before.
     """
     if epoch is not None:
@@ -125,7 +125,7 @@ def judge_drop_partitions(
 ) -> Judgement[None]:
     """Drops the partitions of a topic, whose deletion the caller has seen in the catalog at `catalog_seq`.
 
-    Nothing to commit where that is already done.
+    There is nothing to commit if that is already done.
     """
     require_fresh_catalog(state, catalog_seq)
     if topic_id in state.dropped_topics:
@@ -170,8 +170,8 @@ def object_refusal(state: ShardState, ref: ObjectRef) -> str | None:
 
 
 def is_born_too_early(state: ShardState, ref: ObjectRef) -> bool:
-    """Whether the object was born before the horizon: an orphan sweep may have deleted it."""
-    return ref.birth < state.horizon
+    """Whether the object was born before the orphan horizon: an orphan sweep may have deleted it."""
+    return ref.birth < state.orphan_horizon_seq
 
 
 def slice_refusal(state: ShardState, entry: SliceEntry, tiered_end_offset: int) -> str | None:

@@ -67,7 +67,7 @@ class ShardState(HeadState):
     )
 
     def partition(self, tip: TopicIdPartition) -> TieredPartition:
-        """The partition; an empty one where the shard does not know it."""
+        """The partition; an empty one if the shard does not know it."""
         found = self.partitions.get(tip)
         return EMPTY_PARTITION if found is None else found
 
@@ -94,7 +94,7 @@ class ShardState(HeadState):
         self._check_bookkeeping()
 
     def _check_bookkeeping(self) -> None:
-        assert 0 <= self.horizon <= self.seq, "the horizon is a known commit"
+        assert 0 <= self.orphan_horizon_seq <= self.seq, "the orphan horizon is a known commit"
         assert self.folded_seq <= self.seq, "a checkpoint is not newer than the state"
         assert [claim.epoch for claim in self.claims] == sorted({claim.epoch for claim in self.claims}), (
             "epochs grow"

@@ -1,7 +1,7 @@
 """The second pass of a clean: writes the kept batches of a group of segments into new segments.
 docs/cleaning.md says what a clean keeps ("What a clean keeps").
 
-A kernel cleans the batches of a window with one call, as far as they are plain; `BatchCleaner` cleans the
+A kernel cleans the batches of a window with one call, as far as they are plain; `BatchRewrite` cleans the
 others one by one. Batches at or above the end of the map are copied unchanged. Transactions are tracked
 through the whole clean, in the order of offsets, because a transaction and its marker may lie in different
 groups of segments. The last batch of the group stays even without records: segments tile after a clean as
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.cleaner.clean.aborted_index import AbortedIndex, entries_of
-from stratalog.cleaner.clean.batch_cleaner import BatchCleaner
+from stratalog.cleaner.clean.batch_rewrite import BatchRewrite
 from stratalog.cleaner.clean.batch_window import BatchWindow
 from stratalog.cleaner.clean.clean_result import CleanStats
 from stratalog.cleaner.clean.kept_horizons import KeptHorizons
@@ -59,8 +59,8 @@ class CleanPlan(NamedTuple):
         return self.offset_map.latest_offset + 1
 
 
-class GroupCleaner:
-    """Cleans one group after the other, in the order of offsets. Not thread-safe: guarded by its user."""
+class GroupRewrite:
+    """Rewrites one group after the other, in the order of offsets. Not thread-safe: guarded by its user."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class GroupCleaner:
         self._on_io = on_io
         self._buffer = bytearray(plan.window_bytes)
         self._transactions = transactions
-        self._batches = BatchCleaner(
+        self._batches = BatchRewrite(
             plan.offset_map, transactions, plan.start_offset, plan.config.compression_level, on_io
         )
         # Markers of aborted transactions that the current window has dropped.
@@ -93,7 +93,7 @@ class GroupCleaner:
         self.horizons = KeptHorizons(plan.now_ms)
         """Horizons of the tombstones and markers that the clean has kept so far."""
 
-    def clean(self, group: SegmentGroup, horizon_ms: int) -> list[CleanedSegment]:
+    def write(self, group: SegmentGroup, horizon_ms: int) -> list[CleanedSegment]:
         """Write the segments that will replace the group, and sync them. `horizon_ms` is the new delete
         horizon of tombstones and markers.
 
@@ -189,7 +189,7 @@ class GroupCleaner:
 
     def _clean_one(self, window: BatchWindow, header: BatchHeader) -> None:
         try:
-            self._take(self._batches.clean(window.batch(header), header, self._rule))
+            self._take(self._batches.rewrite(window.batch(header), header, self._rule))
         except CorruptRecordError as failure:
             raise window.damaged(failure.message) from failure
         window.pass_by(header)

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import Durability
-from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
@@ -34,8 +34,15 @@ LARGE = dataclasses.replace(CONFIG, segment_bytes=100_000)
 def test_nothing_is_done_where_nothing_may_be_cleaned() -> None:
     cleaned = Cleaned()
     cleaned.put((b"a", b"1"), (b"a", b"2"))
-    to_clean = LogToClean(cleaned.log, 0, 0, 0, 0, 0)
-    result = LogCleaner(cleaned.machine.clock, SequentialIds()).clean(to_clean, limits())
+    to_clean = LogToClean(
+        log=cleaned.log,
+        first_dirty_offset=0,
+        first_uncleanable_offset=0,
+        clean_bytes=0,
+        cleanable_bytes=0,
+        compaction_delay_ms=0,
+    )
+    result = LogClean(cleaned.machine.clock, SequentialIds()).run(to_clean, limits())
     assert result.end_offset == 0
     assert len(cleaned.left()) == 2
 
@@ -167,11 +174,11 @@ def test_a_tombstone_that_never_goes_stays_under_a_shorter_time_until_it_is_writ
         cleaned.put((b"x", text))
         cleaned.clean(all_dirty=True)
         assert (1, b"a", None) in cleaned.left()
-        assert cleaned.result.horizon_ms == NO_HORIZON
+        assert cleaned.result.next_clean_ms == NO_HORIZON
     cleaned.put((b"a", None), codec=codec)
     cleaned.clean()
     assert cleaned.left() == [(3, b"x", b"2"), (4, b"a", None)]
-    assert cleaned.result.horizon_ms == cleaned.machine.clock.now_ms() + CONFIG.delete_retention_ms
+    assert cleaned.result.next_clean_ms == cleaned.machine.clock.now_ms() + CONFIG.delete_retention_ms
     cleaned.machine.clock.advance(CONFIG.delete_retention_ms)
     cleaned.put((b"x", b"3"))
     cleaned.clean()
@@ -210,13 +217,23 @@ def test_the_hash_of_each_clean_has_its_own_secret(monkeypatch: pytest.MonkeyPat
         return OffsetMap(secret, slot_count, load_factor)
 
     monkeypatch.setattr(noting_map, "slots_for", OffsetMap.slots_for, raising=False)
-    monkeypatch.setattr("stratalog.cleaner.clean.log_cleaner.OffsetMap", noting_map)
+    monkeypatch.setattr("stratalog.cleaner.clean.log_clean.OffsetMap", noting_map)
     cleaned = Cleaned()
-    cleaner = LogCleaner(cleaned.machine.clock, NotingIds())
+    log_clean = LogClean(cleaned.machine.clock, NotingIds())
     cleaned.put((b"a", b"1"))
     cleaned.log.roll()
     for _ in range(2):
-        cleaner.clean(LogToClean(cleaned.log, 0, 1, 0, 1, 0), limits())
+        log_clean.run(
+            LogToClean(
+                log=cleaned.log,
+                first_dirty_offset=0,
+                first_uncleanable_offset=1,
+                clean_bytes=0,
+                cleanable_bytes=1,
+                compaction_delay_ms=0,
+            ),
+            limits(),
+        )
     assert used == asked
     assert len(set(used)) == 2
     assert all(len(secret) == 16 for secret in used)
@@ -249,7 +266,7 @@ def test_a_marker_that_alone_tells_the_epoch_of_its_producer_stays_whole_until_t
         cleaned.clean(all_dirty=True)
         cleaned.machine.clock.advance(2000)
         # It has no time to go, and is waited for by no clean.
-        assert cleaned.result.horizon_ms == NO_HORIZON
+        assert cleaned.result.next_clean_ms == NO_HORIZON
     found = [
         (header.base_offset, header.records_count, header.delete_horizon_ms) for header in cleaned.headers()
     ]

@@ -1,4 +1,4 @@
-"""Cleans one batch at a time: the slow way of the second pass.
+"""Rewrites one batch at a time: the slow way of the second pass.
 
 The row kernels (``offset_map.clean_batches``) do the same for many batches with one call, and leave three
 kinds of batches to this class: compressed ones, those that begin below the log's start, and control batches
@@ -31,8 +31,8 @@ from stratalog.record.native.offset_map import OffsetMap, OpenTransactions
 _KEPT_MARKERS = (MarkerFate.STAYS, MarkerFate.STAYS_ONCE_MORE, MarkerFate.STAYS_UNTIL_HORIZON)
 
 
-class BatchCleaner:
-    """Cleans one batch at a time. Not thread-safe: guarded by its user."""
+class BatchRewrite:
+    """Rewrites one batch at a time. Not thread-safe: guarded by its user."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class BatchCleaner:
         self._level_of = level_of
         self._on_read = on_read
 
-    def clean(self, batch: Buffer, header: BatchHeader, rule: CleanRule) -> CleanedBatches:
-        """Clean a whole batch. Raises CorruptRecordError, and the errors of `on_read`."""
+    def rewrite(self, batch: Buffer, header: BatchHeader, rule: CleanRule) -> CleanedBatches:
+        """Return the kept part of a whole batch. Raises CorruptRecordError, and the errors of `on_read`."""
         require_crc(batch, 0, header)
         if header.is_control:
             return self._clean_marker(batch, header, rule)

@@ -23,7 +23,7 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult, CleanStats
-from stratalog.cleaner.clean.group_cleaner import CleanPlan, GroupCleaner
+from stratalog.cleaner.clean.group_rewrite import CleanPlan, GroupRewrite
 from stratalog.cleaner.clean.header_walk import transactions_open_behind
 from stratalog.cleaner.clean.map_builder import MapBuilder
 from stratalog.cleaner.clean.segment_groups import SegmentGroup, group_segments
@@ -41,14 +41,14 @@ _HASH_KEY_BYTES = 16
 _MIN_WINDOW_BYTES = 16 * 1024
 
 
-class LogCleaner:
-    """Cleans logs. Thread-safe: each clean has its own state."""
+class LogClean:
+    """Cleans one log each time it runs. Thread-safe: each clean has its own state."""
 
     def __init__(self, clock: Clock, ids: IdGenerator) -> None:
         self._clock = clock
         self._ids = ids
 
-    def clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
+    def run(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
         """Clean the log in [first_dirty_offset, first_uncleanable_offset), or as much of it as the map has
         room for, at least one record; and drop tombstones and markers after their horizons.
 
@@ -58,7 +58,7 @@ class LogCleaner:
         """
         stats, exchanged = CleanStats(), CleanStats()
         log, first_offset = to_clean.log, to_clean.first_dirty_offset
-        if first_offset >= to_clean.first_uncleanable_offset and not to_clean.is_horizon_past:
+        if first_offset >= to_clean.first_uncleanable_offset and not to_clean.is_next_clean_due:
             return CleanResult(first_offset, stats)
 
         def on_io(size_bytes: int) -> None:
@@ -82,7 +82,7 @@ class LogCleaner:
             plan = self._plan(log, offset_map, producers, window_bytes)
             deleted, wanted = _parts(segments, plan)
             left = group_segments(wanted, config.segment_bytes, config.segment_index_bytes)
-            cleaner = GroupCleaner(
+            rewrite = GroupRewrite(
                 log.segment_exchange.resources,
                 log.local_log.directory,
                 plan,
@@ -93,7 +93,7 @@ class LogCleaner:
             )
             while left:
                 limits.check_done()
-                self._exchange(log, cleaner, left[0], on_io)
+                self._exchange(log, rewrite, left[0], on_io)
                 del left[0]
                 exchanged = replace(stats)
         except BaseException as failure:
@@ -102,7 +102,7 @@ class LogCleaner:
                 raise
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned") from failure
         return CleanResult(
-            end_offset, stats, cleaner.horizons.due_ms(log.local_log.config.delete_retention_ms)
+            end_offset, stats, rewrite.horizons.due_ms(log.local_log.config.delete_retention_ms)
         )
 
     def _filled_map(
@@ -157,11 +157,11 @@ class LogCleaner:
             window_bytes=window_bytes,
         )
 
-    def _exchange(self, log: UnifiedLog, cleaner: GroupCleaner, group: SegmentGroup, on_read: OnRead) -> None:
+    def _exchange(self, log: UnifiedLog, rewrite: GroupRewrite, group: SegmentGroup, on_read: OnRead) -> None:
         # Taken anew for each group: a consumer can read the records that a tombstone deletes until their
         # group, this one or one before, is exchanged.
         horizon_ms = new_horizon_ms(self._clock.now_ms(), log.local_log.config.delete_retention_ms)
-        cleaned = cleaner.clean(group, horizon_ms)
+        cleaned = rewrite.write(group, horizon_ms)
         if not log.segment_exchange.replace(cleaned, group, on_read):
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
 
