@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stratalog.base.errors import (
     CorruptRecordError,
     FencedError,
+    OffsetOutOfRangeError,
     StoreUnavailableError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
@@ -210,6 +211,21 @@ def test_the_spool_is_emptied_when_a_manager_is_made_and_left_empty() -> None:
     logs.seal()
     logs.upload()
     assert site.disk.list_directory("/spool") == []
+
+
+def test_a_gap_below_the_local_log_is_reported() -> None:
+    logs = TieredSite().start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    fill(logs, [2])
+    logs.seal()
+    log.increment_log_start_offset(4)
+    log.retention.delete_local_segments()
+    logs.append(log, [record(1)])
+    logs.seal()
+    (failed,) = logs.upload().failed
+    assert isinstance(failed.error, OffsetOutOfRangeError)
+    assert failed.error.fields == {"offset": 0, "log_start_offset": 4, "log_end_offset": 5}
 
 
 def put_faults() -> list[tuple[str, Fault]]:
