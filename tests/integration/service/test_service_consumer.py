@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from stratalog.base.types import TopicPartition
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from tests.support.service.service_bench import ServiceBench
 
 T0 = TopicPartition("t", 0)
+
+MIB = 1 << 20
+
+
+async def with_batches(bench: ServiceBench, batch_count: int, record_count: int, value_bytes: int) -> None:
+    await bench.client.admin.create_topic("t")
+    records = [Record(0, 5, b"k", bytes(value_bytes))] * record_count
+    for _ in range(batch_count):
+        await bench.client.append("t", 0, records, codec=Codec.ZSTD)
+
+
+async def test_one_answer_that_decompresses_to_much_is_read_in_little_memory(bench: ServiceBench) -> None:
+    await with_batches(bench, 12, 80, 100 << 10)
+    ends = await bench.client.latest("t")
+    tracemalloc.start()
+    try:
+        consumer = bench.client.consumer({T0: 0}, end_offsets=ends)
+        offsets = [consumed.record.offset async for consumed in consumer]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert offsets == list(range(960))
+    assert peak_bytes < 32 * MIB, "twelve times 8 MiB were read"
+
+
+async def test_a_consumer_stands_at_its_end_where_a_batch_reaches_over_it(bench: ServiceBench) -> None:
+    await with_batches(bench, 1, 10, 1)
+    consumer = bench.client.consumer({T0: 2}, end_offsets={T0: 6})
+    assert [consumed.record.offset async for consumed in consumer] == [2, 3, 4, 5]
+    assert consumer.positions == {T0: 6}
 
 
 async def test_a_consumer_that_leaves_between_records_goes_on_behind_the_last_one(
