@@ -118,6 +118,18 @@ def test_lines_of_text_may_have_keys(run: Runner, topic: str) -> None:
     assert str(wrong).startswith("line 2: ")
 
 
+def test_bytes_that_are_not_text_survive_both_formats(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    raw = b"\xff\xfe binary \x00\n"
+    run("produce", topic, stdin=raw)
+    result = run.result("consume", topic)
+    assert result.stdout_bytes == raw
+    [line] = run.lines("consume", topic)
+    assert line["value"] == {"base64": "//4gYmluYXJ5IAA="}
+    run("produce", topic, "--format", "json", stdin=json_lines(line))
+    assert run.result("consume", topic).stdout_bytes == raw * 2
+
+
 def test_json_lines_carry_everything_there_and_back(run: Runner, topic: str) -> None:
     run("topic", "create", topic, "--partitions", "12")
     sent: list[dict[str, Any]] = [
@@ -163,6 +175,16 @@ def test_a_bad_line_is_named_and_what_came_before_is_stored(run: Runner, topic: 
     assert run("consume", topic).split() == ["good", "small"]
 
 
+def test_a_bad_line_far_behind_costs_none_of_those_before_it(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "3")
+    lines = json_lines(*({"key": str(number), "value": "v" * 20} for number in range(20_000)))
+    stdin = lines + b"nonsense\n" + lines
+    wrong = run.failure(InvalidRequestError, "produce", topic, "--format", "json", stdin=stdin)
+    assert str(wrong).startswith("line 20001: ")
+    assert "the 20,000 records before it are stored" in str(wrong)
+    assert len(run("consume", topic).split()) == 20_000
+
+
 def test_reading_begins_at_the_given_position(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     records = [{"value": str(number), "timestamp": 1_000_000 + number * 1000} for number in range(10)]
@@ -183,6 +205,17 @@ def test_reading_begins_at_the_given_position(run: Runner, topic: str) -> None:
     assert run("consume", topic, "--from", "3", "--max", "2").split() == ["3", "4"]
     run.failure(OffsetOutOfRangeError, "consume", topic, "--from", "11")
     assert run.result("consume", topic, "--from", "yesterday").exit_code == 2
+
+
+def test_reading_may_be_limited_to_partitions(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "3")
+    for partition in range(3):
+        run("produce", topic, "--partition", str(partition), stdin=b"from-%d\n" % partition)
+    assert run("consume", topic, "--partition", "1") == "from-1\n"
+    both = run("consume", topic, "--partition", "0", "--partition", "2").split()
+    assert sorted(both) == ["from-0", "from-2"]
+    for command in ("consume", "produce"):
+        run.failure(UnknownTopicOrPartitionError, command, topic, "--partition", "3", stdin=b"x\n")
 
 
 def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) -> None:
@@ -232,6 +265,28 @@ def test_the_status_of_a_server_that_was_replaced_says_so(
         assert takeover["epoch"] == 2
         *_, last = run("tier", "status").splitlines()
         assert last.startswith(f"another server, {takeover['owner']}, has owned this store since epoch 2 (")
+
+
+def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    lines = [{"value": "x", "timestamp": time_ms} for time_ms in (1000, 3000, 2000, 2500)]
+    run("produce", topic, "--format", "json", stdin=json_lines(*lines[:3]))
+    run("tier", "upload", topic, "--delete-local")
+    run("produce", topic, "--format", "json", stdin=json_lines(lines[3]))
+    for at, offset, timestamp_ms in (
+        ("earliest", 0, None),
+        ("latest", 4, None),
+        ("earliest-local", 3, None),
+        ("latest-tiered", 2, None),
+        ("earliest-pending-upload", 3, None),
+        ("compacted-upto", 0, None),
+        ("max-timestamp", 1, 3000),
+        ("0", 0, 1000),
+        ("1001", 1, 3000),
+        ("3001", None, None),
+    ):
+        answer = {"partition": 0, "offset": offset, "timestamp_ms": timestamp_ms}
+        assert run.json("log", "offsets", topic, "--at", at) == [answer], at
 
 
 @pytest.mark.parametrize(

@@ -75,3 +75,20 @@ def test_no_jvm_outlives_the_check(tmp_path: Path, end: Callable[[Process], None
     finally:
         reader.kill()
         os.close(signs)
+
+
+def test_a_failure_of_spark_is_shown(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path / "scratch")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+    )
+    assert "JAVA_GATEWAY_EXITED" in done.stderr, done.stderr
+    assert "Spark could not read the topics back" in done.stderr

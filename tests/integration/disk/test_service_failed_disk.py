@@ -96,6 +96,14 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
         assert (await admin.tier_status()).last_upload_error == ""
 
 
+async def test_an_upload_of_all_says_nothing_of_what_is_never_uploaded(tmp_path: Path) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await fail_one(bench, disk, other, LOCAL)
+        shown = await bench.command("tier", "upload")
+        assert (shown.exit_code, shown.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("config", [{}, LOCAL], ids=["tiered", "local"])
 async def test_records_and_offsets_of_the_others_are_printed(
     tmp_path: Path, config: Mapping[str, str]
@@ -128,6 +136,24 @@ async def test_records_and_offsets_of_the_others_are_printed(
             assert (shown.exit_code, shown.stderr) == (0, "")
             shown = await bench.command(*one, "--partition", str(lost))
             assert isinstance(shown.exception, DataDirectoryError)
+
+
+async def test_who_reads_on_learns_of_a_partition_whose_disk_fails_meanwhile(tmp_path: Path) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        lost = await fail_one(bench, disk, other, LOCAL)
+        positions = {TopicPartition("t", number): 0 for number in range(2)}
+        told: list[TopicPartition] = []
+        consumer = bench.client.consumer(
+            positions,
+            end_offsets=dict.fromkeys(positions, 1),
+            on_offline=lambda partition, _: told.append(partition),
+        )
+        assert [one.partition async for one in consumer] == [1 - lost]
+        assert told == [TopicPartition("t", lost)]
+        assert consumer.positions == {partition: int(partition.partition != lost) for partition in positions}
+        with pytest.raises(DataDirectoryError):
+            [one async for one in bench.client.consumer(positions, end_offsets=dict.fromkeys(positions, 1))]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,16 @@ async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path
         assert refusal.value.fields["allowed"] == f"{data}, {other}"
 
 
+async def test_operators_who_cordon_at_once_lose_nothing(tmp_path: Path) -> None:
+    others = tuple(f"{tmp_path}/other-{number}" for number in range(6))
+    async with service_bench(tmp_path, log_dirs=others) as bench:
+        admin = bench.client.admin
+        await asyncio.gather(*(admin.cordon_log_dir(path) for path in others))
+        await asyncio.gather(*(admin.cordon_log_dir(path, is_cordoned=False) for path in others[::2]))
+        states = [one.state for one in (await admin.describe_log_dirs()).log_dirs]
+        assert states == ["live"] + 3 * ["live", "cordoned"]
+
+
 async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> None:
     other = f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(f"{tmp_path}/data/../other/",)) as bench:
@@ -187,6 +197,26 @@ async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
         for text, path in zip(told, unused, strict=True):
             assert f": {path}. " in text
             assert f"as in {data}, {other};" in text
+    async with service_bench(tmp_path, config={"cordoned.log.dirs": other}) as bench:
+        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
+
+
+async def test_the_cordon_of_an_offline_directory_cannot_be_altered(tmp_path: Path) -> None:
+    disk, data, other = FailingDirectory(), f"{tmp_path}/data", f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        await bench.client.admin.cordon_log_dir(other)
+        disk.broken = other
+        number = next(number for number in range(2) if path_of(bench, number) == other)
+        with pytest.raises(DataDirectoryError):
+            await bench.append("t", [b"x"], number)
+        shown = await bench.command("log-dirs", "uncordon", other)
+        assert shown.exit_code == 1
+        assert isinstance(shown.exception, DataDirectoryError)
+        with pytest.raises(DataDirectoryError) as refusal:
+            await bench.client.admin.alter_configs({"cordoned.log.dirs": data})
+        assert refusal.value.fields["path"] == other
+        assert dict(bench.server.engine.runtime.layers.dynamic) == {"cordoned.log.dirs": other}
 
 
 async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: Path) -> None:
@@ -205,3 +235,13 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: 
         await admin.cancel_move("t", 0)
         assert not (await admin.describe_log_dirs()).moves
         assert [len(part) for part in await bench.read_all("t")] == [4]
+
+
+@pytest.mark.timeout(60)
+async def test_what_was_deleted_is_removed_after_the_delay_of_now(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, {"file.delete.delay.ms": "0"})
+        await bench.client.admin.alter_configs({"log.segment.delete.delay.ms": "0"})
+        await bench.client.admin.delete_topic("t")
+        while any(Path(tmp_path, "data").glob("t-0*")):
+            await asyncio.sleep(0.01)

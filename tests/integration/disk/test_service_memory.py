@@ -5,7 +5,7 @@ stays within its bound, no request is kept out for good, and all of the memory i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,6 +147,30 @@ async def test_the_client_sends_again_what_was_refused(tmp_path: Path) -> None:
             assert all(future.exception() is None for future in futures)
         keys = [key for key in await keys_of(bench) if key != b"one"]
         assert keys == [b"%d" % number for number in range(30)], "once each, and in order"
+        assert memory.held_bytes == 0
+
+
+async def test_streams_are_slowed_down_and_not_refused(tmp_path: Path) -> None:
+    async with stalled_bench(tmp_path) as (bench, gate, first):
+        memory = bench.server.append_memory
+
+        async def requests(stream: int) -> AsyncIterator[log_pb2.AppendRequest]:
+            for number in range(20):
+                yield request(stream * 100 + number, log_pb2.DURABILITY_DISK, VALUE_BYTES // 5)
+
+        async def run(stream: int) -> list[int]:
+            call = bench.client.log.AppendStream(requests(stream))
+            return [response.base_offset async for response in call]
+
+        streams = [asyncio.create_task(run(stream)) for stream in range(3)]
+        await until(lambda: memory.is_scarce)
+        assert memory.held_bytes <= SHARE_BYTES
+        gate.open()
+        await first
+        offsets = await asyncio.gather(*streams)
+        assert [len(part) for part in offsets] == [20] * 3
+        assert all(part == sorted(part) for part in offsets)
+        assert len(set(await keys_of(bench))) == 61
         assert memory.held_bytes == 0
 
 

@@ -15,6 +15,8 @@ from stratalog.base.errors import FencedError, InvalidConfigError
 from stratalog.base.types import TopicPartition
 from stratalog.record.record import Record
 from stratalog.v1 import admin_pb2
+from tests.support.kafka.import_command import import_kafka
+from tests.support.places import GOLDEN
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 KEEP = {"log.retention.ms": "-1"}
@@ -60,6 +62,18 @@ async def test_machines_that_take_a_store_over_go_by_one_configuration(tmp_path:
         assert await altered(bench) == KEEP
         await bench.client.admin.alter_configs({"log.retention.ms": None})
         assert await start_after_retention(bench) == 5
+
+
+async def test_an_import_leaves_the_configuration_alone(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    async with service_bench(tmp_path / "a", store_url=store) as bench:
+        await bench.client.admin.alter_configs(KEEP)
+        await fill(bench)
+    await asyncio.to_thread(import_kafka, tmp_path / "b" / "data", GOLDEN / "data", "--store", store)
+    async with service_bench(tmp_path / "b", store_url=store) as bench:
+        assert len((await bench.read_all("g1-codecs"))[0]) > 0
+        assert await altered(bench) == KEEP
+        assert await start_after_retention(bench) == 0
 
 
 @pytest.mark.parametrize("config", [{}, UNTIERED, {**UNTIERED, "cleanup.policy": "compact,delete"}])

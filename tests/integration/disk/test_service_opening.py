@@ -98,6 +98,23 @@ async def test_a_disk_that_refuses_every_partition_is_no_start_and_leaves_nothin
         assert await bench.append("t", [b"x"], 1) == 0
 
 
+async def test_a_start_on_a_full_disk_is_one_and_lets_topics_be_deleted(tmp_path: Path) -> None:
+    openings = Openings()
+    async with service_bench(tmp_path, filesystem=openings.disk) as bench:
+        for topic in ("t", "u"):
+            await bench.client.admin.create_topic(topic, 1)
+    openings.broken, openings.number = ("/t-0", "/u-0"), errno.ENOSPC
+    async with service_bench(tmp_path, filesystem=openings.disk) as bench:
+        with pytest.raises(DataDirectoryError) as failure:
+            await bench.append("t", [b"x"])
+        assert os.strerror(errno.ENOSPC) in str(failure.value.fields["reason"])
+        await bench.client.admin.delete_topic("t")
+    openings.broken = ()
+    async with service_bench(tmp_path, filesystem=openings.disk) as bench:
+        assert [topic.name for topic in await bench.client.admin.list_topics()] == ["u"]
+        assert not openings.disk.exists(f"{tmp_path}/data/t-0")
+
+
 async def test_a_topic_that_is_created_is_opened_whole_or_not_at_all(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,15 +14,17 @@ from click.testing import CliRunner
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.manager.directories.partition_metadata import format_topic_id, parse_partition_metadata
-from stratalog.record.batch import stamp
+from stratalog.record.batch import batches, stamp
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
 from tests.support.kafka.import_command import import_golden, import_kafka
+from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
 from tests.support.service.service_bench import ServiceBench, service_bench
 
@@ -100,6 +102,30 @@ async def test_what_kafka_wrote_comes_out_as_it_went_in(tmp_path: Path, is_tiere
     assert not list(tmp_path.glob("out.*"))
 
 
+async def test_another_cluster_gets_other_producer_ids(tmp_path: Path) -> None:
+    """In batches, markers, transaction indexes and snapshots; everything else is as it was."""
+    import_golden(tmp_path)
+    target = tmp_path / "out"
+    async with service_bench(tmp_path) as bench:
+        code, output, _ = await run(bench.client.address, "g1-txn", str(target))
+    assert code == 0
+    assert "note: producer ids were raised by 2^48" in output
+    golden, found = (
+        [header for _, header in batches(log_bytes(directory / "g1-txn-0"))] for directory in (DATA, target)
+    )
+    assert any(header.is_transactional for header in golden)
+    assert [header._replace(crc=0) for header in found] == [
+        header._replace(crc=0, producer_id=header.producer_id + 2**48 * (header.producer_id >= 0))
+        for header in golden
+    ]
+    folder = tmp_path / "again"
+    import_kafka(folder / "data", target)
+    async with service_bench(folder) as bench:
+        for isolation in IsolationLevel:
+            [records] = await bench.read_all("g1-txn", isolation=isolation)
+            assert records == golden_records(DATA.parent, "txn", isolation.value)
+
+
 async def test_a_compacted_tier_comes_out_with_its_holes(tmp_path: Path) -> None:
     config = {"cleanup.policy": "compact", "segment.bytes": "1024", "delete.retention.ms": "0"}
     async with service_bench(tmp_path) as bench:
@@ -161,6 +187,33 @@ async def test_transactions_that_are_open_are_counted_and_told(tmp_path: Path) -
         3: 2,
         4: None,
     }
+
+
+async def test_a_damaged_topic_is_left_out_and_named(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        for name in ("bad", "good"):
+            await bench.client.admin.create_topic(name, 2)
+            for number in range(2):
+                await bench.client.append(name, number, [Record(0, 1000, b"k", b"value")])
+        path = tmp_path / "data" / "bad-1" / f"{0:020}.log"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        target = tmp_path / "out"
+        code, output, errors = await run(bench.client.address, "bad", "good", str(target), "--json")
+        assert code == 1
+        [left_out, last] = errors.splitlines()
+        assert left_out.startswith("left out: ")
+        assert "topic=`bad` partition=`1`" in left_out
+        assert "topics=`bad`" in last
+        assert [(log["topic"], log["partition"]) for log in json.loads(output)] == [("good", 0), ("good", 1)]
+        assert sorted(path.name for path in target.iterdir() if path.is_dir()) == ["good-0", "good-1"]
+        for name in ("recovery-point", "log-start", "replication"):
+            assert "bad" not in (target / f"{name}-offset-checkpoint").read_text()
+        code, _, errors = await run(bench.client.address, "bad", f"{tmp_path}/none")
+        assert code == 1
+        assert "topics=`bad`" in errors
+        assert not list(tmp_path.glob("none*"))
 
 
 async def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(tmp_path: Path) -> None:

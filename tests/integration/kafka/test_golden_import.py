@@ -7,6 +7,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -15,12 +18,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import format_checkpoint, parse_checkpoint
 from stratalog.manager.directories.partition_metadata import parse_partition_metadata
-from stratalog.record.header import parse_header
+from stratalog.record.batch import batches
+from stratalog.record.header import LEADER_EPOCH_POSITION, parse_header
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 from tests.support.kafka.import_command import import_kafka, import_report
@@ -147,6 +152,21 @@ def test_the_commands_show_what_kafkas_consumer_got(tmp_path: Path, isolation: I
             assert (row["offset"], row["timestamp_ms"]) == known, question
 
 
+async def test_records_go_on_behind_the_last_one_under_a_higher_epoch(tmp_path: Path, broker: Path) -> None:
+    (broker / "g1-codecs-0" / "leader-epoch-checkpoint").write_text("0\n1\n41 0\n")
+    log = broker / "g1-codecs-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    for position, _ in batches(data):
+        at = position + LEADER_EPOCH_POSITION
+        data[at : at + 4] = (41).to_bytes(4, "big")
+    log.write_bytes(data)
+    import_to(tmp_path / "data", "--topic", "g1-codecs")
+    async with service_bench(tmp_path) as bench:
+        assert await bench.append("g1-codecs", [b"after the import"]) == 438
+        [answer] = await bench.client.fetch({TopicPartition("g1-codecs", 0): 438})
+        assert parse_header(answer.batches).leader_epoch > 41
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 async def test_what_a_killed_broker_left_is_recovered(tmp_path: Path, killed: Path, is_whole: bool) -> None:
     log = killed / "g1-txn-0" / f"{258:020}.log"
@@ -161,6 +181,40 @@ async def test_what_a_killed_broker_left_is_recovered(tmp_path: Path, killed: Pa
         [records] = await bench.read_all("g1-txn")
         assert records == expected_records("txn")
         assert await bench.append("g1-txn", [b"next"]) == (259 if is_whole else 258)
+
+
+# Where SIGINT is ignored, as in a run in the background, a child inherits that; so the program asks for it.
+_HANGS = """
+import signal
+import sys
+import threading
+from stratalog.cli.main import main
+from stratalog.migration.import_staging import ImportStaging
+
+def open_logs(*arguments, **options):
+    print("staged", flush=True)
+    threading.Event().wait()
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+ImportStaging.open = open_logs
+sys.argv[:1] = ["stratalog"]
+main()
+"""
+
+
+@pytest.mark.usefixtures("broker")
+def test_one_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    arguments = ("import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/new/data", "--copy")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HANGS, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"staged\n"
+    assert len(list((tmp_path / "new" / "data").glob("import.*-staging/closed/*-0"))) == len(TOPICS)
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (130, b"")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("was_clean", [True, False])
@@ -180,6 +234,17 @@ async def test_without_its_transaction_indexes_no_aborted_record_is_read(
             await bench.client.admin.upload([], delete_local=delete_local)
 
 
+@pytest.mark.parametrize("options", [("--topic", "nope"), ("--config", "nope=1"), ()])
+def test_a_refused_import_leaves_nothing(tmp_path: Path, broker: Path, options: tuple[str, ...]) -> None:
+    if not options:
+        (broker / ".kafka_cleanshutdown").unlink()
+        log = broker / "g1-codecs-0" / f"{0:020}.log"
+        os.truncate(log, log.stat().st_size // 2)
+    arguments = ["import", "kafka", str(broker), "--data-dir", f"{tmp_path}/data", *options]
+    assert isinstance(CliRunner().invoke(stratalog, arguments).exception, LogStoreError)
+    assert [path.name for path in tmp_path.iterdir()] == ["kafka"]
+
+
 # --- what an import tells ----------------------------------------------------------------------------------
 
 
@@ -192,12 +257,24 @@ def told_of(folder: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
     return text, [partition for topic in document["topics"] for partition in topic["partitions"]]
 
 
+def test_a_log_that_ends_below_its_start_is_reported(tmp_path: Path, broker: Path) -> None:
+    (broker / "log-start-offset-checkpoint").write_text("0\n1\ng1-codecs 0 500\n")
+    warning = "warning: the log of g1-codecs-0 ended at offset 438, below its start; it begins anew at 500"
+    assert warning in told_of(tmp_path)[0]
+
+
 def test_what_other_brokers_may_not_have_is_reported(tmp_path: Path, broker: Path) -> None:
     (broker / "replication-offset-checkpoint").write_text("0\n2\ng1-codecs 0 430\ng1-txn 0 259\n")
     text, partitions = told_of(tmp_path)
     assert "note: g1-codecs-0 has 8 offsets above the broker's high watermark; they were kept" in text
     assert "g1-txn-0 has" not in text
     assert [partition["uncertain_offsets"] for partition in partitions] == [8, 0]
+    assert [partition["open_transactions"] for partition in partitions] == [0, 0]
+
+
+@pytest.mark.usefixtures("broker")
+def test_that_last_partitions_may_be_missing_is_reported(tmp_path: Path) -> None:
+    assert "g1-codecs has 1 partition, g1-txn has 1 partition here" in told_of(tmp_path, "--dry-run")[0]
 
 
 @pytest.mark.parametrize("options", [(), ("--config", "cleanup.policy=compact")])
@@ -211,6 +288,15 @@ def test_a_segment_that_did_not_come_along_is_reported(
     assert [partition["holes_before"] for partition in partitions] == [[], [int(third.stem)]]
     warning = f"warning: no batch of g1-txn-0 has the offsets just below {int(third.stem)},"
     assert (warning in text) == (not options)
+
+
+def test_a_torn_end_that_was_cut_off_is_reported(tmp_path: Path, killed: Path) -> None:
+    log = killed / "g1-txn-0" / f"{258:020}.log"
+    size = log.stat().st_size
+    os.truncate(log, size - 1)
+    text, partitions = told_of(tmp_path)
+    assert [partition["truncated_bytes"] for partition in partitions] == [0, size - 1]
+    assert f"note: {size - 1} bytes behind offset 258 of g1-txn-0 were not sound batches" in text
 
 
 def test_what_a_recovery_cut_off_is_reported_with_where_it_is(tmp_path: Path, killed: Path) -> None:

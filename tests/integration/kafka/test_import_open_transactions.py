@@ -9,6 +9,8 @@ import pytest
 from stratalog.base.types import TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import format_checkpoint
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
+from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.record.batch import stamp
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -75,3 +77,14 @@ async def test_open_transactions_are_counted_and_told(
     write_log(tmp_path)
     write_log_start(tmp_path, log_start_offset)
     await require_told(tmp_path, 2, 2, stops_at)
+
+
+async def test_one_whose_records_were_all_deleted_is_reported(tmp_path: Path) -> None:
+    """A snapshot alone knows of it."""
+    directory = partition_directory(tmp_path)
+    batch = encode_batch([Record(0, 1000, b"k", b"v")], base_offset=9, leader_epoch=0)
+    (directory / f"{9:020}.log").write_bytes(batch)
+    entry = ProducerStateEntry(7, 0, current_txn_first_offset=5)
+    (directory / f"{9:020}.snapshot").write_bytes(ProducerSnapshot(9, (entry,)).to_bytes())
+    write_log_start(tmp_path, 9)
+    await require_told(tmp_path, 1, 5, 9)

@@ -73,6 +73,12 @@ async def test_the_stronger_of_request_and_topic_holds(
     assert partition.high_watermark == 1
 
 
+async def test_object_durability_is_refused_with_advice(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    with pytest.raises(UnsupportedOperationError):
+        await bench.client.append_batches("t", 0, of_values(b"a"), acks=Durability.OBJECT)
+
+
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
@@ -92,6 +98,21 @@ async def test_what_is_no_good_is_refused_and_nothing_of_it_is_stored(
     assert type(caught.value) is expected
     await bench.client.append_batches("t", 0, of_values(b"after"))
     assert await bench.values("t") == [[b"after"]]
+
+
+async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    await bench.client.append_batches("t", 0, of_values(b"before"))
+    sent = [
+        of_values(b"a", b"b", producer=BatchProducer(7, 0, 0)),
+        of_values(b"c", producer=BatchProducer(7, 0, 2)),
+    ]
+    for is_again in (False, True):
+        answers = [await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent]
+        assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
+        assert [answer.duplicate for answer in answers] == [is_again] * 2
+    [records] = await bench.read_all("t")
+    assert [record.value for record in records] == [b"before", b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("", 0), ("t", 2), ("t", -1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -203,6 +204,33 @@ async def test_producers_that_are_idle_are_forgotten_by_the_new_period(tmp_path:
                 await asyncio.sleep(0.001)
         await bench.client.admin.create_topic("u")
         assert not (await bench.client.append_batches("u", 0, sent)).duplicate
+
+
+async def test_altered_defaults_are_logged_once_for_all_topics(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        for topic in ("t", "u"):
+            await bench.client.admin.create_topic(topic)
+        with caplog.at_level(logging.INFO):
+            await bench.client.admin.alter_configs({"log.retention.ms": "5"})
+        told = [record.message for record in caplog.records if record.levelno >= logging.INFO]
+        assert told == ["the configuration was altered: log.retention.ms=5"]
+        assert bench.partition().log.local_log.config.retention_ms == 5
+
+
+async def test_a_topic_is_described_with_the_source_of_each_value(tmp_path: Path) -> None:
+    static = {"log.roll.hours": "2"}
+    async with service_bench(tmp_path, config=static) as bench:
+        await bench.client.admin.create_topic("t", 1, {"segment.bytes": "2048"})
+        await bench.client.admin.alter_configs({"log.retention.ms": "5"})
+        arguments = ["topic", "describe", "--server", f"127.0.0.1:{bench.server.port}"]
+        shown = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
+        rows = {row[0]: row[1:] for line in shown.output.splitlines() if len(row := line.split()) == 3}
+        assert rows["segment.bytes"] == ["2048", "topic"]
+        assert rows["retention.ms"] == ["5", "server"]
+        assert rows["segment.ms"] == ["7200000", "server"]
+        assert rows["segment.jitter.ms"] == ["0", "default"]
 
 
 @pytest.mark.timeout(120)

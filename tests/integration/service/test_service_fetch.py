@@ -77,6 +77,27 @@ async def test_a_fetch_without_sense_is_refused(bench: ServiceBench) -> None:
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_an_answer_keeps_to_its_budget_and_to_whole_batches(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    for number in range(10):
+        await bench.append("t", [bytes([number]) * 100])
+    size_bytes = len((await fetch_one(bench, 0)).batches) // 10
+    for room in (1, size_bytes, 2 * size_bytes + 1, 5 * size_bytes - 1):
+        answer = await fetch_one(bench, 0, max_bytes=room)
+        assert len(answer.batches) == max(1, room // size_bytes) * size_bytes
+        assert len((await fetch_one(bench, 0, partition_max_bytes=room)).batches) == len(answer.batches)
+
+
+async def test_the_budget_is_shared_by_the_partitions_in_turn(bench: ServiceBench) -> None:
+    await with_topic(bench, 4)
+    for partition in range(4):
+        await bench.append("t", [bytes(1000)], partition=partition)
+    positions = {TopicPartition("t", partition): 0 for partition in range(4)}
+    answers = await bench.client.fetch(positions, max_bytes=2500)
+    assert [bool(answer.batches) for answer in answers] == [True, True, False, False]
+    assert [answer.next_fetch_offset for answer in answers] == [1, 1, 0, 0]
+
+
 # --- byte budgets ------------------------------------------------------------------------------------------
 
 
@@ -110,6 +131,14 @@ async def test_a_long_poll_wakes_when_records_arrive(bench: ServiceBench) -> Non
     await bench.until_waiting(0)
 
 
+async def test_a_long_poll_ends_empty_at_its_deadline(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    for max_wait_ms in (0, 30):
+        answer = await fetch_one(bench, 0, max_wait_ms=max_wait_ms)
+        assert (answer.batches, answer.next_fetch_offset, answer.high_watermark) == (b"", 0, 0)
+        assert not answer.HasField("error")
+
+
 async def test_a_long_poll_waits_for_as_much_as_it_asked_for(bench: ServiceBench) -> None:
     await with_topic(bench)
     poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000, min_bytes=3000))
@@ -140,6 +169,14 @@ async def test_records_that_could_still_be_lost_are_not_shown(bench: ServiceBenc
     await bench.until_waiting(1)
     await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.OS)
     assert values_of(await asyncio.wait_for(poll, PATIENCE_S), 0) == [b"x", b"y"]
+
+
+async def test_a_poll_that_is_cancelled_leaves_no_waiter(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
+    await bench.until_waiting(1)
+    poll.cancel()
+    await bench.until_waiting(0)
 
 
 # --- sessions ----------------------------------------------------------------------------------------------

@@ -131,3 +131,13 @@ async def test_an_address_that_cannot_be_had_is_no_start(tmp_path: Path) -> None
     with pytest.raises(InvalidConfigError):
         async with service_bench(tmp_path, metrics_listen="nowhere"):
             pass
+
+
+async def test_partitions_that_are_offline_are_counted(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        await bench.append("t", [b"x"])
+        assert await value(bench, "server_offline_partition_count") == 0
+    (tmp_path / "data" / "t-0").rename(tmp_path / "lost")
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        assert await value(bench, "server_offline_partition_count") == 1

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from stratalog.base.errors import (
     InvalidRequestError,
+    RecordTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
 from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.partition_chooser import partition_for_key
@@ -25,6 +28,7 @@ from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.client.sync import SyncClient
+from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
@@ -62,6 +66,27 @@ async def test_a_record_arrives_with_everything_it_had(bench: ServiceBench, code
     [[record, tombstone]] = await bench.read_all("t")
     assert record == Record(0, 77, b"k", b"v" * 500, (("h", b"x"), ("h", None)))
     assert tombstone.is_tombstone
+
+
+async def test_records_without_a_key_spread_over_the_partitions(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 3)
+    async with bench.client.producer(SMALL_BATCHES) as producer:
+        for _ in range(100):
+            await producer.post("t", None, bytes(50))
+    counts = [len(records) for records in await bench.read_all("t")]
+    assert sum(counts) == 100
+    assert min(counts) > 10
+
+
+async def test_a_failure_that_was_not_asked_about_is_raised_by_the_flush(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
+    producer = bench.client.producer(SMALL_BATCHES)
+    for size_bytes in (10, 5000, 6000, 10):
+        await producer.post("t", None, bytes(size_bytes))
+    with pytest.raises(RecordTooLargeError):
+        await producer.flush()
+    await producer.flush()
+    assert [len(records) for records in await bench.read_all("t")] == [2]
 
 
 async def test_what_cannot_be_sent_is_refused_at_once(bench: ServiceBench) -> None:
@@ -116,6 +141,25 @@ async def test_what_can_be_no_record_is_refused_at_once_and_harms_no_other(
     assert await bench.values("t") == [[*(b"%d" % n for n in range(10)), b"bytes-like"]]
     assert producer.buffered_bytes == 0
     assert sum(outcome.record_count for outcome in outcomes) == 11
+
+
+async def test_a_batch_that_is_too_large_as_it_is_stored_makes_no_other_smaller(bench: ServiceBench) -> None:
+    """It was much smaller when it was sent than those that come then."""
+    config = {"compression.type": "uncompressed", "max.message.bytes": "100000"}
+    await bench.client.admin.create_topic("t", config=config)
+    outcomes: list[BatchOutcome] = []
+    settings = ProducerSettings(batch_bytes=300_000, linger_ms=3_600_000, codec=Codec.ZSTD)
+    producer = bench.client.producer(settings, on_outcome=outcomes.append)
+    source = random.Random(1)
+    batches = [[bytes(80_000)] * 2, *([source.randbytes(50) for _ in range(200)] for _ in range(2))]
+    for values in batches:
+        for value in values:
+            await producer.post("t", None, value)
+        # Not the flush, which waits for what is under way.
+        producer._seal(TopicPartition("t", 0))  # pyright: ignore[reportPrivateUsage]  # no flush
+    await producer.flush()
+    counts = [outcome.record_count for outcome in outcomes]
+    assert counts == [1, 1, 200, 200]
 
 
 async def test_a_callback_that_fails_harms_no_record(
@@ -189,6 +233,56 @@ async def test_leaving_with_an_error_abandons_what_is_open(bench: ServiceBench) 
         await fail()
     assert futures[0].cancelled()
     assert await bench.read_all("t") == [[]]
+
+
+async def test_a_session_without_news_stands_at_once(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench, asyncio.timeout(60):
+        await bench.client.admin.create_topic("t")
+        request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
+        call = bench.client.log.FetchStream(request)
+        await call.wait_for_connection()
+        call.cancel()
+
+
+class QueuedBatches:
+    """Batches of one record each, queued for a server that nothing was ever sent to over this channel."""
+
+    def __init__(self, address: str, retry: RetryPolicy, count: int) -> None:
+        self._channel = ServerChannel(address)
+        partition = TopicPartition("t", 0)
+        sender = PartitionSender(
+            self._channel, partition, None, retry, lambda _batch, _error: None, lambda _batch, _halves: None
+        )
+        self.acknowledged: list[asyncio.Future[Acknowledged]] = []
+        for number in range(count):
+            batch = encode_batch([Record(0, 0, None, b"%d" % number)])
+            future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
+            sender.send(SealedBatch(partition, batch, [number], [(0, future)], len(batch)))
+            self.acknowledged.append(future)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+
+async def test_what_was_not_sent_goes_out_once_the_server_is_back(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        address = server.address
+        server.add_options("--listen", address)
+        async with Client(address) as client:
+            await client.admin.create_topic("t")
+        server.kill()
+        async with QueuedBatches(address, PATIENT, 20) as queued, asyncio.timeout(120):
+            await asyncio.to_thread(server.start)
+            assert [(await future).offset for future in queued.acknowledged] == list(range(20))
+
+
+async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline() -> None:
+    async with QueuedBatches("127.0.0.1:1", RetryPolicy(deadline_s=0.2), 100) as queued, asyncio.timeout(60):
+        for outcome in await asyncio.gather(*queued.acknowledged, return_exceptions=True):
+            assert isinstance(outcome, ServerUnavailableError)
 
 
 async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path) -> None:

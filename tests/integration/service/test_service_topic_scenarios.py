@@ -15,6 +15,7 @@
     t -> a b | c                values by partition
     log-start t -> 0, local-start t -> 0
     logs -> t-0                 directories of logs
+    objects -> 1                live objects in the store
     offline t -> KEY            the key for which all of its partitions are offline
     said TEXT -> N              how many warnings have that text
 
@@ -43,11 +44,11 @@ from tests.support.service.service_bench import ServiceBench, catalog_elsewhere,
 UNTIERED = "remote.storage.enable=false"
 SCENARIOS = """
 a name can be used again and shares nothing with the old topic
-    create t / append t old / upload / delete t / create t / t -> / append t new -> 0 / t -> new / restart
-    t -> new
+    create t / append t old / upload / objects -> 1 / delete t / objects -> 0 / create t / t ->
+    append t new -> 0 / t -> new / restart / t -> new
 a topic that is deleted elsewhere is withdrawn with the next look
     create t 2 / create kept / append t tiered / upload / append t local -> 1 / other delete t / look
-    names -> kept / logs -> kept-0
+    names -> kept / logs -> kept-0 / objects -> 0
     append t x -> UnknownTopicOrPartitionError / append t x 1 -> UnknownTopicOrPartitionError
     t -> UnknownTopicOrPartitionError / create t / append t new -> 0 / upload / restart / t -> new
 topics that come up elsewhere are served with the next look
@@ -71,6 +72,10 @@ partitions that were added are served, if the last one fails at first, too
     append t x 1 -> UnknownTopicOrPartitionError
     unblock t-2 / look / append t added 1 -> 0 / append t added 2 -> 0 / upload
     t -> first | added | added / restart / t -> first | added | added
+an upload takes the topics that it names, and nothing that is not tiered
+    create t / create u / create local UNTIERED / append t a / append u b / append local c
+    upload t / objects -> 1 / untier / objects -> 2 / local-start u -> 1 / local-start local -> 0
+    t -> a / u -> b / local -> c
 deleting records moves the start in every tier
     create t / append t a,b / untier / append t c,d / upload / append t e,f / append t g,h
     cut t 1 -> 1 / cut t 0 -> 1 / t -> b c d e f g h / cut t 5 -> 5 / t -> f g h / cut t -1 -> 8 / t ->
@@ -215,6 +220,8 @@ class Site:
                 return " ".join(await self.bench.topic_names())
             case "logs", []:
                 return " ".join(sorted(path.name for path in (self._folder / "data").glob("*-[0-9]")))
+            case "objects", []:
+                return str((await self.bench.client.admin.tier_status()).live_objects)
             case "log-start", [topic]:
                 return str(self.bench.partition(topic).log_start_offset)
             case "local-start", [topic]:

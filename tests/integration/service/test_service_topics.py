@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from stratalog.base.errors import (
     DataDirectoryError,
+    InvalidConfigError,
     InvalidRequestError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -36,6 +37,22 @@ async def test_a_topic_is_created_listed_described_and_deleted(bench: ServiceBen
     for gone in (admin.describe_topics(["b"]), admin.delete_topic("b"), bench.append("b", [b"x"])):
         with pytest.raises(UnknownTopicOrPartitionError):
             await gone
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("retention.ms", "-2"),
+        ("min.durability", "object"),
+        ("max.message.bytes", str(1 << 30)),
+    ],
+)
+async def test_a_bad_configuration_is_refused_by_key(bench: ServiceBench, key: str, value: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        await bench.client.admin.create_topic("t", config={key: value})
+    assert caught.value.fields["name"] == key
+    assert caught.value.fields["allowed"]
+    assert await bench.client.admin.list_topics() == []
 
 
 async def test_a_bad_creation_is_refused(bench: ServiceBench) -> None:

@@ -174,3 +174,28 @@ async def test_consumers_from_the_start_end_with_the_last_value_of_each_key(tmp_
             for number in range(PARTITION_COUNT)
         ]
         assert server.stop() == 0
+
+
+async def test_a_topic_that_is_altered_again_and_again_keeps_its_last_values(tmp_path: Path) -> None:
+    """Policies, sizes, codecs and lags come and go under the hands of producers, readers and the cleaner."""
+    chance = Random(7)
+    with ServerProcess(f"{tmp_path}/data", options=BUSY) as server:
+        async with Client(server.address, retry=PATIENT) as client:
+            await client.admin.create_topic("t", PARTITION_COUNT, {**TOPIC, "retention.ms": "-1"})
+            writers = [Writer(number) for number in range(4)]
+            for _ in range(5):
+                changes: dict[str, str | None] = {
+                    "cleanup.policy": chance.choice(["compact", "compact", "delete", "compact,delete"]),
+                    "segment.bytes": chance.choice(["2048", "4096", "20000"]),
+                    "compression.type": chance.choice(["producer", "gzip", "zstd", "uncompressed"]),
+                    "min.compaction.lag.ms": chance.choice(["0", "0", "50"]),
+                    "max.compaction.lag.ms": chance.choice([None, "100"]),
+                    "message.timestamp.type": chance.choice(["CreateTime", "LogAppendTime"]),
+                }
+                altering = client.admin.alter_configs(changes, "t")
+                await asyncio.gather(altering, write_and_read(server, writers, 10))
+            await client.admin.alter_configs({**TOPIC, "min.compaction.lag.ms": None}, "t")
+        await until_dropped(server.address, len(all_acknowledged(writers)))
+        server.kill()
+        server.start()
+        require_last_values(*await read_from_start(server.address), all_acknowledged(writers))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.testing.failing_directory import FailingDirectory
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -66,6 +67,33 @@ async def test_a_start_without_the_disk_of_the_data_directory_serves_the_others(
             f"local-{1 - kept['local']}": (0, 2),
         }
     assert not [path for name in ("data", "other") for path in (tmp_path / name).glob("*-fenced")]
+
+
+async def test_directories_in_another_order_set_no_log_aside(tmp_path: Path) -> None:
+    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        await fill(bench, other)
+        ends = await ends_of(bench)
+    store = f"file://{tmp_path}/data.store"
+    async with service_bench(tmp_path, data_dir=other, log_dirs=(data,), store_url=store) as bench:
+        assert await ends_of(bench) == ends
+
+
+async def test_a_disk_that_fails_under_scratch_files_ends_one_pass_with_its_path_and_reason(
+    tmp_path: Path,
+) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        kept = await fill(bench, other)
+        disk.broken = f"{tmp_path}/data"
+        # Whichever comes first meets the failure, and the next one takes the other disk.
+        assert await bench.client.admin.run_compaction() is not None
+        await bench.append("tiered", [b"x" * 900], kept["tiered"])
+        assert (await bench.client.admin.upload()).objects == 1
+        disk.broken = str(tmp_path)
+        with pytest.raises(DataDirectoryError):
+            await bench.client.admin.run_compaction()
+        disk.broken = "/nowhere"
 
 
 async def ends_of(bench: ServiceBench) -> dict[str, tuple[int, int] | None]:

@@ -12,8 +12,10 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError, StoreCorruptError, StoreUnavailableError
+from stratalog.base.types import Durability
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Fault, Operation
@@ -147,3 +149,24 @@ async def test_a_first_start_that_was_cut_off_anywhere_is_gone_on_with(tmp_path:
             break
         written += 1
     assert written >= 7, "identity, four of a probe, two heads, a claim"
+
+
+async def test_logs_that_know_higher_epochs_than_the_store_are_appended_to(tmp_path: Path) -> None:
+    """The head came back from a copy that is older than some claims."""
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path, store=store) as bench:
+        await bench.client.admin.create_topic("t")
+        old = store.get(SHARD).data
+    newest_epoch = 0
+    for _ in range(3):
+        async with service_bench(tmp_path, store=store) as bench:
+            await bench.append("t", [b"x"])
+            [log] = await bench.client.admin.describe_log("t")
+            newest_epoch = log.leader_epoch
+    store.put(SHARD, old)
+    async with service_bench(tmp_path, store=store) as bench:
+        [log] = await bench.client.admin.describe_log("t")
+        assert log.leader_epoch == newest_epoch + 1
+        await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.DISK)
+        [records] = await bench.read_all("t")
+        assert [record.value for record in records] == [b"x", b"x", b"x", b"y"]

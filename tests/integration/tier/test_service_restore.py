@@ -24,7 +24,11 @@ from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import ServiceBench, end_transaction, service_bench
+from tests.support.tiered.unstable_uploads import unstable_uploads
+
+T0 = TopicPartition("t", 0)
+
 
 EPOCH = 3
 CENTURY_MS = 100 * 365 * 86_400_000
@@ -86,6 +90,32 @@ async def test_producers_go_on_where_they_were(disk_is_lost: bool) -> None:
         assert fenced.value.fields == {"producer_id": 7, "epoch": EPOCH - 1, "current_epoch": EPOCH}
         assert await seen(bench, "t") == before, "nothing of all that was stored"
         assert await append(bench, sent_by(7, 14)) == (14, False)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_an_open_transaction_is_ended_on_the_next_machine(committed: bool) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench("/", filesystem=MemoryFileSystem(), store=store) as bench:
+        await bench.client.admin.create_topic("t")
+        partition = bench.partition()
+        log, epoch = partition.log, partition.shard.leader_epoch()
+        log.appender.append_as_leader(sent_by(1, 0, is_transactional=True), epoch)
+        end_transaction(partition, 1, EPOCH, committed=False)
+        log.appender.append_as_leader(sent_by(1, 2, is_transactional=True), epoch)
+        await append(bench, sent_by(7, 0))
+        with unstable_uploads():
+            await bench.client.admin.upload()
+        before = await seen(bench, "t")
+    async with service_bench("/", filesystem=MemoryFileSystem(), store=store) as bench:
+        assert await seen(bench, "t") == before
+        assert await bench.client.latest("t", isolation=IsolationLevel.READ_COMMITTED) == {T0: 3}
+        partition = bench.partition()
+        with pytest.raises(ProducerFencedError):
+            end_transaction(partition, 1, EPOCH - 1, committed=committed)
+        end_transaction(partition, 1, EPOCH, committed=committed)
+        assert await bench.client.latest("t", isolation=IsolationLevel.READ_COMMITTED) == {T0: 8}
+        [records] = await bench.read_all("t", isolation=IsolationLevel.READ_COMMITTED)
+        assert [record.offset for record in records] == ([3, 4, 5, 6] if committed else [5, 6])
 
 
 async def test_producers_of_a_broker_go_on_from_the_bucket(tmp_path: Path) -> None:

@@ -13,10 +13,13 @@ import pytest
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     OffsetOutOfRangeError,
+    StoreAccessDeniedError,
+    StoreNotUsableError,
     StoreUnavailableError,
 )
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -194,3 +197,19 @@ async def test_a_store_that_is_away_stops_tiering_and_nothing_else(tmp_path: Pat
         assert (await bench.client.admin.upload()).slices == 1
         assert (await bench.client.admin.tier_status()).last_upload_error == ""
         assert await bench.values("t") == [[b"tiered", b"local"]]
+
+
+async def test_wrong_credentials_and_a_missing_bucket_differ(
+    tmp_path: Path, seaweedfs_server: S3Server, s3_prefix: str
+) -> None:
+    wrong = seaweedfs_server.settings(s3_prefix, secret_access_key="wrong")
+    with pytest.raises(StoreAccessDeniedError):
+        async with service_bench(tmp_path, store=S3ObjectStore(SystemClock(), wrong)):
+            raise AssertionError("it must not start")
+    missing = seaweedfs_server.settings(s3_prefix, bucket="no-such-bucket")
+    with pytest.raises(StoreNotUsableError):
+        async with service_bench(tmp_path, store=S3ObjectStore(SystemClock(), missing)):
+            raise AssertionError("it must not start")
+    # Nothing holds the directory any more: the right settings work at once.
+    async with service_bench(tmp_path, store=seaweedfs_server.open_store(s3_prefix)) as bench:
+        assert await bench.client.admin.list_topics() == []

@@ -20,6 +20,17 @@ from tests.support.service.service_bench import ServiceBench, service_bench
 SMALL_SEGMENTS = {"segment.bytes": "2000", "local.retention.ms": "0"}
 
 
+async def test_what_waits_for_its_upload_is_pending_before_it_is_fsynced(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, SMALL_SEGMENTS)
+        for _ in range(50):
+            await bench.append("t", [b"x" * 300])
+        [log] = await bench.client.admin.describe_log("t")
+        assert log.recovery_point < log.segments[-1].base_offset
+        sealed_bytes = sum(segment.size_bytes for segment in log.segments if not segment.active)
+        assert (await bench.client.admin.tier_status()).pending_upload_bytes == sealed_bytes > 0
+
+
 async def test_a_pass_that_finds_nothing_to_do_reads_no_segment() -> None:
     disk, store = FaultyFileSystem(), MemoryObjectStore(SystemClock())
     for _ in range(2):

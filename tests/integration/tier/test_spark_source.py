@@ -161,6 +161,22 @@ def test_latest_state_is_the_same_before_and_after_compaction(spark: SparkSessio
     assert state() == expected
 
 
+def test_a_schema_of_few_columns_reads_only_those(spark: SparkSession, topic: Topic) -> None:
+    source = source_of(spark, topic)
+    frame = source.schema("offset bigint, key binary").load()
+    assert frame.columns == ["offset", "key"]
+    assert sorted((bytes(row["key"]), row["offset"]) for row in frame.collect()) == sorted(
+        (row["key"], row["offset"]) for row in topic.expected_rows()
+    )
+
+
+def test_a_topic_without_tiered_data_is_empty(spark: SparkSession, topic: Topic) -> None:
+    topic.tiered.catalog.create("fresh", 3, {})
+    frame = load(spark, topic, "fresh")
+    assert frame.count() == 0
+    assert "tombstone" in frame.columns
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -227,3 +243,9 @@ def test_a_brokers_topics_are_what_kafkas_consumer_read(
         for row in sorted(rows, key=lambda row: row["offset"])
     ]
     assert found == golden_records(GOLDEN, name, isolation_level)
+
+
+def test_a_column_that_a_topic_does_not_have(spark: SparkSession, topic: Topic) -> None:
+    source = source_of(spark, topic)
+    with pytest.raises(Exception, match="no such column"):
+        source.schema("colour string").load().collect()

@@ -114,6 +114,18 @@ def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:
     assert (partition.slices[0].base_offset, partition.slices[0].end_offset) == (0, 3)
 
 
+def test_later_jobs_keep_the_first_horizon() -> None:
+    world = World(delete_retention_ms=str(DAY_MS))
+    world.upload(("a", None), ("b", "1"))
+    world.compact()
+    world.clock.advance(DAY_MS // 2)
+    world.upload(("c", "1"))
+    world.compact()
+    world.clock.advance(DAY_MS // 2)
+    world.compact()
+    assert world.values() == [(1, "b", "1"), (2, "c", "1")]
+
+
 def test_a_clock_that_is_off_removes_no_tombstone() -> None:
     world = World(delete_retention_ms="0")
     world.upload(("a", None))
@@ -132,6 +144,34 @@ def test_a_clock_that_is_off_removes_no_tombstone() -> None:
     (report,) = compactor.run_once(["state"])
     assert report.refused is None
     assert world.values() == [(0, "a", None), (1, "b", "1")]
+
+
+def test_plain_and_compacted_topics_part_ways() -> None:
+    world = World()
+    for value in ("1", "2"):
+        world.tiered.upload(
+            {
+                world.tip: [world.batch(world.tip, [("a", value)])],
+                world.plain: [world.batch(world.plain, [("a", value)])],
+            }
+        )
+    (report,) = world.compact()
+    assert (report.inputs, report.outputs, report.partitions) == (2, 2, 2)
+    assert world.values(world.plain) == [(0, "a", "1"), (1, "a", "2")]
+    state = world.tiered.metadata.refresh()
+    names = {state.partition(tip).slices[0].object_name for tip in (world.tip, world.plain)}
+    assert names == set(state.objects)
+    assert len(names) == 2
+
+
+def test_a_batch_that_keeps_everything_is_copied_as_it_is() -> None:
+    world = World()
+    batch = world.batch(world.tip, [("a", "1"), ("b", "1")])
+    world.tiered.upload({world.tip: [batch]})
+    world.upload(("c", "1"))
+    world.compact()
+    (live,) = world.tiered.partition(world.tip).slices
+    assert world.tiered.slice_data(live.object_name, live.entry).startswith(batch)
 
 
 def test_leader_epochs_stay_and_offsets_of_batches_too() -> None:
@@ -217,6 +257,16 @@ def damage(store: ObjectStore, world: World) -> None:
     data = bytearray(store.get(key).data)
     data[live.entry.data_end_position - 2] ^= 1
     store.put(key, data)
+
+
+def test_a_missing_input_is_corruption_where_the_head_is_fresh() -> None:
+    world = World()
+    name = world.upload(("a", "1"))
+    compactor = world.tiered.compactor()
+    world.store.delete_many([world.tiered.layout.data_key(name)])
+    failed, left = compactor.run_once()
+    assert "restore it" in (failed.refused or "")
+    assert [tip for tip, _ in left.refused_partitions] == [world.tip]
 
 
 def test_a_full_disk_is_reported_and_nothing_changes() -> None:

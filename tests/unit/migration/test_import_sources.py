@@ -272,6 +272,17 @@ def test_messages_of_an_older_format_behind_batches_are_refused(
     assert list(world.store.list("")) == []
 
 
+def test_such_messages_are_refused_where_the_log_has_to_be_walked_besides(world: ImportWorld) -> None:
+    """An index of transactions is not whole: from its segment on everything is recovered."""
+    world.write(segment_path("/kafka/payments-0", 0, ".txnindex"), b"torn")
+    path = segment_path("/kafka/payments-0", 25, ".log")
+    world.write(path, world.disk.read_file(path) + old_message(30, 1, b"k", b"v"))
+    kill_broker(world)
+    with pytest.raises(UnsupportedOperationError) as refusal:
+        world.run("payments")
+    assert refusal.value.fields["offset"] == 30
+
+
 WHOLE = old_message(30, 1, b"k", b"v" * 100)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import DataDirectoryError, DataDirectoryInUseError
+from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import (
     HIGH_WATERMARK_FILE,
@@ -17,7 +19,7 @@ from stratalog.log.checkpoint import (
     parse_broker_checkpoint,
     parse_checkpoint,
 )
-from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 from stratalog.manager.directories.manifest import parse_partition_name
 from stratalog.manager.directories.partition_metadata import write_partition_metadata
 from stratalog.migration.kafka_log_directory import PassedOver, SourcePartition
@@ -245,6 +247,20 @@ def test_a_broker_that_runs_holds_all_of_them(broker: Broker) -> None:
     # And what was refused holds none.
     first = broker.disk.try_lock("/disk1/.lock")
     assert first is not None
+
+
+def test_no_broker_starts_on_any_of_them(tmp_path: Path) -> None:
+    disk, paths = PosixFileSystem(), [f"{tmp_path}/disk{number}" for number in range(2)]
+    for path in paths:
+        disk.make_directories(path)
+        replace_file(disk, f"{path}/{LOCK_FILE}", b"")
+    source = StoppedBroker(disk, paths)
+    assert [disk.try_lock(f"{path}/{LOCK_FILE}") for path in paths] == [None, None]
+    source.release()
+    for path in paths:
+        lock = disk.try_lock(f"{path}/{LOCK_FILE}")
+        assert lock is not None
+        lock.release()
 
 
 @pytest.mark.parametrize("is_swap_first", [True, False])

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 
 from stratalog.base.errors import (
     DataDirectoryError,
+    DataDirectoryInUseError,
     FencedError,
     InvalidConfigError,
     InvalidRequestError,
+    LogStoreError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.config_key import LONG_MAX
@@ -23,8 +27,10 @@ from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.segment.file_names import segment_path
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.kafka.import_world import ORDERS, PAYMENTS, SMALL_SEGMENTS, ImportWorld
+from tests.support.kafka.old_messages import old_message
 from tests.support.logs.edited_manifest import edit_manifest
 
 
@@ -149,6 +155,16 @@ def test_records_of_that_id_in_the_store_are_left_alone(world: ImportWorld) -> N
     world.refuse(TopicAlreadyExistsError, "payments", fields={"topic_id": PAYMENTS})
 
 
+def test_names_that_no_topic_may_have_beside_others_are_refused(world: ImportWorld) -> None:
+    world.disk.rename("/kafka/payments-0", "/kafka/orders.eu-0")
+    world.write_offsets("recovery-point", {"orders.eu-0": 30})
+    broker_names = world.plan("orders.eu").topics
+    assert [topic.name for topic in broker_names] == ["orders.eu"]
+    logs = world.server(MemoryFileSystem())
+    logs.catalog.create("orders_eu", 1)
+    world.refuse(InvalidRequestError, "orders.eu", fields={"existing_topic": "orders_eu"})
+
+
 def test_topics_that_share_an_id_are_refused_before_one_of_them_is_lost(world: ImportWorld) -> None:
     """One directory was copied with `cp -r`, and so was its line in the checkpoint."""
     world.disk.make_directories("/kafka/zz-0")
@@ -160,6 +176,38 @@ def test_topics_that_share_an_id_are_refused_before_one_of_them_is_lost(world: I
     assert payments.partitions[0].log.log_end_offset == 30
     world.refuse(DataDirectoryError, "payments", "zz", fields=both, allows_missing_checkpoints=True)
     world.refuse(TopicAlreadyExistsError, "zz", fields={"topic": "zz"}, allows_missing_checkpoints=True)
+
+
+DAMAGES: dict[str, Callable[[ImportWorld], object]] = {
+    "the first partition is elsewhere": lambda world: world.disk.remove_tree("/kafka/orders-0"),
+    "the broker runs": lambda world: world.disk.try_lock("/kafka/.lock"),
+    "a partition is of another topic": lambda world: write_partition_metadata(
+        world.disk, "/kafka/orders-1", PAYMENTS
+    ),
+    "the format is old": lambda world: world.write(
+        segment_path("/kafka/orders-1", 0, ".log"), old_message(0, 1, b"k", b"v")
+    ),
+    "log starts are damaged": lambda world: world.write(
+        "/kafka/log-start-offset-checkpoint", b"0\n1\norders"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "fields"),
+    [
+        ("the first partition is elsewhere", DataDirectoryError, {"missing_partitions": "0"}),
+        ("the broker runs", DataDirectoryInUseError, {"path": "/kafka"}),
+        ("a partition is of another topic", DataDirectoryError, {"topic_ids": f"{ORDERS},{PAYMENTS}"}),
+        ("the format is old", UnsupportedOperationError, {"position": 0, "message_format": 1}),
+        ("log starts are damaged", DataDirectoryError, {"path": "/kafka/log-start-offset-checkpoint"}),
+    ],
+)
+def test_a_log_directory_that_is_not_fit_is_refused(
+    world: ImportWorld, damage: str, error: type[LogStoreError], fields: dict[str, object]
+) -> None:
+    DAMAGES[damage](world)
+    world.refuse(error, fields=fields)
 
 
 def test_a_servers_data_directory_is_no_brokers(world: ImportWorld) -> None:
@@ -195,6 +243,42 @@ def test_what_is_no_topics_is_passed_over_and_told(world: ImportWorld) -> None:
     assert "name the topic" in plan.passed_over[-1].reason
     missing = {"missing_partitions": "0-2", "missing_count": 3}
     world.refuse(DataDirectoryError, "__consumer_offsets", fields=missing)
+
+
+def test_a_damaged_log_is_refused_before_a_server_meets_it(world: ImportWorld) -> None:
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    world.write(world.last_log("/kafka/orders-1"), b"not what was fsynced")
+    for topics in ((), ("orders",)):
+        before, objects = world.disk.contents(), list(world.store.list(""))
+        with pytest.raises(DataDirectoryError) as refusal:
+            world.run(*topics)
+        assert refusal.value.fields["path"] == "/kafka/orders-1"
+        assert world.disk.contents() == before
+        assert [key for key in world.store.list("") if key not in objects] == []
+        world.run("payments")
+
+
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_a_compaction_that_the_broker_did_not_finish_is_settled(world: ImportWorld, is_valid: bool) -> None:
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    for suffix in (".log", ".index", ".timeindex"):
+        path = segment_path("/kafka/payments-0", 0, suffix)
+        world.disk.rename(path, f"{path}.swap")
+    if not is_valid:
+        # The swap files are of a replacement that had not begun; so the first records are those behind it.
+        world.write(segment_path("/kafka/payments-0", 0, ".log") + ".cleaned", b"")
+    [payments] = world.run("payments").topics
+    [partition] = payments.partitions
+    start_offset = 0 if is_valid else 5
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (start_offset, 30)
+    logs = world.server()
+    found = logs.open_topic(logs.catalog.topics()["payments"])[TopicPartition("payments", 0)]
+    found.log.check()
+    assert found.reason == ""
+    assert (found.log.offsets.log_start_offset, found.log.offsets.local_log_start_offset) == (
+        start_offset,
+        start_offset,
+    )
 
 
 def test_a_producer_that_has_been_idle_for_long_comes_along(world: ImportWorld) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from itertools import islice
+from itertools import combinations, islice, product
 
 import pytest
 from hypothesis import given
@@ -77,6 +77,17 @@ def test_every_key_comes_once_and_in_order(
     server = FakeServer(stored, page_size, by_name=by_name)
     expected = sorted(key for key in stored if key.startswith(prefix) and key > start_after)
     assert listed(server, prefix, start_after) == expected
+
+
+def test_every_small_store_from_every_start() -> None:
+    """All stores of these keys: chance alone seldom starts at the very name of a directory."""
+    names = ("a", "a/a", "a-", "a-/a", "a.a", "a0")
+    starts = ("", "a", "a-", "a-/", "a.", "a/", "a/0", "a0", "b")
+    stores = (set(kept) for size in range(len(names) + 1) for kept in combinations(names, size))
+    for stored, start_after, by_name in product(stores, starts, (True, False)):
+        expected = sorted(key for key in stored if key > start_after)
+        for page_size in (1, 2):
+            assert listed(FakeServer(stored, page_size, by_name=by_name), "", start_after) == expected
 
 
 @pytest.mark.parametrize("by_name", [True, False])

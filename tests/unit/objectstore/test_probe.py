@@ -51,3 +51,11 @@ def test_no_fault_makes_it_blame_a_careful_store(number: int, fault: Fault) -> N
     else:
         with pytest.raises(StoreUnavailableError):
             require_conditional_writes(store, SequentialIds(1))
+
+
+def test_a_deletion_that_fails_does_not_matter() -> None:
+    inner = MemoryObjectStore(ManualClock())
+    require_conditional_writes(
+        FaultyObjectStore(inner, Random(1), FaultsAt({4: Fault.FAILS})), SequentialIds(1)
+    )
+    assert len(list(inner.list("scratch/"))) == 1

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
@@ -235,6 +235,18 @@ def test_a_segment_may_be_cut_anywhere() -> None:
         assert sum(place.unreached_bytes for place in corrupt(items)) == rest_bytes
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
+def test_an_index_may_be_cut_anywhere(suffix: str) -> None:
+    name = f"{2:020}{suffix}"
+    data = (TXN / name).read_bytes()
+    entry_size = {".index": 8, ".timeindex": 12, ".txnindex": 34}[suffix]
+    for size_bytes in range(len(data) + 1):
+        items = dump_bytes(name, data[:size_bytes], beside=TXN)
+        whole_count, rest_bytes = divmod(size_bytes, entry_size)
+        assert len(items) - len(corrupt(items)) == whole_count
+        assert [place.unreached_bytes for place in corrupt(items)] == [rest_bytes] * (rest_bytes > 0)
+
+
 def test_offsets_and_epochs_that_go_back_are_found_at_the_batch_that_does() -> None:
     def batch(base_offset: int, leader_epoch: int) -> bytes:
         return encode_batch([Record(0, 5, None, b"v")], base_offset=base_offset, leader_epoch=leader_epoch)
@@ -246,6 +258,20 @@ def test_offsets_and_epochs_that_go_back_are_found_at_the_batch_that_does() -> N
     assert "too far" in places[2].reason
     [place] = corrupt(dump_bytes(f"{11:020}.log", data[0]))
     assert "below that of the file's name" in place.reason
+
+
+@pytest.mark.parametrize(
+    ("path", "suffix", "entry_size"),
+    [(CODECS, ".index", 8), (CODECS, ".timeindex", 12), (TXN, ".txnindex", 34)],
+)
+def test_entries_that_do_not_ascend_are_found_without_the_segment(
+    path: Path, suffix: str, entry_size: int
+) -> None:
+    name = f"{0 if path is CODECS else 86:020}{suffix}"
+    data = (path / name).read_bytes()
+    assert not corrupt(dump_bytes(name, data, options=DumpOptions()))
+    swapped = data[entry_size : 2 * entry_size] + data[:entry_size] + data[2 * entry_size :]
+    assert corrupt(dump_bytes(name, swapped, options=DumpOptions()))[0].position == entry_size
 
 
 def test_zeros_behind_the_last_entry_are_what_a_broker_preallocates() -> None:
@@ -261,6 +287,11 @@ def test_zeros_behind_the_last_entry_are_what_a_broker_preallocates() -> None:
     assert corrupt(dump_bytes(f"{2:020}.txnindex", data + bytes(34)))
 
 
+def test_a_zero_timestamp_may_be_the_first_of_an_index() -> None:
+    [entry] = dump_bytes(f"{FIRST}.timeindex", bytes(12), beside=None)[:1]
+    assert entry == Row("time_index_entry", {"offset": 0, "timestamp": 0})
+
+
 def test_a_time_index_holds_the_highest_timestamp_so_far(tmp_path: Path) -> None:
     times = [9, 5]
     batch_bytes = [
@@ -272,6 +303,13 @@ def test_a_time_index_holds_the_highest_timestamp_so_far(tmp_path: Path) -> None
     assert not corrupt(dump_bytes(f"{FIRST}.timeindex", struct.pack(">qi", 9, 0), beside=tmp_path))
 
 
+def test_an_index_without_a_segment_says_so() -> None:
+    data = (CODECS / f"{FIRST}.index").read_bytes()
+    places = corrupt(dump_bytes(f"{FIRST}.index", data))
+    assert len(places) == len(data) // 8
+    assert all("there is no segment beside the index" in place.reason for place in places)
+
+
 def test_a_batch_that_would_grow_without_bound_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_rows, "MAX_BATCH_BYTES", 1_000_000)
     bomb = encode_batch([Record(0, 5, None, bytes(2_000_000))], codec=Codec.ZSTD)
@@ -280,6 +318,18 @@ def test_a_batch_that_would_grow_without_bound_is_not_decompressed(monkeypatch: 
     assert base_offsets(items) == [0, 1]
     [place] = corrupt(items)
     assert "max_bytes=`1000000`" in place.reason
+
+
+def test_a_batch_that_is_too_large_is_proved_but_its_records_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segment_rows, "MAX_BATCH_BYTES", 1000)
+    large = encode_batch([Record(0, 5, None, bytes(2000))])
+    [batch, place] = dump_bytes(f"{FIRST}.log", large)
+    assert isinstance(batch, Row)
+    assert batch.fields["crc_matches"] is True
+    assert isinstance(place, CorruptPlace)
+    assert "larger than 1000 bytes" in place.reason
 
 
 def summed(batch: bytearray) -> bytes:
@@ -297,7 +347,25 @@ def test_a_header_that_its_records_contradict_is_found_with_them() -> None:
     assert "highest timestamp" in place.reason
 
 
+def test_records_before_a_broken_one_are_shown() -> None:
+    batch = bytearray(encode_batch([Record(0, 5, None, bytes([65 + number])) for number in range(3)]))
+    last_record_bytes = 8
+    batch[-last_record_bytes] = 0x7F
+    items = dump_bytes(f"{FIRST}.log", summed(batch))
+    values = [item.fields["value"] for item in items if isinstance(item, Row) and item.type == "record"]
+    assert values == ["A", "B"]
+    assert len(corrupt(items)) == 1
+
+
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
+
+OF_OURS = {
+    *(f"{FIRST}.seal", "manifest", "claims-0000"),
+}
+
+NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", *OF_OURS}
+
+
 NAMES = [
     *(f"{FIRST}{suffix}" for suffix in SUFFIXES),
     "leader-epoch-checkpoint",
@@ -315,6 +383,14 @@ def test_garbage_is_said_to_be_garbage_and_nothing_else_happens(name: str, data:
     for item in dump_bytes(name, data, beside=CODECS):
         if isinstance(item, Row):
             json.dumps(item.fields)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_file_has_nothing_or_is_not_one_of_its_kind(name: str) -> None:
+    found = dump_bytes(name, b"")
+    assert bool(corrupt(found)) == (name in NEVER_EMPTY), (
+        "a broker makes the others before it has anything to write"
+    )
 
 
 # --- as the command ----------------------------------------------------------------------------------------
@@ -343,6 +419,12 @@ def test_damage_is_marked_counted_and_ends_in_exit_code_one(tmp_path: Path) -> N
         (0, 0),
         (len(data), 4),
     ]
+
+
+def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / f"{FIRST}.log").mkdir()
+    result = run(tmp_path / f"{FIRST}.log")
+    assert isinstance(result.exception, DataDirectoryError)
 
 
 @pytest.mark.parametrize("offset", [2**63, 10**40, -1])

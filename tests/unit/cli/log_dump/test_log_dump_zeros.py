@@ -75,6 +75,14 @@ def test_what_a_killed_broker_has_preallocated_is_no_damage(partition: Path) -> 
     assert dumped(partition / SEGMENT) == (0, [{**tail, "position": 0}])
 
 
+def test_a_segment_that_it_was_compacting_is_no_damage(partition: Path) -> None:
+    """Such a segment ends before the log does."""
+    cleaned = partition / f"{0:020}.log.cleaned"
+    cleaned.write_bytes(BATCHES[: len(BATCHES) // 2] + bytes(RESERVED_BYTES))
+    assert dumped(cleaned)[0] == 0
+    assert dumped(cleaned.rename(partition / f"{0:020}.log.swap"))[0] == 1
+
+
 def test_a_segment_of_which_nothing_else_is_known_may_be_preallocated(tmp_path: Path) -> None:
     (tmp_path / SEGMENT).write_bytes(BATCHES + bytes(12))
     assert dumped(tmp_path / SEGMENT)[0] == 0
@@ -130,3 +138,11 @@ def test_zeros_before_anything_else_are_damage(partition: Path) -> None:
     code, [place] = dumped(partition / SEGMENT)
     assert code == 1
     assert "magic" in place["reason"]
+
+
+def test_the_index_of_a_broker_that_was_killed_tells_where_to_go_on(partition: Path) -> None:
+    (partition / SEGMENT).write_bytes(b"\xff" * 20 + BATCHES[20:])
+    result = CliRunner().invoke(log, ["dump", str(partition / SEGMENT), "--json"])
+    [place, batch] = [json.loads(line) for line in result.stdout.splitlines()]
+    assert (place["type"], place["unreached_bytes"]) == ("corrupt", len(BATCHES) // 2)
+    assert (batch["type"], batch["base_offset"]) == ("batch", 105)

@@ -11,14 +11,21 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.isolation import Isolation
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.record import Record
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tests.support.logs.golden_records import golden_records
+from tests.support.logs.log_consumer import committed_records
 from tests.support.places import GOLDEN
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite
+
+ISOLATIONS = {"read_uncommitted": Isolation.HIGH_WATERMARK, "read_committed": Isolation.TXN_COMMITTED}
+
 
 TOPICS = ["txn", "compacted", "codecs"]
 
@@ -55,6 +62,24 @@ def uploaded(name: str, max_object_bytes: int) -> Uploaded:
     log.retention.delete_local_segments(ignore_retention=True)
     assert log.offsets.local_log_start_offset == log.offsets.log_end_offset
     return Uploaded(logs, log, TopicIdPartition(topic.topic_id, 0))
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("max_object_bytes", [2000, 1 << 20])
+@pytest.mark.parametrize("name", TOPICS)
+def test_what_kafka_read_is_read_from_the_object_store(
+    name: str, max_object_bytes: int, isolation: str
+) -> None:
+    found = uploaded(name, max_object_bytes)
+    for max_bytes in (0, 1 << 20):
+        records: list[Record] = []
+        offset = 0
+        while offset < found.log.offsets.tiered_end_offset:
+            data = found.logs.reader.read(found.tip, offset, max_bytes, ISOLATIONS[isolation])
+            records += committed_records(data, offset)
+            assert data.next_offset > offset
+            offset = data.next_offset
+        assert records == golden_records(GOLDEN, name, isolation)
 
 
 @pytest.mark.parametrize("max_object_bytes", [2000, 1 << 20])

@@ -27,3 +27,12 @@ def test_memory_and_file_read_alike(parts: list[bytes], limit_bytes: int, data: 
         assert b"".join(pieces) == whole[begin:end]
         assert pieces[-1] == b""
     assert filesystem.list_directory("/scratch") == []
+
+
+def test_files_of_others_are_left_where_a_spool_is_cleared() -> None:
+    filesystem = MemoryFileSystem()
+    filesystem.make_directories("/scratch/old.data")
+    for name in ("1.scratch", "1.data", "1.keys", "notes.txt"):
+        filesystem.open_append(f"/scratch/{name}").append([b"left behind"])
+    clear_spool_directory(filesystem, "/scratch")
+    assert sorted(filesystem.list_directory("/scratch")) == ["notes.txt", "old.data"]

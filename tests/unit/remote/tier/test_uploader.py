@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from stratalog.base.errors import (
     CorruptRecordError,
     FencedError,
+    OffsetOutOfRangeError,
     StoreUnavailableError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.header import LEADER_EPOCH_POSITION
 from stratalog.record.record import Record
+from stratalog.remote.tier.uploader import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan
+from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
 from tests.support.logs.overwriting import flip
 from tests.support.logs.sampling import examples_of
 from tests.support.tiered.object_audit import audit_object
@@ -200,6 +202,38 @@ def test_a_slice_that_is_refused_does_not_count() -> None:
     assert report.slice_count == sum(found.live_slices for found in logs.metadata.state().objects.values())
 
 
+def test_a_commit_that_turns_out_to_have_landed_is_not_sent_again() -> None:
+    """The head is replaced, the answer is lost, and the store says nothing more for a while."""
+    site = TieredSite()
+    plan: list[FaultPlan] = []
+    faulty = FaultyObjectStore(
+        site.bucket, random.Random(0), lambda one: plan[0](one) if plan else Fault.NONE
+    )
+    site.store = faulty
+    logs = site.start()
+    logs.create_topic("t", 2)
+    expected = fill(logs, [2, 1])
+    logs.seal()
+    is_silent: list[bool] = []
+
+    def falls_silent(operation: Operation) -> Fault:
+        if is_silent:
+            return Fault.FAILS
+        if operation.verb == "PUT" and operation.key.endswith("/head"):
+            is_silent.append(True)
+            return Fault.LANDS_UNKNOWN
+        return Fault.NONE
+
+    plan.append(falls_silent)
+    with pytest.raises(StoreUnavailableError):
+        logs.upload()
+    assert [log.offsets.tiered_end_offset for log in logs.logs.values()] == [0, 0]
+    plan.clear()
+    assert logs.upload() == UploadReport()
+    check_all_tiered(logs, expected)
+    assert len(list(site.bucket.list("shards/0000/data/"))) == 1
+
+
 def test_the_spool_is_emptied_when_a_manager_is_made_and_left_empty() -> None:
     site = TieredSite()
     site.disk.make_directories("/spool")
@@ -210,6 +244,21 @@ def test_the_spool_is_emptied_when_a_manager_is_made_and_left_empty() -> None:
     logs.seal()
     logs.upload()
     assert site.disk.list_directory("/spool") == []
+
+
+def test_a_gap_below_the_local_log_is_reported() -> None:
+    logs = TieredSite().start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    fill(logs, [2])
+    logs.seal()
+    log.increment_log_start_offset(4)
+    log.retention.delete_local_segments()
+    logs.append(log, [record(1)])
+    logs.seal()
+    (failed,) = logs.upload().failed
+    assert isinstance(failed.error, OffsetOutOfRangeError)
+    assert failed.error.fields == {"offset": 0, "log_start_offset": 4, "log_end_offset": 5}
 
 
 def put_faults() -> list[tuple[str, Fault]]:

@@ -180,6 +180,13 @@ async def test_what_is_under_way_is_bounded(
     assert len(session.results) == 10
 
 
+async def test_one_request_may_be_larger_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_pipeline, "MAX_IN_FLIGHT_BYTES", 5)
+    session = Session([(0, bytes(100)), (0, bytes(100))])
+    await session.write_until_done()
+    assert len(session.results) == 2
+
+
 async def test_where_memory_is_scarce_a_stream_has_one_request_under_way() -> None:
     session = Session([(0, b"%010d" % number) for number in range(10)], limit_bytes=100)
     elsewhere = session.memory.lease(45)

@@ -210,6 +210,26 @@ async def test_a_session_stops_at_its_first_failure() -> None:
     assert (await other).base_offset == 1
 
 
+async def test_a_session_shares_one_flush() -> None:
+    bench = Bench()
+    session = AppendSession()
+    futures = [bench.append(b"x", Durability.DISK, session) for _ in range(6)]
+    await bench.run_all()
+    assert bench.log.calls.count("flush") == 1
+    assert [(await future).base_offset for future in futures] == list(range(6))
+
+
+async def test_two_sessions_share_groups() -> None:
+    bench = Bench()
+    sessions = AppendSession(), AppendSession()
+    futures = [
+        bench.append(str(number).encode(), session=session) for number in range(3) for session in sessions
+    ]
+    await bench.run_all()
+    assert bench.log.calls == ["append 2"] * 3
+    assert [(await future).base_offset for future in futures] == list(range(6))
+
+
 async def test_a_failed_flush_breaks_the_session() -> None:
     bench = Bench()
     session = AppendSession()
@@ -339,3 +359,19 @@ async def test_an_answered_append_holds_no_bytes_while_others_wait_for_their_fsy
     await bench.run_all()
     assert held == [b""]
     assert (await future).base_offset == 1
+
+
+async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
+    bench = Bench()
+
+    def advance() -> None:
+        if len(bench.log.stored) == 2:
+            raise ZeroDivisionError
+
+    log = cast(UnifiedLog, bench.log)
+    bench.writer = PartitionWriter(bench.loop, bench.executor, log, lambda: EPOCH, None, advance)
+    session = AppendSession()
+    answered, failed = bench.append(b"1", session=session), bench.append(b"2", session=session)
+    await bench.run_all()
+    assert (await answered).base_offset == 0
+    assert isinstance(failed.exception(), ZeroDivisionError)

@@ -123,6 +123,20 @@ def test_credentials_that_expire_are_reported_at_once(harness: MetadataHarness) 
     assert harness.clock.elapsed_ms == before, "without waiting"
 
 
+def test_others_that_always_come_first(harness: MetadataHarness) -> None:
+    other, _ = harness.owned()
+
+    def before(operation: Operation) -> None:
+        if operation.verb == "PUT":
+            other.claim("winner", harness.ids.uuid())
+
+    store = FaultyObjectStore(harness.store, Random(1), before=before)
+    log = harness.log(store=store, settings=CommitSettings(max_lost_races=3, fold_by_itself=False))
+    with pytest.raises(StoreUnavailableError):
+        log.claim("loser", harness.ids.uuid())
+    assert other.state().epoch == 4
+
+
 def test_refresh_asks_only_for_what_changed(harness: MetadataHarness) -> None:
     log, epoch = harness.owned()
     store = faulty(harness, no_faults)

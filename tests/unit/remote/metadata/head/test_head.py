@@ -19,7 +19,7 @@ from stratalog.remote.json_document import encode_document, parse_json
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.store_faults import Operation
+from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.simulation.mock_objects import MockObject, MockSlice
 from tests.support.tiered.metadata_harness import A0, B0, MetadataHarness
 
@@ -134,6 +134,17 @@ def test_a_reader_takes_an_unused_shard_for_empty(harness: MetadataHarness) -> N
     log, epoch = harness.owned()
     harness.added(log, epoch, (A0, 0, 5))
     assert reader.refresh() == log.state()
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED, Fault.LANDS_LATE]
+)
+def test_creating_a_head_under_faults(harness: MetadataHarness, fault: Fault) -> None:
+    store = FaultyObjectStore(harness.store, Random(1), FaultOn(fault, "PUT", HEAD))
+    log = harness.log(store=store)
+    store.release_all()
+    assert log.refresh().seq == 0
+    assert log.claim("x", harness.ids.uuid()) == 1
 
 
 def test_two_that_create_a_head_at_once(harness: MetadataHarness) -> None:

@@ -159,6 +159,17 @@ def test_a_start_that_died_before_it_looked_at_the_logs_makes_none_of_them_good(
         logs.close()
 
 
+def test_a_copied_directory_differs_from_the_one_that_went_on() -> None:
+    world = World()
+    topic, _, _ = first_run(world)
+    copy = world.disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+    logs = world.claim()
+    reopened(logs, topic)
+    logs.close()
+    found = world.claim(copy)
+    assert found.claimed.trusted_epoch == found.claimed.epoch
+
+
 def test_a_log_of_this_owner_that_contradicts_the_store_is_a_matter_for_a_human() -> None:
     """It has as many records, from the same owner, of another content: it was restored from elsewhere."""
     world = World()

@@ -32,6 +32,7 @@ from tests.support.tiered.metadata_harness import (
     TOPIC_A,
     TOPIC_B,
     MetadataHarness,
+    ranges_of,
 )
 
 THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000
@@ -71,6 +72,15 @@ def test_refusals_name_both_sides(harness: MetadataHarness) -> None:
     with pytest.raises(FencedError) as fenced:
         add(log, epoch, harness.put(log, (A0, 1, 5)))
     assert fenced.value.fields == {"epoch": 1, "current_epoch": 2}
+
+
+def test_objects_of_one_commit_follow_one_another(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    first, second = harness.put(log, (A0, 0, 5)), harness.put(log, (A0, 5, 7))
+    bad = harness.put(log, (A0, 5, 8))
+    outcome = add(log, epoch, first, second, bad)
+    assert [refusal.object_name for refusal in outcome.refused] == [bad.ref.name]
+    assert ranges_of(log, A0) == [(first.ref.name, 0, 5), (second.ref.name, 5, 7)]
 
 
 def test_objects_from_before_the_horizon_are_refused(harness: MetadataHarness) -> None:
