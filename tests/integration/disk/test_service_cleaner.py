@@ -58,7 +58,7 @@ async def test_a_topic_that_has_just_come_is_no_failure(tmp_path: Path) -> None:
         for topic in ("first", "second", "third"):
             await bench.client.admin.create_topic(topic, 1, COMPACTED)
             await fill(bench, topic)
-            assert await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
+            assert await asyncio.to_thread(bench.server.engine.local.cleaning.workers.clean_filthiest)
         status = await bench.client.admin.cleaner_status()
         assert (status.cleans, list(status.uncleanable)) == (3, [])
 
@@ -194,7 +194,7 @@ async def test_without_the_cleaner_logs_only_grow(tmp_path: Path) -> None:
     async with service_bench(tmp_path, config={**SOON, "log.cleaner.enable": "false"}) as bench:
         await bench.client.admin.create_topic("t", 1, COMPACTED)
         await fill(bench)
-        assert not await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
+        assert not await asyncio.to_thread(bench.server.engine.local.cleaning.workers.clean_filthiest)
         assert [len(part) for part in await bench.read_all("t")] == [10]
 
 
@@ -203,13 +203,13 @@ async def test_operators_see_when_tombstones_go(tmp_path: Path) -> None:
         config = {**COMPACTED, "max.compaction.lag.ms": "1", "delete.retention.ms": "86400000"}
         await bench.client.admin.create_topic("t", 1, config)
         shown = await bench.command("cleaner", "status", "--json")
-        assert json.loads(shown.output)["next_horizon_ms"] is None
+        assert json.loads(shown.output)["next_clean_ms"] is None
         await bench.client.append("t", 0, [Record(0, 1, b"k", b"v"), Record(0, 1, b"k", None)])
         begun_ms = SystemClock().now_ms()
         # The segment that is written to is sealed, and cleaned.
-        clean = bench.server.engine.cleaning.workers.clean_filthiest
+        clean = bench.server.engine.local.cleaning.workers.clean_filthiest
         assert [await asyncio.to_thread(clean) for _ in range(2)] == [True, False]
-        horizon_ms = (await bench.client.admin.cleaner_status()).next_horizon_ms
+        horizon_ms = (await bench.client.admin.cleaner_status()).next_clean_ms
         assert begun_ms <= horizon_ms - 86_400_000 <= SystemClock().now_ms()
         shown = await bench.command("cleaner", "status", "--json")
-        assert json.loads(shown.output)["next_horizon_ms"] == horizon_ms
+        assert json.loads(shown.output)["next_clean_ms"] == horizon_ms

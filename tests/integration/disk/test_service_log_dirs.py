@@ -216,7 +216,7 @@ async def test_the_cordon_of_an_offline_directory_cannot_be_altered(tmp_path: Pa
         with pytest.raises(DataDirectoryError) as refusal:
             await bench.client.admin.alter_configs({"cordoned.log.dirs": data})
         assert refusal.value.fields["path"] == other
-        assert dict(bench.server.engine.runtime.layers.dynamic) == {"cordoned.log.dirs": other}
+        assert dict(bench.server.engine.topics.runtime.layers.dynamic) == {"cordoned.log.dirs": other}
 
 
 async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def test_a_consumer_that_leaves_between_records_goes_on_behind_the_last_on
 async def test_positions_between_records_respect_what_is_left_out(bench: ServiceBench) -> None:
     """An aborted transaction lies between two records, and another behind the last one."""
     await bench.client.admin.create_topic("t")
-    log = bench.server.engine.logs.log(T0)
+    log = bench.server.engine.local.logs.log(T0)
     producer = BatchProducer(7, 0, 0, is_transactional=True)
     marker = EndTransactionMarker(ControlType.ABORT, 0)
     record = Record(0, 5, None, b"v")

@@ -18,8 +18,8 @@ async def test_an_upload_on_a_full_disk_needs_no_scratch_file_and_local_segments
             await bench.append("t", [value])
         disk.fill("/data")
         engine = bench.server.engine
-        engine.tiers.upload_pass()
-        engine.local_retention.run()
+        engine.tier.manager.upload_pass()
+        engine.local.retention.run()
         [log] = await bench.client.admin.describe_log("t", [0])
         assert (log.tiered_end_offset, log.local_log_start_offset) == (7, 7)
         assert not [line for line in disk.trace if line.startswith("open_append /data/scratch")]

@@ -186,7 +186,7 @@ def test_where_all_that_is_clean_was_deleted_nothing_is_due(start_offset: int) -
     log.reconfigure(replace(CONFIG, min_cleanable_dirty_ratio=1.0))
     worker = machine.worker()
     assert not worker.clean_filthiest()
-    assert worker.stats().next_horizon_ms == NO_HORIZON
+    assert worker.stats().next_clean_ms == NO_HORIZON
     assert (machine.noted_horizons() == {}) == (start_offset > 5), "above the cleaned part it is forgotten"
 
 
@@ -235,4 +235,4 @@ def test_a_walk_knows_the_markers_that_wait() -> None:
         assert not worker.clean_filthiest()
         machine.clock.advance(RETENTION_MS)
         assert worker.clean_filthiest() == (number < 3)
-    assert worker.stats().next_horizon_ms == NO_HORIZON
+    assert worker.stats().next_clean_ms == NO_HORIZON

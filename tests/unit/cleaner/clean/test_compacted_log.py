@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from stratalog.cleaner.clean import group_cleaner
+from stratalog.cleaner.clean import group_rewrite
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.log_config import UNLIMITED, LogConfig
@@ -224,7 +224,7 @@ def test_what_is_kept_of_dropped_markers_does_not_grow_with_the_log(monkeypatch:
         sizes.append(len(last_offsets))
         return without_markers(entries, last_offsets)
 
-    monkeypatch.setattr(group_cleaner, "without_markers", counted)
+    monkeypatch.setattr(group_rewrite, "without_markers", counted)
     history = CompactedLog(SMALL)
     for number in range(60):
         history.put(f"k={number}", txn=number % 2)

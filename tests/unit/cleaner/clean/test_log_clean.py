@@ -341,7 +341,7 @@ def test_a_marker_stays_while_data_of_its_transaction_waits_for_retention(*, com
     ]
     assert markers == [(3, None), (5, None)]
     # It waits for a clean that finds no data any more, and that is made anyway.
-    assert cleaned.result.horizon_ms == NO_HORIZON
+    assert cleaned.result.next_clean_ms == NO_HORIZON
     assert cleaned.machine.clock.now_ms() > now_ms
     cleaned.log.flusher.flush()
     cleaned.machine.kill()

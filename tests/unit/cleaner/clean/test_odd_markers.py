@@ -68,10 +68,10 @@ def test_one_that_is_alone_goes_in_its_time(oddity: str, control_type: ControlTy
     for wait_ms in (RETENTION_MS - 1, 1):
         cleaned.clean(all_dirty=True)
         assert left() == ([(1, 1, due_ms)], [1] * (control_type is ControlType.ABORT))
-        assert cleaned.result.horizon_ms == due_ms
+        assert cleaned.result.next_clean_ms == due_ms
         cleaned.machine.clock.advance(wait_ms)
     cleaned.clean(all_dirty=True)
     assert left() == ([], [])
-    assert cleaned.result.horizon_ms == NO_HORIZON
+    assert cleaned.result.next_clean_ms == NO_HORIZON
     assert cleaned.result.stats.dropped_marker_count == 1
     assert {one.offset for one in read_local(log)} >= {2, 3, 4}

@@ -85,7 +85,7 @@ def test_a_slice_lies_in_its_own_partition(state: ShardState) -> None:
 
 
 def test_bookkeeping(state: ShardState) -> None:
-    expect(replace(state, horizon=state.seq + 1), "horizon")
+    expect(replace(state, orphan_horizon_seq=state.seq + 1), "horizon")
     expect(replace(state, epoch=9), "newest claim")
     expect(replace(state, claims=state.claims * 2), "epochs grow")
     expect(replace(state, dropped_topics=PersistentMap([(TOPIC_A, DroppedTopic(1, 0))])), "dropped topic")
