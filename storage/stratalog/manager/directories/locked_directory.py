@@ -10,7 +10,7 @@ Besides one directory for each partition it has::
     cleaner-offset-checkpoint           see `cleaner_checkpoints`
     .spare-deletion, .spare-stop        space that is kept aside, see `spare_space`
     .kafka_cleanshutdown                the last process closed every log; removed before any change
-    TOPIC-N.UUID-delete                 a deleted partition, to be removed
+    TOPIC-N.UUID-delete                 a deleted partition, to be removed if the manifest lists it
     TOPIC-N.UUID-stray                  set aside: no topic has its id; `fenced` and others are possible too
     import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
     claims-NNNN                         claims of this server on the shard of that number
@@ -258,17 +258,20 @@ class LockedDirectory:
         return {partition for partition in found if partition is not None}
 
     def leftovers(self) -> list[str]:
-        """Paths of deleted partitions that were not removed yet, in order. Warns about names that only
-        resemble those that a server gives. Raises OSError."""
+        """Paths of deleted partitions that were not removed yet, in order. Warns about directories that have
+        such a name, and that the manifest does not list. Raises OSError."""
         paths: list[str] = []
         for name in self._directory_names():
-            if is_name_beside(name, DELETE_REASON):
-                paths.append(f"{self.path}/{name}")
-            elif name.endswith(f"-{DELETE_REASON}") and "." in name:
+            if reason_of(name) != DELETE_REASON:
+                continue
+            path = f"{self.path}/{name}"
+            if name in self.manifest.now.aside:
+                paths.append(path)
+            else:
                 logger.warning(
-                    "a directory is named almost as those that a server removes, and is left alone; move it"
-                    " away, path=`%s`",
-                    f"{self.path}/{name}",
+                    "a directory is named as those that a server removes, and is left alone, because the"
+                    " manifest does not list it; move it away, or remove it, path=`%s`",
+                    path,
                 )
         return paths
 
@@ -277,16 +280,20 @@ class LockedDirectory:
         OSError."""
         if self._filesystem.exists(source):
             self._filesystem.rename(source, target)
-            self.set_aside_count += _is_set_aside(posixpath.basename(target))
-            self.set_aside_count -= _is_set_aside(posixpath.basename(source))
+            self.set_aside_count += self._is_set_aside(posixpath.basename(target))
+            self.set_aside_count -= self._is_set_aside(posixpath.basename(source))
         self._filesystem.sync_directory(self.path)
 
     def set_aside(self) -> list[str]:
-        """Paths of directories that were set aside for an operator, and of copies that an import has left, in
-        order. Raises OSError."""
-        names = sorted(filter(_is_set_aside, self._directory_names()))
+        """Paths of directories for an operator to look at, in order: those that were set aside, those that
+        have such a name without being listed, and copies that an import has left. Raises OSError."""
+        names = sorted(filter(self._is_set_aside, self._directory_names()))
         self.set_aside_count = len(names)
         return [f"{self.path}/{name}" for name in names]
+
+    def _is_set_aside(self, name: str) -> bool:
+        reason, is_listed = reason_of(name), name in self.manifest.now.aside
+        return _is_staging(name) or (reason is not None and not (reason == DELETE_REASON and is_listed))
 
     def path_beside(self, partition: TopicPartition, unique: UUID, reason: str) -> str:
         """A name for the partition's directory that no partition has."""
@@ -352,21 +359,14 @@ def _make_durable_directory(filesystem: FileSystem, path: str) -> None:
         filesystem.sync_directory(parent)
 
 
-def is_name_beside(name: str, reason: str) -> bool:
-    """Whether the name is one that `path_beside` makes for that reason."""
+def reason_of(name: str) -> str | None:
+    """The reason of a name that `path_beside` makes; None for another name."""
     match = _NAME_BESIDE.fullmatch(name)
-    if match is None or match[2] != reason:
-        return False
     # The partition's number is missing only where there was no room for it.
-    return parse_partition_name(match[1]) is not None or len(name) == _MAX_NAME_BYTES
+    if match and (parse_partition_name(match[1]) is not None or len(name) == _MAX_NAME_BYTES):
+        return match[2]
+    return None
 
 
 def _is_staging(name: str) -> bool:
     return _STAGING.fullmatch(name) is not None
-
-
-def _is_set_aside(name: str) -> bool:
-    if _is_staging(name):
-        return True
-    match = _NAME_BESIDE.fullmatch(name)
-    return match is not None and match[2] != DELETE_REASON and is_name_beside(name, match[2])

@@ -32,7 +32,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
-from stratalog.manager.directories.locked_directory import DELETE_REASON, LockedDirectory
+from stratalog.manager.directories.locked_directory import DELETE_REASON, LockedDirectory, reason_of
 from stratalog.manager.directories.manifest import AsideEntry, ManifestFile, PartitionEntry, PartitionState
 from stratalog.manager.directories.partition_metadata import read_partition_metadata
 from stratalog.manager.directories.spare_space import SpareSpace
@@ -79,10 +79,6 @@ def _finish_renames(filesystem: FileSystem, files: LockedDirectory) -> None:
     for name, aside in manifest.aside.items():
         target, source = f"{files.path}/{name}", files.partition_path(aside.partition)
         if filesystem.exists(target):
-            if name.endswith(f"-{DELETE_REASON}"):
-                # Its name may not be durable, and the entry is dropped now.
-                filesystem.sync_directory(files.path)
-                files.manifest.forget_aside(name)
             continue
         is_left = aside.partition not in manifest.partitions and filesystem.exists(source)
         if not is_left or not _may_be_of(filesystem, source, aside):
@@ -92,8 +88,10 @@ def _finish_renames(filesystem: FileSystem, files: LockedDirectory) -> None:
         try:
             files.rename(source, target)
         except OSError as failure:
-            if failure.errno in NO_SPACE and name.endswith(f"-{DELETE_REASON}"):
+            if failure.errno in NO_SPACE and reason_of(name) == DELETE_REASON:
                 filesystem.remove_tree(source)
+                filesystem.sync_directory(files.path)
+                files.manifest.forget_aside(name)
                 continue
             logger.warning(
                 "a directory cannot get the name that its manifest gives it, and is no partition meanwhile,"

@@ -178,7 +178,7 @@ def test_entries_are_changed_one_by_one_and_nothing_is_written_for_nothing() -> 
     # An entry that is forgotten goes with the next change.
     file.forget_aside("z")
     assert disk.operation_count == count
-    file.change(PARTITION, move_number=1)
+    file.update()
     assert file.now == read_manifest(disk, DATA_DIR)
     assert file.now.aside == {}
 
