@@ -256,8 +256,8 @@ class DirectorySet:
         settings say. Durable when it returns.
 
         Raises DataDirectoryError if a path is not that of a log directory, or a directory that would change
-        is offline: then nothing has changed. If a disk refuses the change it holds for the directories
-        before that one, as it may after a crash.
+        is offline: then nothing has changed. If a disk refuses the change, it holds for the directories
+        before that one, and the error names them. A crash may leave the same.
         """
         with self.guard:
             chosen = None if paths is None else {self.at(path) for path in paths}
@@ -266,8 +266,19 @@ class DirectorySet:
                 refusal = directory.cordon_refusal(is_cordoned)
                 if refusal is not None:
                     raise refusal
+            altered: list[str] = []
             for directory, is_cordoned in wanted.items():
-                directory.cordon(is_cordoned)
+                try:
+                    directory.cordon(is_cordoned)
+                except DataDirectoryError as failure:
+                    raise DataDirectoryError(
+                        "a log directory refuses its cordon; the directories in `altered` have theirs by now,"
+                        " the others have not; mend what the reason says, and alter it again",
+                        path=directory.path,
+                        altered=", ".join(altered) or "none",
+                        reason=str(failure),
+                    ) from failure.__cause__
+                altered.append(directory.path)
 
     @property
     def bound_store_id(self) -> str | None:
