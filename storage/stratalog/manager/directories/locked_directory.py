@@ -25,7 +25,11 @@ would show deleted records, or an older copy of a partition. An operator who acc
 writes `rebuild` into the file, and starts the server. The start then makes a manifest from the names of the
 directories, the `partition.metadata` in each, and Kafka's checkpoint of log starts. Lost are the cordon, the
 sibling directories, the marks of moves, the epochs of imports, and the log starts of strays: no other file
-has them. A log manager of a broker's files makes its manifest in the same way, without the strays.
+has them. Deleted directories that were not removed yet stay, unlisted. A log manager of a broker's files
+makes its manifest in the same way, without the strays.
+
+**The directory.id** is that of `meta.properties`. The manifest repeats it, so that a manifest of another
+directory is refused; the directory is offline until its own manifest is put back.
 """
 
 from __future__ import annotations
@@ -68,7 +72,7 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 DELETE_REASON = "delete"
 STRAY_REASON = "stray"
 REBUILD = b"rebuild"
-"""An operator writes this into a manifest to have it made anew."""
+"""An operator writes this into a manifest to have it rebuilt."""
 _LOST_BY_REBUILD = "the cordon, the other log directories, the marks of moves and the epochs of imports"
 # Only a broker writes this property.
 _CLUSTER_ID = "cluster.id"
@@ -103,7 +107,7 @@ class LockedDirectory:
         lock = filesystem.try_lock(f"{path}/{LOCK_FILE}")
         if lock is None:
             raise DataDirectoryInUseError(
-                "another process has this data directory open; stop it or use another directory", path=path
+                "another process has this log directory open; stop it or use another directory", path=path
             )
         self._lock = lock
         self.set_aside_count = 0
@@ -115,7 +119,8 @@ class LockedDirectory:
             self.manifest = self._open_manifest(str(directory_id), written_by_broker=written_by_broker)
             """The partitions of the directory."""
             if not self._properties:
-                self._write_properties({VERSION: META_VERSION, DIRECTORY_ID: self.directory_id})
+                found_id = self.manifest.now.directory_id
+                self._write_properties({VERSION: META_VERSION, DIRECTORY_ID: found_id})
             self.set_aside()
         except BaseException:
             lock.release()
@@ -141,7 +146,9 @@ class LockedDirectory:
                 Manifest(directory_id, partitions=self._found_partitions(), aside=self._found_strays())
             )
             logger.warning(
-                "a manifest is made anew, as it says; %s are lost, path=`%s` partition_count=`%d`",
+                "rebuilt the manifest from the partitions' files, because it contained `%s`; check cordons and"
+                " moves: lost are %s, path=`%s` partition_count=`%d`",
+                REBUILD.decode(),
                 _LOST_BY_REBUILD,
                 f"{self.path}/{MANIFEST_FILE}",
                 len(file.now.partitions),
@@ -159,14 +166,20 @@ class LockedDirectory:
                 directory_id=manifest.directory_id,
             )
         if self._properties and manifest.directory_id != directory_id:
-            raise self._manifest_error("it is of another directory.id")
+            raise ManifestError(
+                f"the manifest is that of another log directory; put back the manifest of the directory.id in"
+                f" this directory's {META_FILE}, and start the server again",
+                path=f"{self.path}/{MANIFEST_FILE}",
+                directory_id=directory_id,
+                found_id=manifest.directory_id,
+            )
         return ManifestFile(self._filesystem, self.path, manifest)
 
     def _manifest_error(self, reason: str) -> ManifestError:
         return ManifestError(
             "a log directory's manifest, which says what is in it, cannot be used; stop the server, restore"
             f" the manifest from a backup or write `{REBUILD.decode()}` into it, and start the server:"
-            f" `{REBUILD.decode()}` makes it anew from the partitions' files; records that were deleted may"
+            f" `{REBUILD.decode()}` makes a new one from the partitions' files; records that were deleted may"
             f" be back, and {_LOST_BY_REBUILD} are lost",
             path=f"{self.path}/{MANIFEST_FILE}",
             reason=reason,
@@ -214,8 +227,8 @@ class LockedDirectory:
 
     @property
     def directory_id(self) -> str:
-        """The id of the directory: unique, unless the directory was copied."""
-        return self.manifest.now.directory_id
+        """The id of the directory, by meta.properties: unique, unless the directory was copied."""
+        return self._properties[DIRECTORY_ID]
 
     @property
     def bound_store_id(self) -> str | None:
@@ -228,7 +241,7 @@ class LockedDirectory:
         bound_id = self.bound_store_id
         if bound_id is not None and bound_id != store_id:
             raise DataDirectoryError(
-                "this data directory belongs to another object store; use that store, or another directory",
+                "this log directory belongs to another object store; use that store, or another directory",
                 path=self.path,
                 store_id=bound_id,
                 wanted_store_id=store_id,

@@ -54,7 +54,7 @@ class LogDirectoryStatus(NamedTuple):
 
     path: str
     directory_id: str
-    """From its manifest; empty if it could not be read."""
+    """From its meta.properties; empty if the directory could not be read."""
     state: DirectoryState
     reason: str
     """The reason why it is offline or missing; empty otherwise."""
@@ -345,7 +345,7 @@ def unusable(path: str, failure: OSError) -> DataDirectoryError:
     if failure.errno in NO_SPACE:
         return disk_error(failure, path)
     return DataDirectoryError(
-        "the data directory cannot be used; it must be a directory that this user may write to",
+        "the log directory cannot be used; it must be a directory that this user may write to",
         path=path,
         reason=str(failure),
     )

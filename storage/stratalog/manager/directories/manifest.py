@@ -4,7 +4,7 @@ One file in each log directory. It decides; names of directories and Kafka's fil
 
     1c291ca3                                        CRC-32C of the rest, eight hexadecimal digits
     manifest 1                                      the version
-    directory 66OiJamjSDoWdGb695vWvA                directory.id, as in meta.properties
+    directory 66OiJamjSDoWdGb695vWvA                directory.id of meta.properties, which decides
     cordoned yes                                    no new partitions; absent where it was not altered
     sibling hT0dKZTUQYWRW1R1pmXqAA /disk-b/logs     another directory of the server, and its last path
     partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - - 1700086400000
@@ -33,6 +33,8 @@ others.
 
 A change replaces the whole file, so it happens or does not. A directory that serves partitions always has the
 file. The log start is Kafka's too (`log-start-offset-checkpoint`), but for Kafka's tools: this file decides.
+For a tiered partition with a commit the shard's metadata decide; then the start in this file is a copy, which
+is never ahead.
 """
 
 from __future__ import annotations
