@@ -407,11 +407,6 @@ class LogManager:
                 self._away.forgetting(partition, lambda: self.cleaner.forget(partition))
                 return moved_to
 
-    def checkpoint(self) -> None:
-        """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
-        self.tasks.checkpoint_recovery_points()
-        self.tasks.checkpoint_starts()
-
     def _is_open(self, log: UnifiedLog) -> bool:
         return self._logs.get(log.topic_partition) is log
 

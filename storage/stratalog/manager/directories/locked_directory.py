@@ -146,8 +146,8 @@ class LockedDirectory:
                 Manifest(directory_id, partitions=self._found_partitions(), aside=self._found_strays())
             )
             logger.warning(
-                "rebuilt the manifest from the partitions' files, because it contained `%s`; check cordons and"
-                " moves: lost are %s, path=`%s` partition_count=`%d`",
+                "rebuilt the manifest from the partitions' files, because it contained `%s`; check cordons"
+                " and moves: lost are %s, path=`%s` partition_count=`%d`",
                 REBUILD.decode(),
                 _LOST_BY_REBUILD,
                 f"{self.path}/{MANIFEST_FILE}",

@@ -27,7 +27,7 @@ from stratalog.log.retention.late_removal import remove_later
 from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import DELETE_REASON, STRAY_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
-from stratalog.manager.directories.manifest import AsideEntry, PartitionEntry
+from stratalog.manager.directories.manifest import AsideEntry
 from stratalog.manager.directories.partition_metadata import read_partition_metadata
 from stratalog.manager.directories.spare_space import SHORT_BYTES
 

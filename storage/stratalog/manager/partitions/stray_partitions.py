@@ -128,7 +128,7 @@ class StrayPartitions:
 
     def _warn(self, directory: LogDirectory, partition: TopicPartition, doubt: _Doubt) -> None:
         logger.warning(
-            "a directory is named like a partition and is no topic's, and stays where it is, because %s; %s,"
+            "a directory is named like a partition, and no topic has it; it was not set aside, because %s; %s,"
             " or move it away, path=`%s`",
             doubt.reason,
             doubt.advice,
@@ -143,7 +143,7 @@ class StrayPartitions:
         if self._claim_of(partition, None if entry is None else entry.topic_id) is PartitionClaim.KNOWN:
             return _Doubt(PartitionClaim.KNOWN.value, "remove it if the topic was deleted")
         if entry is not None and entry.import_epoch is not None:
-            return _Doubt("it is of an import that was cut off", "import it again")
+            return _Doubt("an import of it may have been cut off", "import its topic again")
         if self._is_moving(partition):
             return _Doubt("a move of it was cut off", "look for its other copy")
         if not directory.files.was_bound:

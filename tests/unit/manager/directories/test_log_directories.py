@@ -28,7 +28,7 @@ from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.hooked_disk import HookedDisk
-from tests.support.logs.log_machine import TOPIC_ID, LogMachine
+from tests.support.logs.log_machine import TOPIC_ID, LogMachine, checkpoint
 
 A, B, C = "/disk-a/logs", "/disk-b/logs", "/disk-c/logs"
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
@@ -418,7 +418,7 @@ def test_the_cordon_of_an_offline_directory_stays() -> None:
     manager.directories.alter_cordons([B])
     disk.fail_where(lambda line: f"{B}/" in line)
     with pytest.raises(DataDirectoryError):
-        manager.checkpoint()
+        checkpoint(manager)
     for refused in ([], [A], None):
         with pytest.raises(DataDirectoryError) as failure:
             manager.directories.alter_cordons(refused)
