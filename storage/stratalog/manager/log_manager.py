@@ -186,10 +186,7 @@ class LogManager:
     def end_start(self, claim_of: ClaimOf) -> None:
         """Settle the strays: all logs that topics want were opened. See `StrayPartitions`."""
         with self._guard:
-            strays = StrayPartitions(
-                self.filesystem, self.directories, self._away, claim_of, self.moves.is_wanted
-            )
-            strays.settle()
+            StrayPartitions(self.directories, self._away, claim_of, self.moves.is_wanted).settle()
             for directory in self.directories:
                 directory.note_start_over()
         self.tasks.keep_spare_space()

@@ -364,7 +364,6 @@ class LogOpener:
         partition, topic_id, _ = sought
         path = directory.partition_path(partition)
         with disk_errors(path):
-            self._away.set_unlisted_aside(directory, partition, topic_id)
             directory.checkpoints.forget(partition)
             self._cleaner.forget(partition)
             self._filesystem.make_directories(path)

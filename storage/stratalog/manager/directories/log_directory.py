@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -222,10 +222,15 @@ class LogDirectory:
     def partition_path(self, partition: TopicPartition) -> str:
         return f"{self.path}/{partition}"
 
+    @property
+    def entries(self) -> Mapping[TopicPartition, PartitionEntry]:
+        """The partitions that the manifest lists. Works for an offline directory, too; empty if it could not
+        be read."""
+        return {} if self._opened is None else self._opened.locked.manifest.now.partitions
+
     def entry(self, partition: TopicPartition) -> PartitionEntry | None:
-        """The partition's entry of the manifest; None if it is not here. Works for an offline directory,
-        too."""
-        return None if self._opened is None else self._opened.locked.manifest.entry(partition)
+        """The partition's entry of the manifest; None if it is not here. As `entries`."""
+        return self.entries.get(partition)
 
     def topic_id(self, partition: TopicPartition) -> UUID | None:
         """The topic of the partition that is here, or None. Works for an offline directory, too."""

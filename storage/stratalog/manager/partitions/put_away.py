@@ -15,7 +15,6 @@ import logging
 import posixpath
 from collections.abc import Callable
 from functools import partial
-from uuid import UUID
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import NO_SPACE, FileSystem
@@ -25,10 +24,9 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.disk_error import disk_errors
 from stratalog.log.retention.late_removal import remove_later
 from stratalog.manager.directories.directory_set import DirectorySet
-from stratalog.manager.directories.locked_directory import DELETE_REASON, STRAY_REASON
+from stratalog.manager.directories.locked_directory import DELETE_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
 from stratalog.manager.directories.manifest import AsideEntry
-from stratalog.manager.directories.partition_metadata import read_partition_metadata
 from stratalog.manager.directories.spare_space import SHORT_BYTES
 
 logger = logging.getLogger(__name__)
@@ -155,17 +153,6 @@ class PutAway:
             path = self.put_away(target, partition, DELETE_REASON)
         if path is not None:
             self._remove_now(path)
-
-    def set_unlisted_aside(self, directory: LogDirectory, partition: TopicPartition, topic_id: UUID) -> None:
-        """Rename a directory of the partition's name that the manifest does not list and that belongs to
-        another topic. Raises DataDirectoryError, OSError."""
-        path = directory.partition_path(partition)
-        if self._filesystem.exists(path) and read_partition_metadata(self._filesystem, path) not in (
-            None,
-            topic_id,
-        ):
-            stray_path = directory.files.path_beside(partition, self._ids.uuid(), STRAY_REASON)
-            directory.files.rename(path, stray_path)
 
     def forgetting(self, partition: TopicPartition, forget: Callable[[], None]) -> None:
         """Take the partition, which was put away, out of a checkpoint; log a refusal of the disk."""
