@@ -175,8 +175,7 @@ class DirectorySet:
         return next(iter(self.holders(partition)), None)
 
     def require_not_offline(self, partition: TopicPartition) -> None:
-        """Check that no offline directory has the partition. Raises DataDirectoryError if the partition is in
-        a directory that is offline."""
+        """Raise DataDirectoryError if the partition is in a directory that is offline."""
         for directory in self._directories:
             if not directory.is_online and partition in directory.partitions | directory.strays:
                 raise DataDirectoryError(
@@ -212,8 +211,8 @@ class DirectorySet:
             raise disk_error(failure, str(failure.filename or self._directories[0].path)) from failure
 
     def require_nowhere(self, partition: TopicPartition) -> None:
-        """Check that no directory has the partition. Raises DataDirectoryError if the partition, which no
-        readable directory has, may be in another one."""
+        """Raise DataDirectoryError if the partition, which no readable directory has, may be in another
+        one."""
         for missing in self.missing():
             raise DataDirectoryError(
                 "the partition may be in a log directory that is missing; start the server with it, its disk"
@@ -335,8 +334,7 @@ class DirectorySet:
 
 
 def _require_apart(filesystem: FileSystem, paths: Sequence[str]) -> None:
-    """Check that the log directories lie apart. Raises DataDirectoryError if two paths lead to one directory,
-    or one path leads into another directory."""
+    """Raise DataDirectoryError if two paths lead to one directory, or one leads into another directory."""
     assert paths, "there is at least one log directory"
     known: dict[str, str] = {}
     for path in paths:
