@@ -50,7 +50,7 @@ class TwoDisks:
         for partition in (FIRST, SECOND):
             self._attempt(partial(self._write, manager, partition))
         self._attempt(partial(self._drop, manager))
-        self._attempt(manager.checkpoint)
+        self._attempt(self.machine.checkpoint)
         for partition in (FIRST, SECOND):
             self._attempt(partial(self._cut, manager, partition))
         self._attempt(manager.tasks.flush_old)

@@ -20,7 +20,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
 from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import LogLedger
-from tests.support.logs.log_machine import DATA_DIRS, OTHER_DIR, SMALL_SEGMENTS, machine_on
+from tests.support.logs.log_machine import DATA_DIRS, OTHER_DIR, SMALL_SEGMENTS, checkpoint, machine_on
 
 CONFIG = replace(SMALL_SEGMENTS, retention_bytes=2500)
 MOVED, DELETED, LATER = (TopicPartition("orders", number) for number in range(3))
@@ -43,7 +43,7 @@ class Life:
         self.create(manager, {MOVED: FIRST_ID, DELETED: FIRST_ID})
         for partition in (MOVED, DELETED):
             self.use(manager.log(partition))
-        manager.checkpoint()
+        checkpoint(manager)
         self.move(manager)
         self.delete(manager)
         self.create(manager, {DELETED: SECOND_ID, LATER: FIRST_ID})

@@ -253,7 +253,7 @@ class StorageEngineBuilder:
         identity = StoreIdentity.find(self._store)
         if identity is None:
             raise DataDirectoryError(
-                "this data directory belongs to another object store, and this one is empty; use that store,"
+                "this log directory belongs to another object store, and this one is empty; use that store,"
                 " or another directory",
                 path=self._data_dir,
                 store_id=bound_id,

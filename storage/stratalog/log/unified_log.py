@@ -157,9 +157,10 @@ class UnifiedLog:
     def increment_log_start_offset(self, offset: int) -> None:
         """Delete the records below `offset`. A lower offset than before changes nothing.
 
-        Durable when it returns. The metadata of the store hold the start of a tiered log; this log writes it
-        down as well only if it is above the recovery point, because a crash could leave the log's end below
-        it. Raises OffsetOutOfRangeError above the high watermark, DataDirectoryError.
+        Durable when it returns, except in a tiered log: the shard's metadata decide its start, and the caller
+        has committed it there. The manifest gets a copy with the next checkpoint of log starts; at once only
+        if the start is above the recovery point, because a crash could leave the log's end below it. Raises
+        OffsetOutOfRangeError above the high watermark, DataDirectoryError.
         """
         with self.lock:
             self.availability.require_online()

@@ -186,10 +186,7 @@ class LogManager:
     def end_start(self, claim_of: ClaimOf) -> None:
         """Settle the strays: all logs that topics want were opened. See `StrayPartitions`."""
         with self._guard:
-            strays = StrayPartitions(
-                self.filesystem, self.directories, self._away, claim_of, self.moves.is_wanted
-            )
-            strays.settle()
+            StrayPartitions(self.directories, self._away, claim_of, self.moves.is_wanted).settle()
             for directory in self.directories:
                 directory.note_start_over()
         self.tasks.keep_spare_space()
@@ -406,11 +403,6 @@ class LogManager:
                 moved_to = self._away.put_away(directory, partition, reason)
                 self._away.forgetting(partition, lambda: self.cleaner.forget(partition))
                 return moved_to
-
-    def checkpoint(self) -> None:
-        """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
-        self.tasks.checkpoint_recovery_points()
-        self.tasks.checkpoint_starts()
 
     def _is_open(self, log: UnifiedLog) -> bool:
         return self._logs.get(log.topic_partition) is log

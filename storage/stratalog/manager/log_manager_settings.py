@@ -16,7 +16,7 @@ class LogManagerSettings:
     """Where the logs are; absolute, at least one. Created where they are missing. New partitions go where the
     fewest are."""
     cordoned_dirs: tuple[str, ...] = ()
-    """Those of `data_dirs` that take no new partitions, until `LogManager.alter_cordons` says otherwise."""
+    """Those of `data_dirs` that take no new partitions, until `DirectorySet.alter_cordons` says otherwise."""
     max_open_files: int = DEFAULT_MAX_OPEN
     """Log files that are kept open at most; more descriptors are needed only while more are in use at
     once."""

@@ -205,8 +205,7 @@ class LogOpener:
         return newest[0]
 
     def _require_present(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Check that the partition's directory exists. Raises DataDirectoryError if the partition's
-        directory, which the manifest lists, is gone."""
+        """Raise DataDirectoryError if the partition's directory, which the manifest lists, is gone."""
         path = directory.partition_path(partition)
         if not self._exists(path):
             raise DataDirectoryError(
@@ -217,8 +216,7 @@ class LogOpener:
             )
 
     def _require_not_elsewhere(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Check that no unreadable directory may have a newer copy. Raises DataDirectoryError if a newer copy
-        may be in a directory that could not be read."""
+        """Raise DataDirectoryError if a newer copy may be in a directory that could not be read."""
         entry = directory.manifest.entry(partition)
         if entry is not None and entry.moving_to:
             raise DataDirectoryError(
@@ -231,8 +229,8 @@ class LogOpener:
             )
 
     def _require_not_unlisted(self, partition: TopicPartition) -> None:
-        """Check that no log directory has records that its manifest does not list. Raises DataDirectoryError
-        if a log directory seems to have the partition's records, and its manifest does not list them."""
+        """Raise DataDirectoryError if a log directory has records of the partition that its manifest does not
+        list."""
         for directory in self._directories.online():
             path = directory.partition_path(partition)
             if directory.topic_id(partition) is None and self._exists(path) and not self._is_blank(path):
@@ -364,7 +362,6 @@ class LogOpener:
         partition, topic_id, _ = sought
         path = directory.partition_path(partition)
         with disk_errors(path):
-            self._away.set_unlisted_aside(directory, partition, topic_id)
             directory.checkpoints.forget(partition)
             self._cleaner.forget(partition)
             self._filesystem.make_directories(path)

@@ -50,6 +50,9 @@ class FullFileSystem(FaultyFileSystem):
             return fate
         if name == "unlink":
             self.room_bytes += self.inner.file_size(path) + self.inner.spare_bytes(path)
+        if name == "remove_tree":
+            below = [data or b"" for one, data in self.inner.contents().items() if one.startswith(f"{path}/")]
+            self.room_bytes += sum(map(len, below))
         is_new_name = name in _MAKES_A_NAME or (name == "rename" and self.names_are_full)
         if name not in _TAKES_SPACE and (not is_new_name or self.inner.exists(target)):
             return None

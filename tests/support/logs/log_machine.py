@@ -105,7 +105,7 @@ class LogMachine:
         self._manager = None
 
     def checkpoint(self) -> None:
-        self.manager.checkpoint()
+        checkpoint(self.manager)
 
     @property
     def memory(self) -> MemoryFileSystem:
@@ -124,6 +124,12 @@ class LogMachine:
         self.scheduler.close()
         self.scheduler = ManualScheduler(self.clock, collect_failures=True)
         self._manager = None
+
+
+def checkpoint(manager: LogManager) -> None:
+    """Write the checkpoints, as a server does from time to time. Raises DataDirectoryError."""
+    manager.tasks.checkpoint_recovery_points()
+    manager.tasks.checkpoint_starts()
 
 
 def machine_on(

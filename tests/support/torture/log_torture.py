@@ -364,7 +364,8 @@ class LogTorture:
             for log in manager.logs():
                 self._counts.segments_deleted += manager.tasks.delete_old_segments(log)
                 self._delete_records(log, chance)
-            manager.checkpoint()
+            manager.tasks.checkpoint_recovery_points()
+            manager.tasks.checkpoint_starts()
             manager.tasks.flush_old()
             self._stop.wait(0.05)
 

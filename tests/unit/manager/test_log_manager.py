@@ -22,7 +22,14 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
+from tests.support.logs.log_machine import (
+    DATA_DIR,
+    PARTITION,
+    PARTITION_DIR,
+    TOPIC_ID,
+    LogMachine,
+    checkpoint,
+)
 
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
 CONFIG = LogConfig()
@@ -46,7 +53,7 @@ def test_checkpoints_are_kafkas_and_carry_over_what_was_not_opened() -> None:
     manager = machine.open()
     append(manager, SECOND, 1)
     manager.log(SECOND).flusher.flush()
-    manager.checkpoint()
+    checkpoint(manager)
     text = machine.disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
     assert text == "0\n2\norders 0 2\norders 1 4\n"
     assert machine.disk.read_file(f"{DATA_DIR}/log-start-offset-checkpoint") == b"0\n0\n"
@@ -230,7 +237,7 @@ def test_a_checkpoint_that_overtakes_a_deletion_says_nothing_about_the_next_log(
     append(manager, PARTITION, 1, UUID(int=9))
     # As if the deletion came between the checkpoint's look at the logs and its writing.
     monkeypatch.setattr(manager, "logs", lambda: seen)
-    manager.checkpoint()
+    checkpoint(manager)
     text = machine.disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
     assert parse_checkpoint(text).get(PARTITION, 0) == 0
 

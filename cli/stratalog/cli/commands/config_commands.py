@@ -63,8 +63,9 @@ def alter(
     as_json: bool,
     server: str,
 ) -> None:
-    """Change keys, all or nothing, and show the result. Keys of topics and of the server are kept in the
-    object store; cordoned.log.dirs is kept in the log directories.
+    """Change keys, and show the result. Keys of topics and of the server are kept in the object store, and
+    change all or nothing. cordoned.log.dirs is kept in the log directories, and changes in one after the
+    other: if a disk refuses it, the error names the directories that have changed.
     """
     _require_one(topic, broker)
     changes: dict[str, str | None] = {**add, **dict.fromkeys(deleted)}

@@ -105,11 +105,12 @@ class RuntimeConfig:
             self._reconfigurables.append(reconfigurable)
 
     def alter(self, changes: tuple[ConfigChange, ...], *, validate_only: bool = False) -> None:
-        """Make the changes, all or none; durable and in force when it returns.
+        """Make the changes; durable and in force when it returns. Keys of the catalog: all or none of them.
+        The local key: in one manifest after the other, see `DirectorySet.alter_cordons`.
 
         Raises InvalidConfigError; StoreError: after StoreUnavailableError the outcome is unknown, `follow`
-        finds out, and the call may be repeated. For the local key raises DataDirectoryError if a manifest
-        cannot be written, see `DirectorySet.alter_cordons`.
+        finds out, and the call may be repeated. Raises DataDirectoryError if a manifest cannot be written;
+        those before it are altered then, and in force.
         """
         with self._lock:
             names = {change.name for change in changes}
@@ -216,7 +217,12 @@ class RuntimeConfig:
             try:
                 reconfigurable.apply(altered.config)
             except LogStoreError as error:
-                logger.warning("a component does not go by the altered configuration yet: %s", error)
+                logger.warning(
+                    "%s has not applied the altered configuration; mend what the error says, and alter the"
+                    " configuration again or restart the server: %s",
+                    type(reconfigurable).__name__,
+                    error,
+                )
         if changes:
             logger.info(
                 "the configuration was altered: %s",

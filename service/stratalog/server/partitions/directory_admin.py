@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import posixpath
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -34,8 +33,8 @@ class DescribedDirectory(NamedTuple):
 
 
 class DirectoryAdmin:
-    """Describes and cordons the log directories, and moves partitions between them. Thread-safe: `_lock`
-    guards the moves. Implements `Reconfigurable`."""
+    """Describes and cordons the log directories, and moves partitions between them. Thread-safe: it has no
+    state. Implements `Reconfigurable`."""
 
     def __init__(
         self, scheduler: Scheduler, logs: LogManager, registry: PartitionRegistry, runtime: RuntimeConfig
@@ -46,8 +45,6 @@ class DirectoryAdmin:
         self._logs = logs
         self._registry = registry
         self._runtime = runtime
-        self._lock = threading.Lock()
-        self._moves: dict[TopicPartition, LogMove] = {}
         self.apply(runtime.current)
         _tell_of_unused_cordons(runtime.current, logs.data_dirs)
 
@@ -152,9 +149,8 @@ class DirectoryAdmin:
         if self._logs.moves.give_up(topic_partition):
             return
         self._registry.partition(topic, partition)
-        with self._lock:
-            move = self._moves.get(topic_partition)
-        if move is None or move.state.is_final:
+        move = self._logs.moves.running(topic_partition)
+        if move is None:
             raise InvalidRequestError(
                 "the partition is not moving; `stratalog log-dirs describe` shows moves",
                 partition=topic_partition,
@@ -174,9 +170,7 @@ class DirectoryAdmin:
                 )
 
     def _begin(self, partition: TopicPartition, target_path: str) -> None:
-        with self._lock:
-            move = self._logs.begin_move(partition, target_path)
-            self._moves[partition] = move
+        move = self._logs.begin_move(partition, target_path)
         self._scheduler.once(f"move {partition}", lambda: _run(move))
 
 

@@ -1,7 +1,8 @@
 """One partition of the server: its local log, its data in the object store, its writer and its signal.
 
-The two tiers meet here. The log start of a tiered partition is that of the metadata, because it survives the
-local disk; the local log follows it. Every other offset is that of the local log.
+The two tiers meet here. From its first commit on, the shard's metadata decide the log start of a tiered
+partition, because they survive the local disk. The local log follows: its start, in memory and in the
+manifest, is never ahead of the metadata. Every other offset is that of the local log.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.scheduler import Scheduler
 from stratalog.log.directory_health import DISK_FAILURES
@@ -30,18 +31,18 @@ def remove_later(
     *,
     is_over: Callable[[], bool],
 ) -> None:
-    """Do these removals after `delay_ms`, and repeat those that raise OSError until `is_over` returns True.
-    The first failure is logged with `name`."""
+    """Do these removals after `delay_ms`, and repeat those that raise OSError or DataDirectoryError until
+    `is_over` returns True. The first failure is logged with `name`."""
 
     def remove(waiting: Sequence[Callable[[], None]], *, is_first: bool) -> None:
         if not is_first and is_over():
             return
-        failures: list[OSError] = []
+        failures: list[OSError | DataDirectoryError] = []
         left: list[Callable[[], None]] = []
         for removal in waiting:
             try:
                 removal()
-            except OSError as failure:
+            except (OSError, DataDirectoryError) as failure:
                 failures.append(failure)
                 left.append(removal)
         if not left or is_over():

@@ -175,8 +175,7 @@ class DirectorySet:
         return next(iter(self.holders(partition)), None)
 
     def require_not_offline(self, partition: TopicPartition) -> None:
-        """Check that no offline directory has the partition. Raises DataDirectoryError if the partition is in
-        a directory that is offline."""
+        """Raise DataDirectoryError if the partition is in a directory that is offline."""
         for directory in self._directories:
             if not directory.is_online and partition in directory.partitions | directory.strays:
                 raise DataDirectoryError(
@@ -212,8 +211,8 @@ class DirectorySet:
             raise disk_error(failure, str(failure.filename or self._directories[0].path)) from failure
 
     def require_nowhere(self, partition: TopicPartition) -> None:
-        """Check that no directory has the partition. Raises DataDirectoryError if the partition, which no
-        readable directory has, may be in another one."""
+        """Raise DataDirectoryError if the partition, which no readable directory has, may be in another
+        one."""
         for missing in self.missing():
             raise DataDirectoryError(
                 "the partition may be in a log directory that is missing; start the server with it, its disk"
@@ -256,8 +255,8 @@ class DirectorySet:
         settings say. Durable when it returns.
 
         Raises DataDirectoryError if a path is not that of a log directory, or a directory that would change
-        is offline: then nothing has changed. If a disk refuses the change it holds for the directories
-        before that one, as it may after a crash.
+        is offline: then nothing has changed. If a disk refuses the change, it holds for the directories
+        before that one, and the error names them. A crash may leave the same.
         """
         with self.guard:
             chosen = None if paths is None else {self.at(path) for path in paths}
@@ -266,8 +265,19 @@ class DirectorySet:
                 refusal = directory.cordon_refusal(is_cordoned)
                 if refusal is not None:
                     raise refusal
+            altered: list[str] = []
             for directory, is_cordoned in wanted.items():
-                directory.cordon(is_cordoned)
+                try:
+                    directory.cordon(is_cordoned)
+                except DataDirectoryError as failure:
+                    raise DataDirectoryError(
+                        "a log directory refuses its cordon; the directories in `altered` have theirs by now,"
+                        " the others have not; mend what the reason says, and alter it again",
+                        path=directory.path,
+                        altered=", ".join(altered) or "none",
+                        reason=str(failure),
+                    ) from failure.__cause__
+                altered.append(directory.path)
 
     @property
     def bound_store_id(self) -> str | None:
@@ -324,8 +334,7 @@ class DirectorySet:
 
 
 def _require_apart(filesystem: FileSystem, paths: Sequence[str]) -> None:
-    """Check that the log directories lie apart. Raises DataDirectoryError if two paths lead to one directory,
-    or one path leads into another directory."""
+    """Raise DataDirectoryError if two paths lead to one directory, or one leads into another directory."""
     assert paths, "there is at least one log directory"
     known: dict[str, str] = {}
     for path in paths:

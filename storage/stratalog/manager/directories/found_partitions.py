@@ -28,17 +28,12 @@ class FoundPartitions:
 
     def of_topic(self, partition: TopicPartition, topic_id: UUID) -> list[LogDirectory]:
         """The directories that have the partition of that topic."""
-        found: list[LogDirectory] = []
-        for directory in self._directories.online():
-            with suppress(DataDirectoryError):
-                entry = directory.manifest.entry(partition)
-                if (
-                    entry is not None
-                    and entry.topic_id == topic_id
-                    and entry.state is not PartitionState.INCOMING
-                ):
-                    found.append(directory)
-        return found
+        return [
+            directory
+            for directory in self._directories.online()
+            if directory.topic_id(partition) == topic_id
+            and directory.entries[partition].state is not PartitionState.INCOMING
+        ]
 
     def set_aside(self) -> dict[str, list[str]]:
         """By log directory, the paths for an operator to look at; see `LogDirectory.set_aside`. Leaves out a
@@ -62,12 +57,10 @@ class FoundPartitions:
                 yield TopicIdPartition(topic_id, partition.partition), epoch
 
     def _all(self) -> list[tuple[TopicPartition, UUID, LogDirectory]]:
-        found: list[tuple[TopicPartition, UUID, LogDirectory]] = []
-        for directory in self._directories.online():
-            with suppress(DataDirectoryError):
-                found += [
-                    (partition, entry.topic_id, directory)
-                    for partition, entry in directory.manifest.now.partitions.items()
-                    if entry.state is not PartitionState.INCOMING
-                ]
+        found = [
+            (partition, entry.topic_id, directory)
+            for directory in self._directories.online()
+            for partition, entry in directory.entries.items()
+            if entry.state is not PartitionState.INCOMING
+        ]
         return sorted(found, key=lambda one: one[:2])

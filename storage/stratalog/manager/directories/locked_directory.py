@@ -10,7 +10,7 @@ Besides one directory for each partition it has::
     cleaner-offset-checkpoint           see `cleaner_checkpoints`
     .spare-deletion, .spare-stop        space that is kept aside, see `spare_space`
     .kafka_cleanshutdown                the last process closed every log; removed before any change
-    TOPIC-N.UUID-delete                 a deleted partition, to be removed
+    TOPIC-N.UUID-delete                 a deleted partition, to be removed if the manifest lists it
     TOPIC-N.UUID-stray                  set aside: no topic has its id; `fenced` and others are possible too
     import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
     claims-NNNN                         claims of this server on the shard of that number
@@ -25,7 +25,11 @@ would show deleted records, or an older copy of a partition. An operator who acc
 writes `rebuild` into the file, and starts the server. The start then makes a manifest from the names of the
 directories, the `partition.metadata` in each, and Kafka's checkpoint of log starts. Lost are the cordon, the
 sibling directories, the marks of moves, the epochs of imports, and the log starts of strays: no other file
-has them. A log manager of a broker's files makes its manifest in the same way, without the strays.
+has them. Deleted directories that were not removed yet stay, unlisted. A log manager of a broker's files
+makes its manifest in the same way, without the strays.
+
+**The directory.id** is that of `meta.properties`. The manifest repeats it, so that a manifest of another
+directory is refused; the directory is offline until its own manifest is put back.
 """
 
 from __future__ import annotations
@@ -68,7 +72,7 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 DELETE_REASON = "delete"
 STRAY_REASON = "stray"
 REBUILD = b"rebuild"
-"""An operator writes this into a manifest to have it made anew."""
+"""An operator writes this into a manifest to have it rebuilt."""
 _LOST_BY_REBUILD = "the cordon, the other log directories, the marks of moves and the epochs of imports"
 # Only a broker writes this property.
 _CLUSTER_ID = "cluster.id"
@@ -103,7 +107,7 @@ class LockedDirectory:
         lock = filesystem.try_lock(f"{path}/{LOCK_FILE}")
         if lock is None:
             raise DataDirectoryInUseError(
-                "another process has this data directory open; stop it or use another directory", path=path
+                "another process has this log directory open; stop it or use another directory", path=path
             )
         self._lock = lock
         self.set_aside_count = 0
@@ -115,7 +119,8 @@ class LockedDirectory:
             self.manifest = self._open_manifest(str(directory_id), written_by_broker=written_by_broker)
             """The partitions of the directory."""
             if not self._properties:
-                self._write_properties({VERSION: META_VERSION, DIRECTORY_ID: self.directory_id})
+                found_id = self.manifest.now.directory_id
+                self._write_properties({VERSION: META_VERSION, DIRECTORY_ID: found_id})
             self.set_aside()
         except BaseException:
             lock.release()
@@ -141,7 +146,9 @@ class LockedDirectory:
                 Manifest(directory_id, partitions=self._found_partitions(), aside=self._found_strays())
             )
             logger.warning(
-                "a manifest is made anew, as it says; %s are lost, path=`%s` partition_count=`%d`",
+                "rebuilt the manifest from the partitions' files, because it contained `%s`; check cordons"
+                " and moves: lost are %s, path=`%s` partition_count=`%d`",
+                REBUILD.decode(),
                 _LOST_BY_REBUILD,
                 f"{self.path}/{MANIFEST_FILE}",
                 len(file.now.partitions),
@@ -159,14 +166,20 @@ class LockedDirectory:
                 directory_id=manifest.directory_id,
             )
         if self._properties and manifest.directory_id != directory_id:
-            raise self._manifest_error("it is of another directory.id")
+            raise ManifestError(
+                f"the manifest is that of another log directory; put back the manifest of the directory.id in"
+                f" this directory's {META_FILE}, and start the server again",
+                path=f"{self.path}/{MANIFEST_FILE}",
+                directory_id=directory_id,
+                found_id=manifest.directory_id,
+            )
         return ManifestFile(self._filesystem, self.path, manifest)
 
     def _manifest_error(self, reason: str) -> ManifestError:
         return ManifestError(
             "a log directory's manifest, which says what is in it, cannot be used; stop the server, restore"
             f" the manifest from a backup or write `{REBUILD.decode()}` into it, and start the server:"
-            f" `{REBUILD.decode()}` makes it anew from the partitions' files; records that were deleted may"
+            f" `{REBUILD.decode()}` makes a new one from the partitions' files; records that were deleted may"
             f" be back, and {_LOST_BY_REBUILD} are lost",
             path=f"{self.path}/{MANIFEST_FILE}",
             reason=reason,
@@ -214,8 +227,8 @@ class LockedDirectory:
 
     @property
     def directory_id(self) -> str:
-        """The id of the directory: unique, unless the directory was copied."""
-        return self.manifest.now.directory_id
+        """The id of the directory, by meta.properties: unique, unless the directory was copied."""
+        return self._properties[DIRECTORY_ID]
 
     @property
     def bound_store_id(self) -> str | None:
@@ -228,7 +241,7 @@ class LockedDirectory:
         bound_id = self.bound_store_id
         if bound_id is not None and bound_id != store_id:
             raise DataDirectoryError(
-                "this data directory belongs to another object store; use that store, or another directory",
+                "this log directory belongs to another object store; use that store, or another directory",
                 path=self.path,
                 store_id=bound_id,
                 wanted_store_id=store_id,
@@ -258,17 +271,20 @@ class LockedDirectory:
         return {partition for partition in found if partition is not None}
 
     def leftovers(self) -> list[str]:
-        """Paths of deleted partitions that were not removed yet, in order. Warns about names that only
-        resemble those that a server gives. Raises OSError."""
+        """Paths of deleted partitions that were not removed yet, in order. Warns about directories that have
+        such a name, and that the manifest does not list. Raises OSError."""
         paths: list[str] = []
         for name in self._directory_names():
-            if is_name_beside(name, DELETE_REASON):
-                paths.append(f"{self.path}/{name}")
-            elif name.endswith(f"-{DELETE_REASON}") and "." in name:
+            if reason_of(name) != DELETE_REASON:
+                continue
+            path = f"{self.path}/{name}"
+            if name in self.manifest.now.aside:
+                paths.append(path)
+            else:
                 logger.warning(
-                    "a directory is named almost as those that a server removes, and is left alone; move it"
-                    " away, path=`%s`",
-                    f"{self.path}/{name}",
+                    "a directory is named as those that a server removes, and is left alone, because the"
+                    " manifest does not list it; move it away, or remove it, path=`%s`",
+                    path,
                 )
         return paths
 
@@ -277,16 +293,20 @@ class LockedDirectory:
         OSError."""
         if self._filesystem.exists(source):
             self._filesystem.rename(source, target)
-            self.set_aside_count += _is_set_aside(posixpath.basename(target))
-            self.set_aside_count -= _is_set_aside(posixpath.basename(source))
+            self.set_aside_count += self._is_set_aside(posixpath.basename(target))
+            self.set_aside_count -= self._is_set_aside(posixpath.basename(source))
         self._filesystem.sync_directory(self.path)
 
     def set_aside(self) -> list[str]:
-        """Paths of directories that were set aside for an operator, and of copies that an import has left, in
-        order. Raises OSError."""
-        names = sorted(filter(_is_set_aside, self._directory_names()))
+        """Paths of directories for an operator to look at, in order: those that were set aside, those that
+        have such a name without being listed, and copies that an import has left. Raises OSError."""
+        names = sorted(filter(self._is_set_aside, self._directory_names()))
         self.set_aside_count = len(names)
         return [f"{self.path}/{name}" for name in names]
+
+    def _is_set_aside(self, name: str) -> bool:
+        reason, is_listed = reason_of(name), name in self.manifest.now.aside
+        return _is_staging(name) or (reason is not None and not (reason == DELETE_REASON and is_listed))
 
     def path_beside(self, partition: TopicPartition, unique: UUID, reason: str) -> str:
         """A name for the partition's directory that no partition has."""
@@ -352,21 +372,14 @@ def _make_durable_directory(filesystem: FileSystem, path: str) -> None:
         filesystem.sync_directory(parent)
 
 
-def is_name_beside(name: str, reason: str) -> bool:
-    """Whether the name is one that `path_beside` makes for that reason."""
+def reason_of(name: str) -> str | None:
+    """The reason of a name that `path_beside` makes; None for another name."""
     match = _NAME_BESIDE.fullmatch(name)
-    if match is None or match[2] != reason:
-        return False
     # The partition's number is missing only where there was no room for it.
-    return parse_partition_name(match[1]) is not None or len(name) == _MAX_NAME_BYTES
+    if match and (parse_partition_name(match[1]) is not None or len(name) == _MAX_NAME_BYTES):
+        return match[2]
+    return None
 
 
 def _is_staging(name: str) -> bool:
     return _STAGING.fullmatch(name) is not None
-
-
-def _is_set_aside(name: str) -> bool:
-    if _is_staging(name):
-        return True
-    match = _NAME_BESIDE.fullmatch(name)
-    return match is not None and match[2] != DELETE_REASON and is_name_beside(name, match[2])

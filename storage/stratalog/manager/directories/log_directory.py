@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -32,7 +32,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
-from stratalog.manager.directories.locked_directory import DELETE_REASON, LockedDirectory
+from stratalog.manager.directories.locked_directory import DELETE_REASON, LockedDirectory, reason_of
 from stratalog.manager.directories.manifest import AsideEntry, ManifestFile, PartitionEntry, PartitionState
 from stratalog.manager.directories.partition_metadata import read_partition_metadata
 from stratalog.manager.directories.spare_space import SpareSpace
@@ -54,7 +54,7 @@ class LogDirectoryStatus(NamedTuple):
 
     path: str
     directory_id: str
-    """From its manifest; empty if it could not be read."""
+    """From its meta.properties; empty if the directory could not be read."""
     state: DirectoryState
     reason: str
     """The reason why it is offline or missing; empty otherwise."""
@@ -79,10 +79,6 @@ def _finish_renames(filesystem: FileSystem, files: LockedDirectory) -> None:
     for name, aside in manifest.aside.items():
         target, source = f"{files.path}/{name}", files.partition_path(aside.partition)
         if filesystem.exists(target):
-            if name.endswith(f"-{DELETE_REASON}"):
-                # Its name may not be durable, and the entry is dropped now.
-                filesystem.sync_directory(files.path)
-                files.manifest.forget_aside(name)
             continue
         is_left = aside.partition not in manifest.partitions and filesystem.exists(source)
         if not is_left or not _may_be_of(filesystem, source, aside):
@@ -92,8 +88,10 @@ def _finish_renames(filesystem: FileSystem, files: LockedDirectory) -> None:
         try:
             files.rename(source, target)
         except OSError as failure:
-            if failure.errno in NO_SPACE and name.endswith(f"-{DELETE_REASON}"):
+            if failure.errno in NO_SPACE and reason_of(name) == DELETE_REASON:
                 filesystem.remove_tree(source)
+                filesystem.sync_directory(files.path)
+                files.manifest.forget_aside(name)
                 continue
             logger.warning(
                 "a directory cannot get the name that its manifest gives it, and is no partition meanwhile,"
@@ -224,10 +222,15 @@ class LogDirectory:
     def partition_path(self, partition: TopicPartition) -> str:
         return f"{self.path}/{partition}"
 
+    @property
+    def entries(self) -> Mapping[TopicPartition, PartitionEntry]:
+        """The partitions that the manifest lists. Works for an offline directory, too; empty if it could not
+        be read."""
+        return {} if self._opened is None else self._opened.locked.manifest.now.partitions
+
     def entry(self, partition: TopicPartition) -> PartitionEntry | None:
-        """The partition's entry of the manifest; None if it is not here. Works for an offline directory,
-        too."""
-        return None if self._opened is None else self._opened.locked.manifest.entry(partition)
+        """The partition's entry of the manifest; None if it is not here. As `entries`."""
+        return self.entries.get(partition)
 
     def topic_id(self, partition: TopicPartition) -> UUID | None:
         """The topic of the partition that is here, or None. Works for an offline directory, too."""
@@ -347,7 +350,7 @@ def unusable(path: str, failure: OSError) -> DataDirectoryError:
     if failure.errno in NO_SPACE:
         return disk_error(failure, path)
     return DataDirectoryError(
-        "the data directory cannot be used; it must be a directory that this user may write to",
+        "the log directory cannot be used; it must be a directory that this user may write to",
         path=path,
         reason=str(failure),
     )

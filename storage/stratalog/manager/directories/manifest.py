@@ -4,7 +4,7 @@ One file in each log directory. It decides; names of directories and Kafka's fil
 
     1c291ca3                                        CRC-32C of the rest, eight hexadecimal digits
     manifest 1                                      the version
-    directory 66OiJamjSDoWdGb695vWvA                directory.id, as in meta.properties
+    directory 66OiJamjSDoWdGb695vWvA                directory.id of meta.properties, which decides
     cordoned yes                                    no new partitions; absent where it was not altered
     sibling hT0dKZTUQYWRW1R1pmXqAA /disk-b/logs     another directory of the server, and its last path
     partition orders-0 AAAAAAAAAAAAAAAAAAAABw live 105823 2 - - 1700086400000
@@ -28,10 +28,13 @@ Of two live entries of one partition the one with the higher move number is the 
 An `aside` line names a directory that has lost its partition's name, or is about to: the partition and topic
 that it was, its log start, its recovery point and its import epoch. The end of its name says why: `delete`,
 `stray`, `fenced`. The line is written before the rename, so a start finishes a rename that a crash has cut
-off.
+off. It stays while the directory is there. A start removes the deleted directories that are listed, and no
+others.
 
 A change replaces the whole file, so it happens or does not. A directory that serves partitions always has the
 file. The log start is Kafka's too (`log-start-offset-checkpoint`), but for Kafka's tools: this file decides.
+For a tiered partition with a commit the shard's metadata decide; then the start in this file is a copy, which
+is never ahead.
 """
 
 from __future__ import annotations
@@ -267,8 +270,9 @@ class ManifestFile:
         self._manifest = manifest
         # A line is formatted only when its entry changes: there may be many thousands.
         self._lines = {key: _partition_line(key, entry) for key, entry in manifest.partitions.items()}
-        # An update has failed after it began to rename, so the file may have other contents than `now`.
-        self._is_unsure = False
+        # The file may have other contents than `now`: an update has failed after it began to rename, or an
+        # entry was forgotten.
+        self._is_outdated = False
 
     @property
     def now(self) -> Manifest:
@@ -280,7 +284,7 @@ class ManifestFile:
 
     def create(self) -> None:
         """Write the file for the first time. Durable when it returns. Raises OSError."""
-        self._is_unsure = True
+        self._is_outdated = True
         self.update()
 
     def update(
@@ -312,15 +316,15 @@ class ManifestFile:
             self._write(self._manifest._replace(cordoned=cordoned), self._lines)
 
     def _write(self, changed: Manifest, lines: dict[TopicPartition, str]) -> None:
-        if changed == self._manifest and not self._is_unsure:
+        if changed == self._manifest and not self._is_outdated:
             return
         data = _sealed(changed, lines.values())
-        replace_file(self._filesystem, self._path, data, before_rename=self._note_unsure)
-        self._is_unsure = False
+        replace_file(self._filesystem, self._path, data, before_rename=self._note_outdated)
+        self._is_outdated = False
         self._manifest, self._lines = changed, lines
 
-    def _note_unsure(self) -> None:
-        self._is_unsure = True
+    def _note_outdated(self) -> None:
+        self._is_outdated = True
 
     def change(self, partition: TopicPartition, **fields: object) -> None:
         """Change fields of the partition's entry, if it has one; as `update`."""
@@ -330,7 +334,7 @@ class ManifestFile:
                 return
             changed = entry._replace(**fields)  # type: ignore[arg-type]  # the fields are those of the entry
             # Mostly nothing changes, and an update compares all entries.
-            if changed != entry or self._is_unsure:
+            if changed != entry or self._is_outdated:
                 self.update(partitions={partition: changed})
 
     def horizon_of(self, partition: TopicPartition) -> int | None:
@@ -343,10 +347,11 @@ class ManifestFile:
         self.change(partition, horizon_ms=horizon_ms)
 
     def forget_aside(self, name: str) -> None:
-        """Drop the entry, which the next update leaves out: the directory is gone, or has its final name."""
+        """Drop the entry, which the next update leaves out: the directory is gone."""
         with self.lock:
-            aside = {key: entry for key, entry in self._manifest.aside.items() if key != name}
-            self._manifest = self._manifest._replace(aside=aside)
+            if name in self._manifest.aside:
+                self._manifest = self._manifest._replace(aside=_changed(self._manifest.aside, {name: None}))
+                self._is_outdated = True
 
 
 def _changed(now: Mapping[Key, Entry], changes: Mapping[Key, Entry | None]) -> dict[Key, Entry]:

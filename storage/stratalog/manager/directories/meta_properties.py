@@ -1,4 +1,4 @@
-"""`meta.properties`: whose data directory it is, in the form of Java's properties, without escapes.
+"""`meta.properties`: the ids of a log directory and of its store, as Java's properties without escapes.
 
 ::
 
@@ -8,7 +8,7 @@
 
 Kafka adds `cluster.id` and `node.id`, Stratalog the `store.id`: the store that the logs are tiered to. It is
 not in the manifest, because a start reads both ids before it trusts anything else in the directory, and
-because it must survive a manifest that is made anew.
+because it must survive a rebuilt manifest.
 """
 
 from __future__ import annotations

@@ -33,17 +33,11 @@ class MissingDirectories:
             if directory.is_online:
                 # A change is written to all lists. If they differ, the first one is as good as any.
                 self._last_paths = {**directory.manifest.now.siblings, **self._last_paths}
-        self._present_ids = frozenset(directory.directory_id for directory in directories) - {""}
-        unreadable_paths = {directory.path for directory in directories if not directory.is_known}
-        absent = {key: path for key, path in self._last_paths.items() if key not in self._present_ids}
-        self._unreadable_ids = frozenset(
-            directory_id
-            for directory_id, path in absent.items()
-            if path in unreadable_paths and [*absent.values()].count(path) == 1
-        )
 
     def all(self) -> tuple[LogDirectoryStatus, ...]:
         """The directories that this process was started without, at their last paths."""
+        present_ids = {directory.directory_id for directory in self._directories}
+        unreadable_paths = {directory.path for directory in self._directories if not directory.is_known}
         return tuple(
             LogDirectoryStatus(
                 path=path,
@@ -54,7 +48,7 @@ class MissingDirectories:
                 remaining_log_count=0,
             )
             for directory_id, path in self._last_paths.items()
-            if directory_id not in self._present_ids | self._unreadable_ids
+            if directory_id not in present_ids and path not in unreadable_paths
         )
 
     def note_present(self) -> None:

@@ -40,7 +40,7 @@ def settle_moves(directories: DirectorySet, away: PutAway) -> tuple[WantedMove, 
     """
     listed: dict[TopicPartition, list[LogDirectory]] = {}
     for directory in directories.online():
-        for partition in directory.manifest.now.partitions:
+        for partition in directory.entries:
             listed.setdefault(partition, []).append(directory)
     wanted: list[WantedMove] = []
     for partition, found in sorted(listed.items(), key=lambda item: item[0]):
@@ -53,7 +53,7 @@ def settle_moves(directories: DirectorySet, away: PutAway) -> tuple[WantedMove, 
 
 
 def _is_begun(directory: LogDirectory, partition: TopicPartition) -> bool:
-    entry = directory.manifest.now.partitions[partition]
+    entry = directory.entries[partition]
     return entry.state is PartitionState.INCOMING or bool(entry.moving_to)
 
 
@@ -62,7 +62,7 @@ def _settle(
 ) -> list[WantedMove]:
     """Settle the copies of one partition that a crash left, and list the moves to resume. Raises
     DataDirectoryError, OSError."""
-    entries = {directory: directory.manifest.now.partitions[partition] for directory in found}
+    entries = {directory: directory.entries[partition] for directory in found}
     holders = [one for one, entry in entries.items() if entry.state is not PartitionState.INCOMING]
     for holder in holders:
         entry = entries[holder]
@@ -90,6 +90,6 @@ def _has_not_moved(directories: DirectorySet, partition: TopicPartition, target_
     """Whether that directory has only an incoming copy of the partition."""
     for directory in directories.online():
         if directory.directory_id == target_id:
-            entry = directory.manifest.entry(partition)
+            entry = directory.entry(partition)
             return entry is not None and entry.state is PartitionState.INCOMING
     return False

@@ -58,10 +58,14 @@ class MoveRegistry:
         """Whether the former process began to move the partition."""
         return any(wanted.partition == partition for wanted in self._wanted)
 
+    def running(self, partition: TopicPartition) -> LogMove | None:
+        """The move of the partition that runs or waits to run. Takes no lock."""
+        move = self._moves.get(partition)
+        return None if move is None or move.state.is_final else move
+
     def is_moving(self, partition: TopicPartition) -> bool:
         """Whether a move of the partition runs or waits to run. Takes no lock."""
-        move = self._moves.get(partition)
-        return move is not None and not move.state.is_final
+        return self.running(partition) is not None
 
     def progress(self) -> tuple[MoveProgress, ...]:
         """The last move of each partition that had one in this process, and moves that are wanted and have
@@ -110,8 +114,8 @@ class MoveRegistry:
         target = self._directories.at(target_path)
         with self._lock:
             source = self._directories.of(log)
-            former = self._moves.get(partition)
-            if former is not None and not former.state.is_final:
+            former = self.running(partition)
+            if former is not None:
                 raise InvalidRequestError(
                     "the partition is moving already; wait for that move or cancel it",
                     partition=partition,

@@ -47,7 +47,6 @@ class MoveTarget:
         self._path = plan.target.partition_path(self._partition)
         self._move_number = plan.source.move_number(self._partition) + 1
         self._noted_end_offset = -1
-        self._is_undecided = False
 
     def begin(self) -> LogCopy:
         """Make the copy's directory, with the files that do not belong to the log. Durable except for the
@@ -105,7 +104,6 @@ class MoveTarget:
         if self._noted_end_offset < self._log.local_log.segments.active.base_offset:
             self._note_end(self._log.offsets.log_end_offset)
         manifest = self._target.manifest
-        self._is_undecided = True
         try:
             with self._guard:
                 # A retry that removes an older copy of the target must see that the name is taken.
@@ -116,7 +114,6 @@ class MoveTarget:
                 self._target.note_gone(self._partition)
             # Durable or not, the copy does not count then, and the log goes on in the source.
             self._change_source(move_number=self._move_number + 1, moving_to="")
-            self._is_undecided = False
             raise self._target_error(failure) from failure
         self.is_committed = True
         with self._guard:
@@ -128,9 +125,6 @@ class MoveTarget:
         """Undo a move that was not done: the source is the partition again, and the copy is removed unless
         the move is still wanted. A start repeats what fails here."""
         assert not self.is_committed
-        if self._is_undecided:
-            # The next start chooses, so both copies must stay whole.
-            return
         # In this order: a source is not served if its target does not list the partition.
         with suppress(OSError, DataDirectoryError):
             self._change_source(moving_to="")

@@ -26,7 +26,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import REBUILD, STRAY_REASON
@@ -61,14 +60,12 @@ class StrayPartitions:
 
     def __init__(
         self,
-        filesystem: FileSystem,
         directories: DirectorySet,
         away: PutAway,
         claim_of: ClaimOf,
         is_moving: Callable[[TopicPartition], bool],
     ) -> None:
         """`is_moving` says whether a move of the partition is still wanted."""
-        self._filesystem = filesystem
         self._directories = directories
         self._away = away
         self._claim_of = claim_of
@@ -128,8 +125,8 @@ class StrayPartitions:
 
     def _warn(self, directory: LogDirectory, partition: TopicPartition, doubt: _Doubt) -> None:
         logger.warning(
-            "a directory is named like a partition and is no topic's, and stays where it is, because %s; %s,"
-            " or move it away, path=`%s`",
+            "a directory is named like a partition, and no topic has it; it was not set aside, because %s;"
+            " %s, or move it away, path=`%s`",
             doubt.reason,
             doubt.advice,
             directory.partition_path(partition),
@@ -143,7 +140,7 @@ class StrayPartitions:
         if self._claim_of(partition, None if entry is None else entry.topic_id) is PartitionClaim.KNOWN:
             return _Doubt(PartitionClaim.KNOWN.value, "remove it if the topic was deleted")
         if entry is not None and entry.import_epoch is not None:
-            return _Doubt("it is of an import that was cut off", "import it again")
+            return _Doubt("it is of an import that was cut off", "import its topic again")
         if self._is_moving(partition):
             return _Doubt("a move of it was cut off", "look for its other copy")
         if not directory.files.was_bound:
@@ -154,7 +151,7 @@ class StrayPartitions:
 
     def _has(self, path: str) -> bool:
         try:
-            return self._filesystem.exists(path)
+            return self._directories.filesystem.exists(path)
         except OSError:
             # Unknown counts as there.
             return True

@@ -27,7 +27,7 @@ from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.disk_refusals import refused_by_disk
-from tests.support.logs.log_machine import TOPIC_ID, LogMachine
+from tests.support.logs.log_machine import TOPIC_ID, LogMachine, checkpoint
 
 A, B = "/disk-a/logs", "/disk-b/logs"
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
@@ -82,7 +82,7 @@ class TwoDisks:
                 assert failure.value.fields["path"] == A
                 assert failure.value.fields["reason"]
         assert not [one for one in self.disk.trace[before:] if A in one], "the disk is left alone"
-        self.manager.checkpoint()
+        checkpoint(self.manager)
         self.manager.tasks.flush_old()
         self.manager.check()
         assert not [one for one in self.disk.trace[before:] if A in one], "no checkpoint is written there"

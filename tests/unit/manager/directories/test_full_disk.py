@@ -34,7 +34,7 @@ from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.disk_refusals import refused_by_disk
 from tests.support.logs.crash_sweep import CrashSweep, Failure
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine, checkpoint
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
 SECOND = TopicPartition("orders", 1)
@@ -83,7 +83,7 @@ def test_records_are_deleted_by_the_space_that_was_kept_aside_and_some_is_kept_a
     machine.machine.clock.advance(CONFIG.file_delete_delay_ms)
     assert machine.paths(".deleted") == []
     disk.fill(None)
-    machine.manager.checkpoint()
+    checkpoint(machine.manager)
     assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
     log = LogMachine(disk.killed(), ids=SequentialIds(100)).open().open_log(PARTITION, TOPIC_ID, CONFIG)
     assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (15, 20)
@@ -94,7 +94,7 @@ def test_who_writes_now_and_then_does_not_take_it() -> None:
     machine = Machine(disk)
     disk.fill(DATA_DIR)
     with pytest.RaisesExc(DataDirectoryError, check=refused_by_disk(errno.ENOSPC)):
-        machine.manager.checkpoint()
+        checkpoint(machine.manager)
     assert disk.inner.exists(SPARE_PATH)
 
 
@@ -255,7 +255,7 @@ def test_a_deletion_of_records_that_is_refused_is_not_written_down_later() -> No
             return
         assert machine.first.offsets.log_start_offset == 15
         machine.second.increment_log_start_offset(2)
-        machine.manager.checkpoint()
+        checkpoint(machine.manager)
         reopened = LogMachine(machine.disk.killed(), ids=SequentialIds(1000)).open()
         assert reopened.open_log(PARTITION, TOPIC_ID, CONFIG).offsets.log_start_offset == 15
 

@@ -18,7 +18,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.log_directory import DirectoryState
-from stratalog.manager.directories.manifest import read_manifest
+from stratalog.manager.directories.manifest import MANIFEST_FILE, read_manifest
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
@@ -29,7 +29,7 @@ from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.edited_manifest import edit_manifest
 from tests.support.logs.hooked_disk import HookedDisk
-from tests.support.logs.log_machine import TOPIC_ID, LogMachine
+from tests.support.logs.log_machine import TOPIC_ID, LogMachine, checkpoint
 
 A, B, C = "/disk-a/logs", "/disk-b/logs", "/disk-c/logs"
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
@@ -419,7 +419,7 @@ def test_the_cordon_of_an_offline_directory_stays() -> None:
     manager.directories.alter_cordons([B])
     disk.fail_where(lambda line: f"{B}/" in line)
     with pytest.raises(DataDirectoryError):
-        manager.checkpoint()
+        checkpoint(manager)
     for refused in ([], [A], None):
         with pytest.raises(DataDirectoryError) as failure:
             manager.directories.alter_cordons(refused)
@@ -430,6 +430,17 @@ def test_the_cordon_of_an_offline_directory_stays() -> None:
     disk.mend()
     disk = disk.killed()
     assert [read_manifest(disk, path).cordoned for path in (A, B, C)] == [False, True, True]
+
+
+def test_a_refused_cordon_names_the_directories_that_have_changed() -> None:
+    disk = FaultyFileSystem()
+    manager = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds()).open()
+    disk.fail_where(lambda line: f"{B}/{MANIFEST_FILE}" in line, number=errno.EACCES)
+    with pytest.raises(DataDirectoryError) as failure:
+        manager.directories.alter_cordons([A, B, C])
+    assert (failure.value.fields["path"], failure.value.fields["altered"]) == (B, A)
+    disk.mend()
+    assert [read_manifest(disk, path).cordoned for path in (A, B, C)] == [True, None, None]
 
 
 class CordoningMachine:

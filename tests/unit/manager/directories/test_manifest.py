@@ -178,7 +178,7 @@ def test_entries_are_changed_one_by_one_and_nothing_is_written_for_nothing() -> 
     # An entry that is forgotten goes with the next change.
     file.forget_aside("z")
     assert disk.operation_count == count
-    file.change(PARTITION, move_number=1)
+    file.update()
     assert file.now == read_manifest(disk, DATA_DIR)
     assert file.now.aside == {}
 
@@ -261,8 +261,7 @@ def emptied(_: bytes) -> bytes:
 
 
 Change = Callable[[bytes], bytes] | None
-CHANGES: list[Change] = [damage, flip, later, of_another_directory, bytes.upper, emptied, None]
-DAMAGES = pytest.mark.parametrize("change", CHANGES)
+DAMAGES: list[Change] = [damage, flip, later, bytes.upper, emptied, None]
 
 
 def put(disk: MemoryFileSystem, change: Change) -> None:
@@ -272,7 +271,7 @@ def put(disk: MemoryFileSystem, change: Change) -> None:
         replace_file(disk, PATH, change(disk.read_file(PATH)))
 
 
-@DAMAGES
+@pytest.mark.parametrize("change", DAMAGES)
 def test_one_that_cannot_be_used_is_no_start_and_can_be_made_anew(change: Change) -> None:
     machine = killed_machine()
     disk = machine.memory
@@ -293,7 +292,23 @@ def test_one_that_cannot_be_used_is_no_start_and_can_be_made_anew(change: Change
     assert starts(machine) == [3, 0]
 
 
-@DAMAGES
+def test_one_of_another_directory_is_to_be_put_back() -> None:
+    machine = killed_machine()
+    [status] = machine.open().directories.statuses()
+    machine.kill()
+    own = machine.memory.read_file(PATH)
+    put(machine.memory, of_another_directory)
+    with pytest.raises(DataDirectoryError) as failure:
+        machine.open()
+    found_id = f"other{status.directory_id}"
+    fields = {"path": PATH, "directory_id": status.directory_id, "found_id": found_id}
+    assert failure.value.fields == fields
+    assert REBUILD.decode() not in failure.value.message
+    replace_file(machine.memory, PATH, own)
+    assert starts(machine) == [4, 12]
+
+
+@pytest.mark.parametrize("change", [*DAMAGES, of_another_directory])
 def test_one_that_cannot_be_used_takes_its_own_directory_offline(change: Change) -> None:
     machine = killed_machine(DATA_DIR, "/other")
     disk = machine.memory

@@ -1,4 +1,4 @@
-"""Foreign files in a log directory stay, even if their names look like ours."""
+"""A directory that the manifest does not list stays in a log directory, even under a name like ours."""
 
 from __future__ import annotations
 
@@ -34,29 +34,39 @@ def put(disk: MemoryFileSystem, path: str) -> None:
     file.close()
 
 
-def test_a_start_removes_what_it_or_a_broker_has_named_and_nothing_else(
+def test_a_start_removes_the_deleted_partitions_of_the_manifest_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = MemoryFileSystem()
-    ours = [f"orders.eu_1-12.{UNIQUE}-{DELETE_REASON}"]
-    foreign = [name.format(DELETE_REASON) for name in FOREIGN]
+    machine = LogMachine(disk)
+    machine.start()
+    machine.manager.delete_log(PARTITION)
+    machine.kill()
+    [ours] = [name for name in disk.list_directory(DATA_DIR) if name.endswith(DELETE_REASON)]
+    # A broker or an operator gave the first of these names.
+    unlisted = f"orders.eu_1-12.{UNIQUE}-{DELETE_REASON}"
+    foreign = [unlisted, *(name.format(DELETE_REASON) for name in FOREIGN)]
     # An own name of another reason, and a file.
     others = [f"orders-0.{UNIQUE}-stray", f"orders-0.{UNIQUE}-fenced"]
-    for name in (*ours, *foreign, *others):
+    for name in (*foreign, *others):
         disk.make_directories(f"{DATA_DIR}/{name}")
         put(disk, f"{DATA_DIR}/{name}/file")
     put(disk, f"{DATA_DIR}/orders-1.{UNIQUE}-delete")
-    machine = LogMachine(disk)
-    machine.start()
+    manager = machine.open()
+    manager.open_log(PARTITION, TOPIC_ID, machine.config, is_first_opening=True)
     machine.clock.advance(60_000)
     names = disk.list_directory(DATA_DIR)
-    assert [name for name in ours if name in names] == []
+    assert ours not in names
     for name in (*foreign, *others):
         assert disk.read_file(f"{DATA_DIR}/{name}/file") == b"foreign"
     assert f"orders-1.{UNIQUE}-delete" in names
     told = [record.getMessage() for record in caplog.records if "left alone" in record.getMessage()]
     for name in foreign:
-        assert sum(f"path=`{DATA_DIR}/{name}`" in line for line in told) == ("." in name), name
+        assert sum(f"path=`{DATA_DIR}/{name}`" in line for line in told) == (name == unlisted), name
+    reported = manager.found.set_aside()[DATA_DIR]
+    assert reported == [f"{DATA_DIR}/{name}" for name in sorted((unlisted, *others))]
+    [status] = manager.directories.statuses()
+    assert status.set_aside_count == len(reported)
     # Nothing is taken for ours because the start after it looks again.
     machine.stop()
     machine.start()

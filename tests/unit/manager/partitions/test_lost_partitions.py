@@ -22,7 +22,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.crash_moments import SURVIVALS
 from tests.support.logs.crash_sweep import CrashSweep, Death
-from tests.support.logs.log_machine import LogMachine
+from tests.support.logs.log_machine import LogMachine, checkpoint
 
 A, B = "/disk-a/logs", "/disk-b/logs"
 CONFIG = LogConfig()
@@ -45,7 +45,7 @@ class Machine:
         self.manager.directories.bind_store("store")
         if is_new:
             fill(self.manager.open_log(P, TOPIC_ID, CONFIG, is_first_opening=True), END)
-            self.manager.checkpoint()
+            checkpoint(self.manager)
 
     def restarted(self, *, is_killed: bool = False) -> Machine:
         if is_killed:
@@ -90,7 +90,7 @@ def test_it_stays_offline_until_it_is_back(tiered_end_offset: int, is_killed: bo
         # Other work, and the end of a start, do not change that.
         machine.manager.open_log(OTHER, NEW_ID, CONFIG, is_first_opening=True)
         machine.manager.end_start(wanted)
-        machine.manager.checkpoint()
+        checkpoint(machine.manager)
         machine.manager.delete_log(OTHER)
         machine = machine.restarted(is_killed=is_killed)
     machine.process.stop()
