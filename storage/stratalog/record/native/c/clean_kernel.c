@@ -285,7 +285,7 @@ static bool judge_batch(const cleaning *clean, judging *judge, const batch_frame
         records_count > clean->room->judged_count - group->judged_count)
         return false;
     if (kernel_judge_payload(judge, records_of(batch), records_bytes(batch), batch->records_count,
-                                  batch->base_offset, batch->last_offset_delta, is_due(batch, clean->rule->now_ms),
+                             batch->base_offset, batch->last_offset_delta, is_due(batch, clean->rule->now_ms),
                              place) != KERNEL_OK)
         return false;
     group->judged_count += records_count;
