@@ -161,7 +161,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AlterConfigs(self, request, context):
-        """Changes single keys, all or nothing; in force when it is answered.
+        """Changes single keys, all or nothing, and in force when it is answered. Only the cordons of several log directories
+        may be altered in part if a disk fails: the error names the directories that have changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

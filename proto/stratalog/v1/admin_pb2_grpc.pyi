@@ -40,7 +40,9 @@ class AdminServiceStub:
     DescribeConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]
     """The configuration in force of a topic, or of this server, and who set it."""
     AlterConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]
-    """Changes single keys, all or nothing; in force when it is answered."""
+    """Changes single keys, all or nothing, and in force when it is answered. Only the cordons of several log directories
+    may be altered in part if a disk fails: the error names the directories that have changed.
+    """
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogRequest, _admin_pb2.DescribeLogResponse]
     """Offsets, segments and sizes of partitions, by tier."""
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]
@@ -75,7 +77,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     DescribeConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]  # type: ignore[assignment]
     """The configuration in force of a topic, or of this server, and who set it."""
     AlterConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]  # type: ignore[assignment]
-    """Changes single keys, all or nothing; in force when it is answered."""
+    """Changes single keys, all or nothing, and in force when it is answered. Only the cordons of several log directories
+    may be altered in part if a disk fails: the error names the directories that have changed.
+    """
     DescribeLog: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogRequest, _admin_pb2.DescribeLogResponse]  # type: ignore[assignment]
     """Offsets, segments and sizes of partitions, by tier."""
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
@@ -143,7 +147,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.AlterConfigsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AlterConfigsResponse, _abc.Awaitable[_admin_pb2.AlterConfigsResponse]]:
-        """Changes single keys, all or nothing; in force when it is answered."""
+        """Changes single keys, all or nothing, and in force when it is answered. Only the cordons of several log directories
+        may be altered in part if a disk fails: the error names the directories that have changed.
+        """
 
     @_abc_1.abstractmethod
     def DescribeLog(
