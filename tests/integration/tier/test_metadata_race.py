@@ -66,7 +66,14 @@ class Racer:
 
 def open_log(store: ObjectStore, identity: StoreIdentity, number: int) -> MetadataLog:
     writer = Writer("racer", f"racer-{number}")
-    actor = StoreActor(store, SystemClock(), Random(number), SystemIdGenerator(), identity, writer)
+    actor = StoreActor(
+        store=store,
+        clock=SystemClock(),
+        random_source=Random(number),
+        ids=SystemIdGenerator(),
+        identity=identity,
+        writer=writer,
+    )
     return MetadataLog.open(actor, 0, no_directories, settings=SETTINGS)
 
 

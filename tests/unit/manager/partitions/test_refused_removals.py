@@ -273,7 +273,7 @@ def test_what_is_set_aside_for_a_human_is_never_removed_for_room() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
+def test_an_index_file_that_must_stay_is_logged_and_keeps_nothing(
     suffix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = FaultyFileSystem()
