@@ -70,7 +70,7 @@ class BatchHeaders:
     def follow_header(self, position: int, header: BatchHeader) -> BatchRow:
         """Add the batch with this header; return it as a row."""
         row = row_of(position, header)
-        self.follow([row], crc32c(_FIELDS.pack(row.base_offset, row.leader_epoch), self.crc))
+        self.follow([row], crc_with(row.base_offset, row.leader_epoch, self.crc))
         return row
 
     def resume(self, packed: bytes, end_offset: int) -> None:
@@ -82,6 +82,11 @@ class BatchHeaders:
     def packed(self) -> bytes:
         """The sum as a seal has it."""
         return _CRC.pack(self.crc) + self._epochs
+
+
+def crc_with(base_offset: int, leader_epoch: int, crc: int) -> int:
+    """The checksum that goes on from `crc` with the next batch."""
+    return crc32c(_FIELDS.pack(base_offset, leader_epoch), crc)
 
 
 def crc_of(packed: bytes) -> int:

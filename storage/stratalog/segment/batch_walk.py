@@ -8,6 +8,7 @@ The walks differ in what they trust:
 * `valid_rows` trusts nothing. It stops before the first batch that is incomplete, not a batch, out of order
   or different from its checksum. So it finds the end of the sound data after a crash. There may be gigabytes
   to check, so a kernel walks, and a header becomes an object only if it says more than an index needs.
+* `summed_headers` sums up the fields that the checksums of batches leave out, for a comparison with the seal.
 * `fetchable_batches` serves fetches. It measures and checks batches in bytes that were just read, and makes
   no object for any of them.
 """
@@ -33,8 +34,15 @@ from stratalog.record.header import (
     BatchHeader,
     parse_header,
 )
-from stratalog.record.native.batch_kernels import skip_batches, sound_batches, walk_batches
+from stratalog.record.native.batch_kernels import (
+    headers_crc,
+    skip_batches,
+    sound_batches,
+    walk_batches,
+    whole_batches,
+)
 from stratalog.record.native.batch_row import BatchRow
+from stratalog.segment.batch_headers import crc_with
 
 _HEADER_CHUNK_BYTES = 16 * 1024
 _BODY_CHUNK_BYTES = 1024 * 1024
@@ -196,6 +204,29 @@ def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
         return parse_header(chunk, position)
     except CorruptRecordError:
         return None
+
+
+def summed_headers(file: AppendFile, end_position: int) -> int:
+    """The sum over the headers of the batches below `end_position`, as a seal has it; see `batch_headers`.
+
+    Passes by the body of a batch that is larger than a chunk. So the cost is a read of 16 KiB for each such
+    batch, and for small ones a read of the whole file; a kernel does the walking. Raises CorruptRecordError
+    if a header is invalid or the last batch ends elsewhere, OSError.
+    """
+    position = crc = 0
+    while position < end_position:
+        chunk = file.read_at(position, min(_HEADER_CHUNK_BYTES, end_position - position))
+        crc = headers_crc(chunk, crc)
+        passed_bytes, _ = whole_batches(chunk)
+        if passed_bytes == 0 or passed_bytes + HEADER_SIZE <= len(chunk):
+            # The body of this batch ends beyond the chunk, or its header is invalid.
+            header = parse_header(chunk, passed_bytes)
+            crc = crc_with(header.base_offset, header.leader_epoch, crc)
+            passed_bytes += header.size_in_bytes
+        position += passed_bytes
+    if position > end_position:
+        raise CorruptRecordError("the last batch ends beyond its file", path=file.path, position=position)
+    return crc
 
 
 def valid_rows(

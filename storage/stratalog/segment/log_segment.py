@@ -28,7 +28,7 @@ from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse
 from stratalog.record.native.batch_row import BatchRow
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import FIRST_READ_BYTES, BatchRead, ReadBounds, read_batches
-from stratalog.segment.batch_walk import LocatedBatch, damaged_batch
+from stratalog.segment.batch_walk import LocatedBatch, damaged_batch, summed_headers
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
@@ -45,7 +45,7 @@ from stratalog.segment.proven_batches import ProvenBatches
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_files import make_data_file, put_aside, put_indexes_aside, unlink_segment
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.segment_seal import SegmentSeal
+from stratalog.segment.segment_seal import SegmentSeal, contradicts_seal
 from stratalog.segment.segment_search import position_of, position_since, proven_position_of
 from stratalog.segment.timestamp_offset import TimestampOffset
 
@@ -437,6 +437,20 @@ class LogSegment:
         deletion by time needs this proof; two files that agree are not enough. Raises CorruptRecordError,
         OSError."""
         deque(self.rows_since(self.max_timestamp().timestamp_ms + 1), maxlen=0)
+
+    def prove_headers(self) -> None:
+        """Compare the headers of all batches with the seal, if there is one of these batches.
+        `summed_headers` says what it costs. Raises CorruptRecordError, OSError."""
+        sealed_crc = self.sealed_headers_crc
+        if sealed_crc is None:
+            return
+        with self.lend() as file:
+            try:
+                is_altered = summed_headers(file, self.size_bytes) != sealed_crc
+            except CorruptRecordError as invalid:
+                raise contradicts_seal(self.path) from invalid
+        if is_altered:
+            raise contradicts_seal(self.path)
 
     def indexes(self) -> SegmentIndexes:
         """The growing indexes of an active segment, or those in the files of a sealed one. Raises

@@ -20,10 +20,10 @@ the log, writes the sizes and checksums of all that it has written::
 A page of an index has as many whole entries as fit into 4096 bytes. Checksums by page let a look-up prove the
 page that it reads, whenever it reads it, without reading the rest of the file.
 
-The sum over the headers is compared when all batches of the segment are read anyway: by a recovery, a clean,
-an upload or a copy. A difference is damage that the checksums of the batches do not see. Then the segment is
-refused, because the damaged field is not known. The leader epochs prove the log's file of epochs, which has
-no checksum either, at each start.
+The sum over the headers is compared when all batches of the segment are read anyway, by a recovery, a clean
+or a copy, and before an upload reads the first of them. A difference is damage that the checksums of the
+batches do not see. Then the segment is refused, because the damaged field is not known. The leader epochs
+prove the log's file of epochs, which has no checksum either, at each start.
 
 Each append changes the size of the log. So the size in the seal shows a seal that is older than the data, or
 that was put back together with an index of another time.
@@ -175,7 +175,7 @@ def require_sealed_headers(seal: SegmentSeal | None, size_bytes: int, headers: b
 def contradicts_seal(path: str) -> CorruptRecordError:
     """The error for a segment whose sound batches have other headers than its seal."""
     return CorruptRecordError(
-        "the batches of a segment contradict its seal, so a base offset or a leader epoch was altered;"
+        "the batches of a segment contradict its seal, so the header of a batch was altered;"
         " restore the segment from a copy, or move its files away if the store has its records",
         path=path,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,10 @@ from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE, LAST_OFFSET_DELTA_POSITION, RECORDS_COUNT_POSITION
+from stratalog.record.native.batch_kernels import headers_crc
 from stratalog.record.native.batch_row import BatchRow
 from stratalog.record.record import Record
-from stratalog.segment.batch_walk import fetchable_batches, seek, valid_rows, walk
+from stratalog.segment.batch_walk import fetchable_batches, seek, summed_headers, valid_rows, walk
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.plain_batches import batch
 
@@ -37,6 +39,27 @@ def rows_of(file: AppendFile, end_position: int) -> list[BatchRow]:
 
 
 SIZES = st.lists(st.sampled_from([1, 30, 5000, 20_000, 1_100_000]), min_size=1, max_size=5)
+
+
+@given(sizes=st.lists(st.sampled_from([1, 5000, 16_250, 20_000]) | st.integers(0, 17_000), max_size=9))
+def test_headers_are_summed_up_whatever_the_size_of_their_batches(sizes: list[int]) -> None:
+    written = b"".join(placed(number, 1, size) for number, size in enumerate(sizes))
+    file = file_of(written)
+    assert summed_headers(file, len(written)) == headers_crc(written, 0)
+    if sizes:
+        with pytest.raises(CorruptRecordError):
+            summed_headers(file, len(written) - 1)
+    file.append([bytes(HEADER_SIZE)])
+    with pytest.raises(CorruptRecordError):
+        summed_headers(file, file.size())
+
+
+def test_the_bodies_of_large_batches_are_not_read_for_the_sum_over_their_headers() -> None:
+    written = b"".join(placed(number, 1, 1_100_000) for number in range(3))
+    file = file_of(written)
+    with patch.object(file, "read_at", wraps=file.read_at) as read_at:
+        summed_headers(file, len(written))
+    assert sum(size for (_, size), _ in read_at.call_args_list) <= 3 * 16 * 1024
 
 
 @given(sizes=SIZES)

@@ -14,6 +14,7 @@ from stratalog.log.read import time_lookup
 from stratalog.log.read.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
 
 
@@ -164,6 +165,15 @@ class LogReader:
             )
         )
 
+    def prove_headers(self, source: SegmentSource) -> None:
+        """Compare the headers of all batches of the source's segment with its seal, the batches before the
+        source included.
+
+        Raises CorruptRecordError if they differ, OffsetOutOfRangeError if the segment has been dropped,
+        DataDirectoryError.
+        """
+        self._availability.reading(lambda: self._segment_of(source).prove_headers())
+
     def read_segment(self, source: SegmentSource, position: int, size: int) -> bytes:
         """Bytes [position, position + size) of the segment file, up to the end of the source.
 
@@ -173,9 +183,12 @@ class LogReader:
         assert source.first_position <= position <= end_position
 
         def read() -> bytes:
-            segment = self._local.segments.with_base_offset(source.segment_base_offset)
-            if segment is None:
-                raise self._offsets.out_of_range(source.base_offset)
-            return segment.read_bytes(position, min(size, end_position - position))
+            return self._segment_of(source).read_bytes(position, min(size, end_position - position))
 
         return self._availability.reading(read)
+
+    def _segment_of(self, source: SegmentSource) -> LogSegment:
+        segment = self._local.segments.with_base_offset(source.segment_base_offset)
+        if segment is None:
+            raise self._offsets.out_of_range(source.base_offset)
+        return segment

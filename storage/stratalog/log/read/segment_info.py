@@ -35,8 +35,6 @@ class SegmentSource(NamedTuple):
     size_bytes: int
     first_position: int
     segment_base_offset: int
-    headers_crc: int | None
-    """The sum over the headers in the seal of a whole segment; None if it is unknown."""
 
 
 def describe_segment(segment: LogSegment, *, is_proven: bool) -> SegmentInfo:
@@ -85,5 +83,4 @@ def _source(segment: LogSegment, first_offset: int) -> SegmentSource:
         size_bytes=segment.size_bytes - position,
         first_position=position,
         segment_base_offset=segment.base_offset,
-        headers_crc=segment.sealed_headers_crc if position == 0 else None,
     )

@@ -232,29 +232,6 @@ def test_a_damaged_batch_is_not_taken_and_those_before_it_are() -> None:
     assert (entry.end_offset, entry.record_count, entry.data_crc) == (1, 1, crc_of(good))
 
 
-@pytest.mark.parametrize("memory_bytes", [1 << 20, 50, 250, 450])
-def test_a_slice_that_is_cancelled_leaves_nothing(memory_bytes: int) -> None:
-    """Its data may be in memory, in the file, or in both."""
-    parts = [encode_batch([Record(0, 1, b"k", b"v" * 100)], base_offset=offset) for offset in range(4)]
-    few = ObjectWriterSettings(spool_directory="/spool", memory_bytes=memory_bytes)
-    with ObjectWriter(filesystem(), header(), few) as writer:
-        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0)
-        writer.append(parts[0])
-        writer.end_slice(SliceEnd(1))
-        writer.begin_slice(TOPIC_ID, "t", 1, base_offset=1)
-        writer.append(parts[1])
-        writer.append(parts[2])
-        writer.cancel_slice()
-        assert writer.data_bytes == len(parts[0])
-        writer.begin_slice(TOPIC_ID, "t", 2, base_offset=3)
-        writer.append(parts[3])
-        writer.end_slice(SliceEnd(4))
-        finished = writer.finish()
-        stored = b"".join(bytes(part) for part in finished.parts)
-    assert stored[finished.ref.data_position :].startswith(parts[0] + parts[3])
-    assert [entry.data_crc for entry in finished.entries] == [crc_of(parts[0]), crc_of(parts[3])]
-
-
 def test_more_records_than_ordinals_are_refused_before_they_count() -> None:
     small = ObjectWriterSettings(spool_directory="/spool", max_slice_record_count=3)
     two = [Record(0, 1, b"k", b"v")] * 2

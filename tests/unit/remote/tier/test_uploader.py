@@ -18,6 +18,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.builder import encode_batch
 from stratalog.record.header import LEADER_EPOCH_POSITION
 from stratalog.record.record import Record
 from stratalog.remote.tier.uploader import UploadReport
@@ -152,9 +153,10 @@ def test_a_damaged_batch_stops_its_partition_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("read_bytes", [1 << 20, 200])
-def test_a_segment_that_contradicts_its_seal_is_not_uploaded(read_bytes: int) -> None:
+@pytest.mark.parametrize("max_object_bytes", [1 << 20, 200])
+def test_a_segment_that_contradicts_its_seal_is_not_uploaded(read_bytes: int, max_object_bytes: int) -> None:
     """No checksum of a batch covers its leader epoch."""
-    site = TieredSite(read_bytes=read_bytes)
+    site = TieredSite(read_bytes=read_bytes, max_object_bytes=max_object_bytes)
     logs = site.start()
     logs.create_topic("t", 3)
     expected = fill(logs, [3, 3, 3])
@@ -169,6 +171,97 @@ def test_a_segment_that_contradicts_its_seal_is_not_uploaded(read_bytes: int) ->
         assert logs.tiered_records(log) == ([] if name == failed.topic_partition else expected[name])
     for found in logs.metadata.state().objects.values():
         audit_object(logs.store, logs.metadata.layout, found.ref)
+
+
+@pytest.mark.parametrize("max_object_bytes", [1 << 20, 200])
+def test_segments_before_one_that_contradicts_its_seal_are_uploaded(max_object_bytes: int) -> None:
+    site = TieredSite(max_object_bytes=max_object_bytes)
+    logs = site.start()
+    logs.create_topic("t", 1)
+    (expected,) = fill(logs, [4]).values()
+    logs.seal()
+    for start in (50, 60):
+        fill(logs, [4], start=start)
+        logs.seal()
+    logs.close()
+    flip(site.disk, "/data/t-0/00000000000000000008.log", LEADER_EPOCH_POSITION + 3)
+    logs = site.start()
+    (log,) = logs.logs.values()
+    for _ in range(3):
+        # Each pass says it again.
+        (failed,) = logs.upload().failed
+        assert "restore the segment from a copy" in str(failed.error)
+        assert failed.error.fields == {"path": "/data/t-0/00000000000000000008.log"}
+        assert logs.tiered_records(log) == expected
+        assert log.offsets.tiered_end_offset == 8
+    assert log.retention.delete_local_segments(ignore_retention=True) == 1
+    for found in logs.metadata.state().objects.values():
+        audit_object(logs.store, logs.metadata.layout, found.ref)
+
+
+def test_a_base_offset_moved_into_a_hole_is_not_uploaded() -> None:
+    """The batch still lies between its neighbours; only the seal says that it was altered."""
+    site = TieredSite(max_object_bytes=300, read_bytes=200)
+    logs = site.start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    batches = [
+        encode_batch([record(offset)], base_offset=offset, leader_epoch=1)
+        for offset in (0, 1, 5, 6, 7, 8, 9, 10)
+    ]
+    for batch in batches:
+        log.appender.append_as_follower(batch)
+    logs.seal()
+    logs.close()
+    # The lowest byte of the base offset 5, which becomes 4.
+    flip(site.disk, "/data/t-0/00000000000000000000.log", sum(map(len, batches[:2])) + 7)
+    logs = site.start()
+    (log,) = logs.logs.values()
+    for _ in range(2):
+        report = logs.upload()
+        assert (len(report.failed), report.object_count, log.offsets.tiered_end_offset) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("altered", "byte"), [(0, 3), (5, 2)])
+def test_the_rest_of_a_segment_is_not_uploaded_if_the_segment_contradicts_its_seal(
+    altered: int, byte: int
+) -> None:
+    """The altered batch lies below the offset at which the pass begins, or above it. `byte` is the one of its
+    leader epoch that is flipped, so that the epochs still ascend."""
+    site = TieredSite(max_object_bytes=200)
+    faulty = FaultyObjectStore(
+        site.bucket, random.Random(0), lambda one: plan[0](one) if plan else Fault.NONE
+    )
+    plan: list[FaultPlan] = []
+    site.store = faulty
+    logs = site.start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    (expected,) = fill(logs, [6]).values()
+    logs.seal()
+    puts: set[str] = set()
+
+    def stores_one(operation: Operation) -> Fault:
+        if operation.verb == "PUT" and operation.key.startswith("shards/0000/data/"):
+            puts.add(operation.key)
+        return Fault.FAILS if len(puts) > 1 else Fault.NONE
+
+    plan.append(stores_one)
+    with pytest.raises(StoreUnavailableError):
+        logs.upload()
+    plan.clear()
+    tiered_end_offset = log.offsets.tiered_end_offset
+    assert 0 < tiered_end_offset < 10
+    positions = [located.position for located in log.local_log.segments.sealed[0].batches()]
+    logs.close()
+    flip(site.disk, "/data/t-0/00000000000000000000.log", positions[altered] + LEADER_EPOCH_POSITION + byte)
+    logs = site.start()
+    (log,) = logs.logs.values()
+    for _ in range(2):
+        report = logs.upload()
+        assert (len(report.failed), report.object_count) == (1, 0)
+        assert log.offsets.tiered_end_offset == tiered_end_offset
+        assert logs.tiered_records(log) == expected[:tiered_end_offset]
 
 
 def test_another_owner_is_noticed_before_anything_counts() -> None:

@@ -166,10 +166,9 @@ class ObjectWriter:
         self._slices.append(built._replace(encoded_index=b""))
 
     def cancel_slice(self) -> None:
-        """Discard the current slice with its data."""
+        """Discard the current slice, which has no data."""
         assert self._builder is not None
-        if self._builder.data_bytes:
-            self._data.cut(self._data.size_bytes - self._builder.data_bytes)
+        assert self._builder.data_bytes == 0
         self._builder = None
 
     def finish(self) -> FinishedObject:

@@ -122,17 +122,6 @@ class Spool:
         begin = position - (self._ends[index - 1] if index else 0)
         return memoryview(self._waiting[index])[begin : begin + size]
 
-    def cut(self, size_bytes: int) -> None:
-        """Discard the bytes from there on."""
-        file_bytes = self.size_bytes - self._waiting_bytes
-        if self._file is not None and size_bytes < file_bytes:
-            self._file.truncate(size_bytes)
-            file_bytes = size_bytes
-        self._waiting_bytes, self.size_bytes = size_bytes - file_bytes, size_bytes
-        waiting = b"".join(self._waiting)[: self._waiting_bytes]
-        self._waiting = [waiting] if waiting else []
-        self._ends = [size_bytes] if waiting else []
-
     def parts(self) -> list[Buffer | FilePart]:
         """All bytes, in order. Call it last."""
         file_bytes = self.size_bytes - self._waiting_bytes

@@ -3,6 +3,10 @@
 An upload copies batch after batch into one object after another until it is finished. Where an object is
 full, its slice ends at a batch boundary and the upload goes on in the next object. Nothing is remembered
 between passes; the next pass starts from the tiered end again.
+
+No checksum of a batch covers its base offset and its leader epoch. So before the first batch of a segment is
+read, the headers of the whole segment are compared with its seal, also where the upload begins inside of the
+segment. A segment that differs ends the upload, with no batch of it uploaded.
 """
 
 from __future__ import annotations
@@ -23,12 +27,9 @@ from stratalog.log.read.segment_info import SegmentSource
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import complete_prefix_size
 from stratalog.record.header import HEADER_SIZE, parse_header
-from stratalog.record.native.batch_kernels import headers_crc
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.tier.slice_producers import SliceProducers, note_batches
-from stratalog.segment.file_names import LOG_SUFFIX, segment_path
-from stratalog.segment.segment_seal import contradicts_seal
 
 
 class UploadCandidate(NamedTuple):
@@ -70,10 +71,8 @@ class PartitionUpload:
         self._state = SliceProducers(log.state_transfer, tiered_end_offset) if self._sources else None
         self._position = self._sources[0].first_position if self._sources else 0
         """Position in the file of the first source."""
-        self._headers_crc = 0
-        """The sum over the headers of the first source that were read."""
-        self._is_altered = False
-        """A source contradicts its seal, so the slice must not be stored."""
+        self._is_proven = False
+        """The segment of the first source agrees with its seal."""
 
     @property
     def is_finished(self) -> bool:
@@ -86,8 +85,8 @@ class PartitionUpload:
         """Make a slice of as many batches as fit into an object of `max_data_bytes`. An empty object takes at
         least one batch.
 
-        A batch that cannot be read or tiered ends the upload: `error` says why, and the batches before it are
-        in the slice. If a segment contradicts its seal, there is no slice. Raises StoppingError.
+        A batch that cannot be read or tiered ends the upload, and so does a segment that contradicts its
+        seal: `error` says why, and the batches before it are in the slice. Raises StoppingError.
         """
         log, state = self.candidate.log, self._state
         assert state is not None
@@ -104,7 +103,7 @@ class PartitionUpload:
             data = self._read(max_data_bytes - writer.data_bytes, read_bytes, is_first=writer.data_bytes == 0)
             if not data or not self._append(writer, data, start_bytes, state):
                 break
-        if writer.data_bytes > start_bytes and not self._is_altered:
+        if writer.data_bytes > start_bytes:
             writer.end_slice(state.end_slice(self.next_offset))
         else:
             writer.cancel_slice()
@@ -129,24 +128,16 @@ class PartitionUpload:
         finally:
             taken_bytes = writer.data_bytes - before_bytes
             state.follow(noted, taken_bytes)
-            self._headers_crc = headers_crc(memoryview(data)[:taken_bytes], self._headers_crc)
             self._position += taken_bytes
             self.next_offset = writer.next_offset
             self._leave_finished_source()
-        return not self._is_altered
+        return True
 
     def _leave_finished_source(self) -> None:
         source = self._sources[0]
         if self._position == _end_position(source):
-            if source.headers_crc not in (None, self._headers_crc):
-                self._is_altered = True
-                self.error = contradicts_seal(
-                    segment_path(
-                        self.candidate.log.local_log.directory, source.segment_base_offset, LOG_SUFFIX
-                    )
-                )
-            self._headers_crc = 0
             self._sources.popleft()
+            self._is_proven = False
             self.next_offset = source.end_offset
             self._position = self._sources[0].first_position if self._sources else 0
 
@@ -158,6 +149,9 @@ class PartitionUpload:
         left_bytes = _end_position(source) - self._position
         size_bytes = min(left_bytes, read_bytes, max(room_bytes, HEADER_SIZE if is_first else 0))
         try:
+            if not self._is_proven:
+                self.candidate.log.reader.prove_headers(source)
+                self._is_proven = True
             data = self._read_exactly(size_bytes)
             whole_bytes = complete_prefix_size(data)
             if whole_bytes == 0 and (is_first or room_bytes >= HEADER_SIZE):

@@ -4,7 +4,8 @@ One pass takes the logs in the order of (topic id, partition):
 
 1. Read the end of each partition's tiered part from the shard's state, and from the log the segments behind
    it that are rolled and fsynced. A pass remembers nothing for the next one, so nothing can be forgotten.
-2. Copy batches, each proved by its checksum, into an object of bounded size. Its slices ascend.
+2. Prove the headers of each segment by its seal. Copy batches, each proved by its checksum, into an object of
+   bounded size. Its slices ascend.
 3. PUT it under a fresh name. After an unknown outcome, send the same bytes under the same name again. After a
    few attempts the name is given up for ever; the object, if it landed, is an orphan.
 4. Commit it. The commit judges each slice; only accepted slices count as tiered.
@@ -59,8 +60,8 @@ class RefusedUpload(NamedTuple):
 
 
 class FailedUpload(NamedTuple):
-    """A partition that stopped at a damaged or unreadable batch. The batches before it were uploaded, and the
-    next pass tries again.
+    """A partition that stopped at a damaged or unreadable batch, or before a segment that contradicts its
+    seal. What lies before was uploaded, and the next pass tries again.
     """
 
     topic_partition: TopicPartition
