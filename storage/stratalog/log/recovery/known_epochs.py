@@ -64,8 +64,8 @@ def settle_epochs(known: LeaderEpochCache, sealed: Sequence[LogSegment], log_sta
         return True
     if len(telling) < len(seals):
         raise DataDirectoryError(
-            f"{LEADER_EPOCH_FILE} contradicts the seals, and a damaged segment hides epochs; restore both from"
-            " copies",
+            f"{LEADER_EPOCH_FILE} contradicts the seals, and a damaged segment hides epochs; restore both"
+            " from copies",
             path=sealed[0].directory,
             leader_epoch=wrong.epoch,
             start_offset=wrong.start_offset,

@@ -6,9 +6,9 @@ aborted records be read as committed. It is made from the batches, by a walk ove
 replaces the broker's file if the two differ. The walk also compares offsets and leader epochs.
 
 If the log was trimmed, the batches do not show a transaction whose records are gone; then the broker's entry
-stands. A damaged header ends the walk of its segment; behind it the broker's entries stand, too. Such a segment gets a
-seal that says nothing about headers, and so does one with a damaged batch whose epoch contradicts the log's
-file.
+stands. A damaged header ends the walk of its segment; behind it the broker's entries stand, too. Such a
+segment gets a seal that says nothing about headers, and so does one with a damaged batch whose epoch
+contradicts the log's file.
 
 Files are written by `write`, once it is known that the log can be served.
 """
