@@ -11,6 +11,9 @@ seal of a segment, packed::
       start_offset   int64   base offset of the first batch with this epoch
 
 A hole between floor and start is what compaction has left: the epoch may have begun anywhere in it.
+
+The sum is empty, `UNKNOWN_HEADERS`, if damage hides headers of a broker's segment (`segment_adoption`). It
+says nothing about the batches then, and stays so if the segment grows.
 """
 
 from __future__ import annotations
@@ -30,6 +33,10 @@ _EPOCH = struct.Struct(">iqq")
 _FIELDS = struct.Struct(">qi")
 
 
+UNKNOWN_HEADERS = b""
+"""The packed sum of a segment with headers that damage hides."""
+
+
 class SummedEpoch(NamedTuple):
     """A leader epoch that begins at `start_offset`. The batch before ends at `floor_offset`."""
 
@@ -41,13 +48,14 @@ class SummedEpoch(NamedTuple):
 class BatchHeaders:
     """The sum over the headers of a segment's batches, which grows with them. Guarded by its user."""
 
-    __slots__ = ("_epochs", "_leader_epoch", "crc", "end_offset")
+    __slots__ = ("_epochs", "_is_unknown", "_leader_epoch", "crc", "end_offset")
 
     def __init__(self, base_offset: int) -> None:
         self.crc = 0
         self.end_offset = base_offset
         """The offset after the last batch."""
         self._epochs = b""
+        self._is_unknown = False
         self._leader_epoch = NO_LEADER_EPOCH
 
     def follow(self, rows: Sequence[BatchRow], crc: int) -> None:
@@ -75,13 +83,17 @@ class BatchHeaders:
 
     def resume(self, packed: bytes, end_offset: int) -> None:
         """Go on from the sum in a seal of batches that end there."""
-        self.crc, self._epochs, self.end_offset = crc_of(packed), packed[_CRC.size :], end_offset
+        self.end_offset = end_offset
+        self._is_unknown = packed == UNKNOWN_HEADERS
+        if self._is_unknown:
+            return
+        self.crc, self._epochs = crc_of(packed), packed[_CRC.size :]
         epochs = summed_epochs(packed)
         self._leader_epoch = epochs[-1].epoch if epochs else NO_LEADER_EPOCH
 
     def packed(self) -> bytes:
         """The sum as a seal has it."""
-        return _CRC.pack(self.crc) + self._epochs
+        return UNKNOWN_HEADERS if self._is_unknown else _CRC.pack(self.crc) + self._epochs
 
 
 def crc_with(base_offset: int, leader_epoch: int, crc: int) -> int:
@@ -101,13 +113,13 @@ def summed_epochs(packed: bytes) -> list[SummedEpoch]:
 
 
 def packed_bytes(epoch_count: int) -> int:
-    """The size of a packed sum with so many leader epochs."""
-    return _CRC.size + epoch_count * _EPOCH.size
+    """The size of a packed sum with so many leader epochs; -1 stands for unknown headers."""
+    return len(UNKNOWN_HEADERS) if epoch_count < 0 else _CRC.size + epoch_count * _EPOCH.size
 
 
 def epoch_count(packed: bytes) -> int:
-    """The number of leader epochs in a packed sum."""
-    return (len(packed) - _CRC.size) // _EPOCH.size
+    """The number of leader epochs in a packed sum; -1 if the headers are unknown."""
+    return -1 if packed == UNKNOWN_HEADERS else (len(packed) - _CRC.size) // _EPOCH.size
 
 
 def row_of(position: int, header: BatchHeader) -> BatchRow:

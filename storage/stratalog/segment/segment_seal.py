@@ -13,8 +13,9 @@ the log, writes the sizes and checksums of all that it has written::
     offset_index_bytes  int64   size of the .index file
     time_index_bytes    int64   size of the .timeindex file
     aborted_bytes       int64   size of the .txnindex file, 0 if there is none
-    epoch_count         int32   leader epochs in the next field
-    headers             4 + 20 bytes for each epoch: the sum over the batch headers, see `batch_headers`
+    epoch_count         int32   leader epochs in the next field; -1 if the headers are unknown
+    headers             4 + 20 bytes for each epoch: the sum over the batch headers, see `batch_headers`;
+                                none if they are unknown
     page_crcs           uint32  CRC-32C of each page of the three files, in this order
 
 A page of an index has as many whole entries as fit into 4096 bytes. Checksums by page let a look-up prove the
@@ -46,7 +47,7 @@ from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
-from stratalog.segment.batch_headers import crc_of, epoch_count, packed_bytes
+from stratalog.segment.batch_headers import UNKNOWN_HEADERS, crc_of, epoch_count, packed_bytes
 from stratalog.segment.file_names import SEAL_SUFFIX, segment_path
 from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
@@ -111,9 +112,9 @@ class SegmentSeal(NamedTuple):
         return IndexSeal(self.aborted_bytes, self.page_crcs[start:])
 
     @property
-    def headers_crc(self) -> int:
-        """The checksum of the base offsets and leader epochs of all batches."""
-        return crc_of(self.headers)
+    def headers_crc(self) -> int | None:
+        """The checksum of the base offsets and leader epochs of all batches; None if they are unknown."""
+        return None if self.headers == UNKNOWN_HEADERS else crc_of(self.headers)
 
     @property
     def has_aborted(self) -> bool:
@@ -138,7 +139,7 @@ class SegmentSeal(NamedTuple):
             raise CorruptRecordError("a segment's seal does not match its checksum", crc=crc)
         *fields, count = _FIELDS.unpack_from(body)
         log_size_bytes, end_offset, offset_bytes, time_bytes, aborted_bytes = fields
-        headers_end = _FIELDS.size + packed_bytes(max(0, count))
+        headers_end = _FIELDS.size + packed_bytes(count)
         headers, page_crcs = body[_FIELDS.size : headers_end], body[headers_end:]
         crcs_bytes = OffsetIndex.crcs_bytes(offset_bytes) + TimeIndex.crcs_bytes(time_bytes)
         crcs_bytes += TransactionIndex.crcs_bytes(aborted_bytes)
@@ -167,8 +168,10 @@ class SegmentSeal(NamedTuple):
 
 def require_sealed_headers(seal: SegmentSeal | None, size_bytes: int, headers: bytes, path: str) -> None:
     """Check the sum over the headers of all batches of a segment, which has `size_bytes`. A seal of another
-    size says nothing about these batches. Raises CorruptRecordError."""
-    if seal is not None and seal.log_size_bytes == size_bytes and seal.headers != headers:
+    size, or with unknown headers, says nothing about these batches. Raises CorruptRecordError."""
+    if seal is None or seal.log_size_bytes != size_bytes or seal.headers == UNKNOWN_HEADERS:
+        return
+    if seal.headers != headers:
         raise contradicts_seal(path)
 
 

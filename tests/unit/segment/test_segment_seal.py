@@ -16,7 +16,7 @@ from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 OFFSETS = st.integers(0, 2**63 - 1)
-HEADERS = st.integers(0, 3).map(lambda count: bytes(range(4 + 20 * count)))
+HEADERS = st.integers(-1, 3).map(lambda count: bytes(range(4 + 20 * count)) if count >= 0 else b"")
 FILES = st.integers(0, 3 * OffsetIndex.page_bytes).map(bytes)
 
 

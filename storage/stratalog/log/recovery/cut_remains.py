@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from itertools import count
 
+from stratalog.base.errors import CorruptRecordError
 from stratalog.base.file_contents import read_pieces, write_file
 from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.log.recovery.log_recovery import WalkedLog
-from stratalog.record.builder import NO_LEADER_EPOCH
-from stratalog.record.header import MAGIC, MAGIC_POSITION
-from stratalog.segment.batch_walk import valid_rows
+from stratalog.record.batch import crc_matches
+from stratalog.record.header import HEADER_SIZE, MAGIC, MAGIC_POSITION, BatchHeader, parse_header
 from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
 from stratalog.segment.open_files import OpenFiles
 
@@ -44,7 +44,7 @@ def keep_remains(filesystem: FileSystem, files: OpenFiles, directory: str, found
     has_batch = False
     for segment, start, _ in pieces:
         with files.use(segment.path) as file:
-            has_batch = has_batch or _has_batch(file, start, segment.size_bytes)
+            has_batch = has_batch or _has_batch(file, start, segment.size_bytes, last.end_offset)
     kept: list[str] = []
     for segment, start, offset in pieces if has_batch else ():
         if start < segment.size_bytes:
@@ -61,16 +61,29 @@ def keep_remains(filesystem: FileSystem, files: OpenFiles, directory: str, found
     return kept
 
 
-def _has_batch(file: AppendFile, start: int, end: int) -> bool:
-    """Whether a sound batch begins in these bytes of the file. The byte with the magic number leads to it."""
+def _has_batch(file: AppendFile, start: int, end: int, end_offset: int) -> bool:
+    """Whether a sound batch at or above the log's end begins in these bytes of the file. The byte with the
+    magic number leads to it."""
     for chunk_position in range(start, end, _CHUNK_BYTES):
-        chunk = file.read_at(chunk_position, min(_CHUNK_BYTES, end - chunk_position))
-        at = chunk.find(MAGIC)
+        # With room for a header that begins at the chunk's end.
+        chunk = file.read_at(chunk_position, min(_CHUNK_BYTES + HEADER_SIZE, end - chunk_position))
+        at = chunk.find(MAGIC, MAGIC_POSITION)
         while at >= 0:
             position = chunk_position + at - MAGIC_POSITION
-            if position >= start:
-                rows = valid_rows(file, end, 0, NO_LEADER_EPOCH, position, is_search=True)
-                if next(rows, None) is not None:
-                    return True
+            header = _header_or_none(chunk, at - MAGIC_POSITION)
+            if (
+                header is not None
+                and header.base_offset >= end_offset
+                and position + header.size_in_bytes <= end
+                and crc_matches(file.read_at(position, header.size_in_bytes), 0, header)
+            ):
+                return True
             at = chunk.find(MAGIC, at + 1)
     return False
+
+
+def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
+    try:
+        return parse_header(chunk, position)
+    except CorruptRecordError:
+        return None

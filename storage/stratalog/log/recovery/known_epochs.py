@@ -4,6 +4,10 @@ Kafka's file has no checksum. The seals of the segments have the epochs of their
 if the file contradicts a seal, is damaged or is missing, the epochs come from the seals and from the batches
 that recovery walks. Entries for offsets below the first segment stay: their records are in the store.
 
+A seal says nothing about the epochs of a segment whose headers were damaged at its import
+(`segment_adoption`). Then only the file has these epochs, and if it contradicts other seals, the log is
+refused.
+
 If the file agrees with all seals, and a walked batch contradicts it, one of the two was damaged, and it is
 unknown which one. The log is refused then. The file is durable before a batch has its epoch, so a crash does
 not make them differ. A broker's file may be older than its batches after a crash.
@@ -18,7 +22,7 @@ from typing import NamedTuple
 from stratalog.base.errors import DataDirectoryError
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, LeaderEpochCache
 from stratalog.record.header import MAX_OFFSET, BatchHeader
-from stratalog.segment.batch_headers import summed_epochs
+from stratalog.segment.batch_headers import UNKNOWN_HEADERS, summed_epochs
 from stratalog.segment.log_segment import LogSegment
 
 logger = logging.getLogger(__name__)
@@ -34,7 +38,7 @@ class EpochRange(NamedTuple):
 
 def epoch_ranges(sums: Iterable[tuple[bytes, int]]) -> list[EpochRange]:
     """The ranges in segments that follow each other. `sums`: of each segment the packed sum over its headers,
-    and the offset after its last batch."""
+    which are known, and the offset after its last batch."""
     ranges: list[EpochRange] = []
     for packed, end_offset in sums:
         summed = summed_epochs(packed)
@@ -50,13 +54,23 @@ def epoch_ranges(sums: Iterable[tuple[bytes, int]]) -> list[EpochRange]:
 def settle_epochs(known: LeaderEpochCache, sealed: Sequence[LogSegment], log_start_offset: int) -> bool:
     """Rebuild `known` from the seals of these segments if it contradicts them. In memory until `flush`.
     Returns whether `known` agrees with the seals. Raises CorruptRecordError if the seals contradict each
-    other.
+    other, DataDirectoryError if `known` contradicts them and they do not have all epochs.
     """
-    seals = [segment.written_seal for segment in sealed]
-    ranges = epoch_ranges((seal.headers, seal.end_offset) for seal in seals if seal is not None)
+    seals = [segment.written_seal for segment in sealed if segment.written_seal is not None]
+    telling = [seal for seal in seals if seal.headers != UNKNOWN_HEADERS]
+    ranges = epoch_ranges((seal.headers, seal.end_offset) for seal in telling)
     wrong = _contradicted(known, ranges, log_start_offset)
     if wrong is None:
         return True
+    if len(telling) < len(seals):
+        raise DataDirectoryError(
+            f"{LEADER_EPOCH_FILE} contradicts the seals, and a damaged segment hides epochs; restore both"
+            " from copies",
+            path=sealed[0].directory,
+            leader_epoch=wrong.epoch,
+            start_offset=wrong.start_offset,
+            end_offset=wrong.end_offset,
+        )
     first = ranges[0]
     below = [
         entry

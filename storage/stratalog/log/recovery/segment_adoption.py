@@ -6,7 +6,9 @@ aborted records be read as committed. It is made from the batches, by a walk ove
 replaces the broker's file if the two differ. The walk also compares offsets and leader epochs.
 
 If the log was trimmed, the batches do not show a transaction whose records are gone; then the broker's entry
-stands. A damaged header ends the walk of its segment; behind it the broker's entries stand, too.
+stands. A damaged header ends the walk of its segment; behind it the broker's entries stand, too. Such a
+segment gets a seal that says nothing about headers, and so does one with a damaged batch whose epoch
+contradicts the log's file.
 
 Files are written by `write`, once it is known that the log can be served.
 """
@@ -14,6 +16,7 @@ Files are written by `write`, once it is known that the log can be served.
 from __future__ import annotations
 
 import posixpath
+from typing import NoReturn
 
 from stratalog.base.atomic_file import TEMPORARY_SUFFIX
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
@@ -26,8 +29,8 @@ from stratalog.log.recovery.known_epochs import is_newer, require_epoch
 from stratalog.record.batch import crc_matches
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.end_transaction_marker import ControlType
-from stratalog.record.header import MAX_OFFSET
-from stratalog.segment.batch_headers import BatchHeaders
+from stratalog.record.header import MAX_OFFSET, BatchHeader
+from stratalog.segment.batch_headers import UNKNOWN_HEADERS, BatchHeaders
 from stratalog.segment.batch_walk import LocatedBatch, walk
 from stratalog.segment.file_names import (
     OFFSET_INDEX_SUFFIX,
@@ -76,11 +79,12 @@ class SegmentAdoption:
         known = self._known_entries(segment)
         aborted, end_offset = TransactionIndex(segment.base_offset), segment.base_offset
         end_position, headers = 0, BatchHeaders(segment.base_offset)
+        has_all_headers = True
         with self._resources.files.use(segment.path) as file:
             try:
                 for located in walk(file, 0, segment.size_bytes, epochs_ascend=False):
                     batch = read_batch(file, located)
-                    self._require_epoch(segment, file, located)
+                    has_all_headers &= self._has_true_epoch(segment, file, located)
                     self._require_order(segment, file, located)
                     entry = self._follow(batch, known)
                     if entry is not None:
@@ -91,13 +95,14 @@ class SegmentAdoption:
             except CorruptRecordError:
                 require_no_old_message(file, end_position, segment.size_bytes, end_offset)
                 self._open.clear()
-                self._is_torn = True
+                self._is_torn, has_all_headers = True, False
                 for entry in known.values():
                     if entry.last_offset >= end_offset:
                         aborted.append(entry)
                 end_offset = MAX_OFFSET
             if is_settled:
-                self._seal(segment, file, headers.packed(), aborted.to_bytes(), end_offset)
+                packed = headers.packed() if has_all_headers else UNKNOWN_HEADERS
+                self._seal(segment, file, packed, aborted.to_bytes(), end_offset)
 
     def write(self) -> None:
         """Write the files that differ from the broker's, under new inodes: the broker may share the old ones.
@@ -141,24 +146,30 @@ class SegmentAdoption:
         stable_offset = min(self._open.values(), default=header.next_offset)
         return AbortedTransaction(header.producer_id, first_offset, header.last_offset, stable_offset)
 
-    def _require_epoch(self, segment: LogSegment, file: AppendFile, located: LocatedBatch) -> None:
+    def _has_true_epoch(self, segment: LogSegment, file: AppendFile, located: LocatedBatch) -> bool:
+        """Whether the epoch of the batch fits; False if the batch is damaged and its epoch proves nothing.
+        Raises DataDirectoryError if the batch is sound."""
         position, header = located
         sinks = header.leader_epoch < self._latest_epoch
         is_known = self._known_epochs.epoch_for_offset(header.base_offset) in (None, header.leader_epoch)
-        if not sinks and (is_known or (self._may_have_newer and is_newer(header, self._known_epochs))):
-            self._latest_epoch = header.leader_epoch
-            return
-        # The epoch of a damaged batch proves nothing.
-        if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
-            require_epoch(segment, header, self._known_epochs)
-            raise DataDirectoryError(
-                "a sound batch has a lower leader epoch than the one before it; restore the segment and the"
-                f" file of epochs from a copy, or remove {LEADER_EPOCH_FILE} if the batches are right",
-                path=segment.path,
-                base_offset=header.base_offset,
-                leader_epoch=header.leader_epoch,
-                epoch_before=self._latest_epoch,
-            )
+        if sinks or not is_known:
+            if not crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
+                return False
+            if sinks or not (self._may_have_newer and is_newer(header, self._known_epochs)):
+                self._refuse_epoch(segment, header)
+        self._latest_epoch = header.leader_epoch
+        return True
+
+    def _refuse_epoch(self, segment: LogSegment, header: BatchHeader) -> NoReturn:
+        require_epoch(segment, header, self._known_epochs)
+        raise DataDirectoryError(
+            "a sound batch has a lower leader epoch than the one before it; restore the segment and the"
+            f" file of epochs from a copy, or remove {LEADER_EPOCH_FILE} if the batches are right",
+            path=segment.path,
+            base_offset=header.base_offset,
+            leader_epoch=header.leader_epoch,
+            epoch_before=self._latest_epoch,
+        )
 
     def _require_order(self, segment: LogSegment, file: AppendFile, located: LocatedBatch) -> None:
         """Raise DataDirectoryError if a sound batch ends above the base of the next segment."""

@@ -53,6 +53,16 @@ def test_of_a_torn_tail_nothing_is_kept(tail: bytes) -> None:
     assert (cut_files(disk), log.recovery_report.remains) == ({}, ())
 
 
+def test_a_copy_of_a_batch_below_the_end_of_the_log_is_not_kept() -> None:
+    filled = FilledLog(5)
+    disk, bases = filled.killed(), filled.bases
+    data = disk.read_file(path_of(bases[0]))
+    overwrite(disk, path_of(bases[0]), data[:-3] + data[: parse_header(data).size_in_bytes])
+    log = LogMachine(disk, CONFIG).start()
+    assert log.offsets.log_end_offset == 12
+    assert (cut_files(disk), log.recovery_report.remains) == ({}, ())
+
+
 def test_what_an_earlier_recovery_kept_is_not_overwritten() -> None:
     filled = FilledLog(4)
     disk, bases = filled.killed(), filled.bases

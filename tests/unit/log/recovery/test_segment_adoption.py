@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.log_config import LogConfig
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import MAGIC_POSITION, parse_header
+from stratalog.record.header import LEADER_EPOCH_POSITION, MAGIC_POSITION, parse_header
 from stratalog.record.record import Record
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
@@ -16,6 +18,8 @@ from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 from tests.support.logs.overwriting import overwrite
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1)
+# Each batch has an index entry, so a look-up does not pass a damaged one.
+DENSE_CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, index_interval_bytes=60)
 FIRST, SECOND = (f"{PARTITION_DIR}/{offset:020d}" for offset in (0, 3))
 
 
@@ -114,3 +118,72 @@ def test_behind_a_damaged_header_the_entries_of_the_broker_stand() -> None:
     data[parse_header(data).size_in_bytes + MAGIC_POSITION] ^= 1
     overwrite(disk, f"{FIRST}.log", bytes(data))
     assert imported(disk) == truth
+
+
+EPOCHS_FILE = f"{PARTITION_DIR}/{LEADER_EPOCH_FILE}"
+
+
+def disk_with_two_epochs() -> tuple[MemoryFileSystem, int]:
+    """A first segment with epoch 1 up to offset 3 and epoch 2 behind it, and another one, without seals; the
+    size of each batch."""
+    machine = LogMachine(MemoryFileSystem(), DENSE_CONFIG)
+    log = machine.start()
+    data = encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")])
+    for offset in range(7):
+        if offset == 6:
+            log.roll()
+        log.appender.append_as_leader(data, 1 if offset < 4 else 2)
+    machine.stop()
+    disk = machine.disk
+    assert isinstance(disk, MemoryFileSystem)
+    for name in disk.list_directory(PARTITION_DIR):
+        if name.endswith(".seal"):
+            disk.unlink(f"{PARTITION_DIR}/{name}")
+    assert disk.read_file(EPOCHS_FILE) == b"0\n2\n1 0\n2 4\n"
+    return disk, len(data)
+
+
+def unreadable_offsets(disk: MemoryFileSystem, *, written_by_broker: bool) -> list[int]:
+    machine = LogMachine(disk, DENSE_CONFIG, written_by_broker=written_by_broker)
+    log = machine.start()
+    found: list[int] = []
+    for offset in range(7):
+        try:
+            log.reader.read(offset, 1)
+        except CorruptRecordError:
+            found.append(offset)
+    machine.stop()
+    return found
+
+
+@pytest.mark.parametrize("epoch_mask", [0, 1, 255])
+def test_a_damaged_batch_leaves_the_epochs_of_the_broker_as_they_are(epoch_mask: int) -> None:
+    """The mask 0 stands for a damaged header; otherwise the epoch and the last byte are altered."""
+    disk, size = disk_with_two_epochs()
+    path, epochs = f"{FIRST}.log", disk.read_file(EPOCHS_FILE)
+    whole = disk.read_file(path)
+    data = bytearray(whole)
+    if epoch_mask:
+        data[size + LEADER_EPOCH_POSITION + 3] ^= epoch_mask
+        data[2 * size - 1] ^= 1
+    else:
+        data[size + MAGIC_POSITION] ^= 1
+    overwrite(disk, path, bytes(data))
+    assert unreadable_offsets(disk, written_by_broker=True) == [1]
+    assert unreadable_offsets(disk, written_by_broker=False) == [1]
+    assert disk.read_file(EPOCHS_FILE) == epochs
+    # The seal does not contradict the segment once that is restored.
+    overwrite(disk, path, whole)
+    assert unreadable_offsets(disk, written_by_broker=False) == []
+    assert disk.read_file(EPOCHS_FILE) == epochs
+
+
+def test_epochs_that_neither_the_file_nor_a_damaged_segment_has_are_refused() -> None:
+    disk, size = disk_with_two_epochs()
+    data = bytearray(disk.read_file(f"{FIRST}.log"))
+    data[size + MAGIC_POSITION] ^= 1
+    overwrite(disk, f"{FIRST}.log", bytes(data))
+    disk.unlink(EPOCHS_FILE)
+    with pytest.raises(DataDirectoryError):
+        LogMachine(disk, DENSE_CONFIG, written_by_broker=True).start()
+    assert bytes(data) == disk.read_file(f"{FIRST}.log")
