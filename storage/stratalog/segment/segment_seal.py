@@ -59,23 +59,38 @@ _HEAD = struct.Struct(">hI")
 _FIELDS = struct.Struct(">qqqqqi")
 
 
-class SegmentSeal(NamedTuple):
-    """Sizes and checksums of the files of a sealed segment, or of the last segment of a closed log.
-
-    The checksums of all pages stay packed as they are in the file, because a process holds one seal for each
-    segment.
-    """
+class _Fields(NamedTuple):
+    """The fields of fixed size."""
 
     log_size_bytes: int
     end_offset: int
-    """The offset after the last batch; a hole may follow it."""
     offset_index_bytes: int
     time_index_bytes: int
     aborted_bytes: int
-    """0 if the segment has no transaction index."""
-    headers: bytes
-    """The packed sum over the batch headers."""
-    page_crcs: bytes
+    epoch_count: int
+
+    @property
+    def headers_end(self) -> int:
+        """The position of the first checksum of a page."""
+        return _FIELDS.size + packed_bytes(self.epoch_count)
+
+    @property
+    def body_bytes(self) -> int:
+        """The size of all fields."""
+        crcs_bytes = OffsetIndex.crcs_bytes(self.offset_index_bytes) + TimeIndex.crcs_bytes(
+            self.time_index_bytes
+        )
+        return self.headers_end + crcs_bytes + TransactionIndex.crcs_bytes(self.aborted_bytes)
+
+
+class SegmentSeal(NamedTuple):
+    """Sizes and checksums of the files of a sealed segment, or of the last segment of a closed log.
+
+    All of it stays packed as it is in the file, because a process holds one seal for each segment.
+    """
+
+    body: bytes
+    """The bytes of the file after its checksum, of the size that its fields give."""
 
     @classmethod
     def of(
@@ -87,29 +102,53 @@ class SegmentSeal(NamedTuple):
         time_index: IndexSeal,
         transaction_index: IndexSeal,
     ) -> Self:
-        """Make the seal of a segment with these indexes."""
-        sizes = offset_index.size_bytes, time_index.size_bytes, transaction_index.size_bytes
-        crcs = offset_index.page_crcs + time_index.page_crcs + transaction_index.page_crcs
-        return cls(log_size_bytes, end_offset, *sizes, headers, crcs)
+        """Make the seal of a segment with these indexes. `headers` is the packed sum over its batches."""
+        indexes = offset_index, time_index, transaction_index
+        sizes = (index.size_bytes for index in indexes)
+        fields = _FIELDS.pack(log_size_bytes, end_offset, *sizes, epoch_count(headers))
+        return cls(fields + headers + b"".join(index.page_crcs for index in indexes))
+
+    @property
+    def _fixed_fields(self) -> _Fields:
+        return _Fields._make(_FIELDS.unpack_from(self.body))
+
+    @property
+    def log_size_bytes(self) -> int:
+        """The size of the data file."""
+        return self._fixed_fields.log_size_bytes
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last batch; a hole may follow it."""
+        return self._fixed_fields.end_offset
+
+    @property
+    def headers(self) -> bytes:
+        """The packed sum over the batch headers, see `batch_headers`."""
+        return self.body[_FIELDS.size : self._fixed_fields.headers_end]
 
     @property
     def offset_index(self) -> IndexSeal:
         """The part that proves the offset index."""
-        end = OffsetIndex.crcs_bytes(self.offset_index_bytes)
-        return IndexSeal(self.offset_index_bytes, self.page_crcs[:end])
+        fields = self._fixed_fields
+        start = fields.headers_end
+        end = start + OffsetIndex.crcs_bytes(fields.offset_index_bytes)
+        return IndexSeal(fields.offset_index_bytes, self.body[start:end])
 
     @property
     def time_index(self) -> IndexSeal:
         """The part that proves the time index."""
-        start = OffsetIndex.crcs_bytes(self.offset_index_bytes)
-        end = start + TimeIndex.crcs_bytes(self.time_index_bytes)
-        return IndexSeal(self.time_index_bytes, self.page_crcs[start:end])
+        fields = self._fixed_fields
+        start = fields.headers_end + OffsetIndex.crcs_bytes(fields.offset_index_bytes)
+        end = start + TimeIndex.crcs_bytes(fields.time_index_bytes)
+        return IndexSeal(fields.time_index_bytes, self.body[start:end])
 
     @property
     def transaction_index(self) -> IndexSeal:
         """The part that proves the transaction index."""
-        start = len(self.page_crcs) - TransactionIndex.crcs_bytes(self.aborted_bytes)
-        return IndexSeal(self.aborted_bytes, self.page_crcs[start:])
+        aborted_bytes = self._fixed_fields.aborted_bytes
+        start = len(self.body) - TransactionIndex.crcs_bytes(aborted_bytes)
+        return IndexSeal(aborted_bytes, self.body[start:])
 
     @property
     def headers_crc(self) -> int | None:
@@ -119,12 +158,11 @@ class SegmentSeal(NamedTuple):
     @property
     def has_aborted(self) -> bool:
         """The segment has a transaction index."""
-        return self.aborted_bytes > 0
+        return self._fixed_fields.aborted_bytes > 0
 
     def to_bytes(self) -> bytes:
         """The contents of the file."""
-        body = _FIELDS.pack(*self[:-2], epoch_count(self.headers)) + self.headers + self.page_crcs
-        return _HEAD.pack(_VERSION, crc32c(body)) + body
+        return _HEAD.pack(_VERSION, crc32c(self.body)) + self.body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -137,25 +175,11 @@ class SegmentSeal(NamedTuple):
             raise CorruptRecordError("a segment's seal has an unknown version", version=version)
         if crc32c(body) != crc:
             raise CorruptRecordError("a segment's seal does not match its checksum", crc=crc)
-        *fields, count = _FIELDS.unpack_from(body)
-        log_size_bytes, end_offset, offset_bytes, time_bytes, aborted_bytes = fields
-        headers_end = _FIELDS.size + packed_bytes(count)
-        headers, page_crcs = body[_FIELDS.size : headers_end], body[headers_end:]
-        crcs_bytes = OffsetIndex.crcs_bytes(offset_bytes) + TimeIndex.crcs_bytes(time_bytes)
-        crcs_bytes += TransactionIndex.crcs_bytes(aborted_bytes)
-        if len(body) != headers_end + crcs_bytes:
+        if len(body) != _Fields._make(_FIELDS.unpack_from(body)).body_bytes:
             raise CorruptRecordError(
                 "a segment's seal does not have the size that its fields give", size_bytes=len(data)
             )
-        return cls(
-            log_size_bytes=log_size_bytes,
-            end_offset=end_offset,
-            offset_index_bytes=offset_bytes,
-            time_index_bytes=time_bytes,
-            aborted_bytes=aborted_bytes,
-            headers=headers,
-            page_crcs=page_crcs,
-        )
+        return cls(body)
 
     @classmethod
     def read(cls, filesystem: FileSystem, directory: str, base_offset: int) -> Self | None:

@@ -82,9 +82,9 @@ def _seal_fields(_file: DumpedFile, data: bytes) -> list[_Fields]:
         {
             "log_size_bytes": seal.log_size_bytes,
             "end_offset": seal.end_offset,
-            "offset_index_bytes": seal.offset_index_bytes,
-            "time_index_bytes": seal.time_index_bytes,
-            "aborted_bytes": seal.aborted_bytes,
+            "offset_index_bytes": seal.offset_index.size_bytes,
+            "time_index_bytes": seal.time_index.size_bytes,
+            "aborted_bytes": seal.transaction_index.size_bytes,
             "headers_crc": seal.headers_crc,
             "leader_epochs": [
                 {"epoch": epoch, "start_offset": start} for epoch, _, start in summed_epochs(seal.headers)

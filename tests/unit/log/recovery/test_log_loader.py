@@ -195,10 +195,11 @@ def test_from_a_segment_without_a_sound_seal_on_a_log_is_walked_and_sealed_again
             again.unlink(f"{path}.seal")
         else:
             seal = SegmentSeal.from_bytes(disk.read_file(f"{path}.seal"))
+            size_before = (seal.log_size_bytes - 1).to_bytes(8, "big")
             changed = {
                 "zeros": bytes(len(seal.to_bytes())),
                 "flipped": flipped(seal.to_bytes(), len(seal.to_bytes()) - 1, 3),
-                "of another time": seal._replace(log_size_bytes=seal.log_size_bytes - 1).to_bytes(),
+                "of another time": seal._replace(body=size_before + seal.body[8:]).to_bytes(),
             }
             overwrite(again, f"{path}.seal", changed[fault])
         if not was_clean:
