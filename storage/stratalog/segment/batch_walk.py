@@ -16,7 +16,7 @@ The walks differ in what they trust:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -207,16 +207,18 @@ def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
         return None
 
 
-def summed_headers(file: AppendFile, end_position: int) -> int:
+def summed_headers(file: AppendFile, end_position: int, check: Callable[[], None]) -> int:
     """The sum over the headers of the batches below `end_position`, as a seal has it; see `batch_headers`.
+    Calls `check` before each read.
 
     Small batches are read in large pieces, and a kernel does the walking. The body of a batch of more than
     16 KiB is passed by, and behind such a batch only the header of the next one is read. Raises
-    CorruptRecordError if a header is invalid or the last batch ends elsewhere, OSError.
+    CorruptRecordError if a header is invalid or the last batch ends elsewhere; what `check` raises; OSError.
     """
     position = crc = 0
     chunk_bytes = HEADER_SIZE
     while position < end_position:
+        check()
         chunk = file.read_at(position, min(chunk_bytes, end_position - position))
         crc = headers_crc(chunk, crc)
         passed_bytes, _ = whole_batches(chunk)
