@@ -16,7 +16,7 @@ The walks differ in what they trust:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -45,6 +45,7 @@ from stratalog.record.native.batch_row import BatchRow
 from stratalog.segment.batch_headers import crc_with
 
 _HEADER_CHUNK_BYTES = 16 * 1024
+_SUMMED_CHUNK_BYTES = 256 * 1024
 _BODY_CHUNK_BYTES = 1024 * 1024
 # base_offset, batch_length, leader_epoch, magic, crc, attributes, last_offset_delta: all fields that a fetch
 # needs.
@@ -206,23 +207,29 @@ def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
         return None
 
 
-def summed_headers(file: AppendFile, end_position: int) -> int:
+def summed_headers(file: AppendFile, end_position: int, check: Callable[[], None]) -> int:
     """The sum over the headers of the batches below `end_position`, as a seal has it; see `batch_headers`.
+    Calls `check` before each read.
 
-    Passes by the body of a batch that is larger than a chunk. So the cost is a read of 16 KiB for each such
-    batch, and for small ones a read of the whole file; a kernel does the walking. Raises CorruptRecordError
-    if a header is invalid or the last batch ends elsewhere, OSError.
+    Small batches are read in large pieces, and a kernel does the walking. The body of a batch of more than
+    16 KiB is passed by, and behind such a batch only the header of the next one is read. Raises
+    CorruptRecordError if a header is invalid or the last batch ends elsewhere; what `check` raises; OSError.
     """
     position = crc = 0
+    chunk_bytes = HEADER_SIZE
     while position < end_position:
-        chunk = file.read_at(position, min(_HEADER_CHUNK_BYTES, end_position - position))
+        check()
+        chunk = file.read_at(position, min(chunk_bytes, end_position - position))
         crc = headers_crc(chunk, crc)
         passed_bytes, _ = whole_batches(chunk)
+        chunk_bytes = _SUMMED_CHUNK_BYTES
         if passed_bytes == 0 or passed_bytes + HEADER_SIZE <= len(chunk):
             # The body of this batch ends beyond the chunk, or its header is invalid.
             header = parse_header(chunk, passed_bytes)
             crc = crc_with(header.base_offset, header.leader_epoch, crc)
             passed_bytes += header.size_in_bytes
+            if header.size_in_bytes > _HEADER_CHUNK_BYTES:
+                chunk_bytes = HEADER_SIZE
         position += passed_bytes
     if position > end_position:
         raise CorruptRecordError("the last batch ends beyond its file", path=file.path, position=position)

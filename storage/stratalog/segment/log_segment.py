@@ -438,15 +438,16 @@ class LogSegment:
         OSError."""
         deque(self.rows_since(self.max_timestamp().timestamp_ms + 1), maxlen=0)
 
-    def prove_headers(self) -> None:
+    def prove_headers(self, check: Callable[[], None]) -> None:
         """Compare the headers of all batches with the seal, if there is one of these batches.
-        `summed_headers` says what it costs. Raises CorruptRecordError, OSError."""
+        `summed_headers` says what it costs, and when it calls `check`. Raises CorruptRecordError, what `check`
+        raises, OSError."""
         sealed_crc = self.sealed_headers_crc
         if sealed_crc is None:
             return
         with self.lend() as file:
             try:
-                is_altered = summed_headers(file, self.size_bytes) != sealed_crc
+                is_altered = summed_headers(file, self.size_bytes, check) != sealed_crc
             except CorruptRecordError as invalid:
                 raise contradicts_seal(self.path) from invalid
         if is_altered:

@@ -7,6 +7,8 @@ compared with the data, and a wrong index is made again, so a damaged index does
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_parts import LogParts
@@ -165,14 +167,14 @@ class LogReader:
             )
         )
 
-    def prove_headers(self, source: SegmentSource) -> None:
+    def prove_headers(self, source: SegmentSource, check: Callable[[], None]) -> None:
         """Compare the headers of all batches of the source's segment with its seal, the batches before the
-        source included.
+        source included. Calls `check` before each read of the file.
 
-        Raises CorruptRecordError if they differ, OffsetOutOfRangeError if the segment has been dropped,
+        Raises what `check` raises, CorruptRecordError if they differ, OffsetOutOfRangeError if the segment has been dropped,
         DataDirectoryError.
         """
-        self._availability.reading(lambda: self._segment_of(source).prove_headers())
+        self._availability.reading(lambda: self._segment_of(source).prove_headers(check))
 
     def read_segment(self, source: SegmentSource, position: int, size: int) -> bytes:
         """Bytes [position, position + size) of the segment file, up to the end of the source.

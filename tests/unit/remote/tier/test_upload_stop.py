@@ -4,10 +4,13 @@ brings the rest.
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from stratalog.base.errors import StoppingError
 from stratalog.record.record import Record
+from stratalog.segment.log_segment import LogSegment
 from tests.support.cleaner.stop_at_look import StopAtLook
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite
@@ -15,6 +18,22 @@ from tests.support.tiered.tiered_site import TieredSite
 PARTITION_COUNT = 2
 BATCH_COUNT = 6
 EXPECTED = [[b"%d" % number * 20 for number in range(BATCH_COUNT)]] * PARTITION_COUNT
+
+
+def test_a_stop_ends_the_proof_of_a_large_segment() -> None:
+    """A segment may have gigabytes, and all of it is proven before the first batch is sent."""
+    site = TieredSite()
+    logs = site.start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    for _ in range(20):
+        logs.append(log, [Record(0, 1000, b"key", b"x" * 20_000)])
+    logs.seal()
+    logs.close()
+    logs = site.start(stop=StopAtLook(10))
+    with patch.object(LogSegment, "read_bytes", side_effect=AssertionError("the proof has not ended")):
+        with pytest.raises(StoppingError):
+            logs.upload()
 
 
 def machine() -> TieredSite:

@@ -5,6 +5,7 @@ way.
 from __future__ import annotations
 
 import random
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -17,11 +18,13 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.read.log_reader import LogReader
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import LEADER_EPOCH_POSITION
+from stratalog.record.header import LEADER_EPOCH_POSITION, LOG_OVERHEAD
 from stratalog.record.record import Record
 from stratalog.remote.tier.uploader import UploadReport
+from stratalog.segment.batch_headers import UNKNOWN_HEADERS
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
@@ -262,6 +265,53 @@ def test_the_rest_of_a_segment_is_not_uploaded_if_the_segment_contradicts_its_se
         assert (len(report.failed), report.object_count) == (1, 0)
         assert log.offsets.tiered_end_offset == tiered_end_offset
         assert logs.tiered_records(log) == expected[:tiered_end_offset]
+
+
+def test_nothing_of_a_segment_with_an_invalid_header_is_uploaded() -> None:
+    """The length of its last batch is altered, which the checksum of the batch does not cover either."""
+    site = TieredSite()
+    logs = site.start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    fill(logs, [4])
+    logs.seal()
+    positions = [located.position for located in log.local_log.segments.sealed[0].batches()]
+    logs.close()
+    flip(site.disk, "/data/t-0/00000000000000000000.log", positions[-1] + LOG_OVERHEAD - 1)
+    logs = site.start()
+    (log,) = logs.logs.values()
+    (failed,) = logs.upload().failed
+    assert "contradict its seal" in str(failed.error)
+    assert log.offsets.tiered_end_offset == 0
+
+
+def test_a_segment_whose_headers_the_seal_does_not_know_is_uploaded() -> None:
+    """An import makes such a seal if damage hides headers of a broker's segment."""
+    logs = TieredSite().start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    expected = fill(logs, [2])
+    logs.seal()
+    (sealed,) = log.local_log.segments.sealed
+    assert sealed.written_seal is not None
+    sealed.written_seal = sealed.written_seal._replace(headers=UNKNOWN_HEADERS)
+    assert logs.upload().failed == []
+    check_all_tiered(logs, expected)
+
+
+def test_a_segment_is_proven_once_in_a_pass_however_many_objects_it_needs() -> None:
+    logs = TieredSite(max_object_bytes=200, read_bytes=100).start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    for _ in range(2):
+        fill(logs, [6])
+        logs.seal()
+    with patch.object(
+        LogReader, "prove_headers", autospec=True, side_effect=LogReader.prove_headers
+    ) as prove:
+        assert logs.upload().object_count > 4
+    proven = [call.args[1].segment_base_offset for call in prove.call_args_list]
+    assert proven == [segment.base_offset for segment in log.local_log.segments.sealed]
 
 
 def test_another_owner_is_noticed_before_anything_counts() -> None:

@@ -18,6 +18,7 @@ from stratalog.base.errors import (
     CorruptRecordError,
     LogStoreError,
     OffsetOutOfRangeError,
+    StoppingError,
     UnsupportedOperationError,
 )
 from stratalog.base.filesystem import Buffer
@@ -143,14 +144,14 @@ class PartitionUpload:
 
     def _read(self, room_bytes: int, read_bytes: int, *, is_first: bool) -> Buffer:
         """Whole batches that fit into `room_bytes`; empty if none fits. With `is_first` at least one batch
-        of any size.
+        of any size. Raises StoppingError.
         """
         source = self._sources[0]
         left_bytes = _end_position(source) - self._position
         size_bytes = min(left_bytes, read_bytes, max(room_bytes, HEADER_SIZE if is_first else 0))
         try:
             if not self._is_proven:
-                self.candidate.log.reader.prove_headers(source)
+                self.candidate.log.reader.prove_headers(source, self._stop.check)
                 self._is_proven = True
             data = self._read_exactly(size_bytes)
             whole_bytes = complete_prefix_size(data)
@@ -159,6 +160,8 @@ class PartitionUpload:
                 if not is_first and batch_bytes > room_bytes:
                     return b""
                 return self._read_exactly(batch_bytes)
+        except StoppingError:
+            raise
         except LogStoreError as error:
             self.error = error
             return b""
