@@ -9,7 +9,7 @@ from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.log_config import LogConfig
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import LEADER_EPOCH_POSITION, MAGIC_POSITION, parse_header
+from stratalog.record.header import ATTRIBUTES_POSITION, LEADER_EPOCH_POSITION, MAGIC_POSITION, parse_header
 from stratalog.record.record import Record
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
@@ -175,6 +175,18 @@ def test_a_damaged_batch_leaves_the_epochs_of_the_broker_as_they_are(epoch_mask:
     # The seal does not contradict the segment once that is restored.
     overwrite(disk, path, whole)
     assert unreadable_offsets(disk, written_by_broker=False) == []
+    assert disk.read_file(EPOCHS_FILE) == epochs
+
+
+def test_a_damaged_batch_that_seems_to_reach_into_the_next_segment_does_not_close_the_log() -> None:
+    disk, size = disk_with_two_epochs()
+    path, epochs = f"{FIRST}.log", disk.read_file(EPOCHS_FILE)
+    data = bytearray(disk.read_file(path))
+    last_offset_delta = 5 * size + ATTRIBUTES_POSITION + 2
+    data[last_offset_delta + 3] ^= 1
+    overwrite(disk, path, bytes(data))
+    assert unreadable_offsets(disk, written_by_broker=True) == [5]
+    assert unreadable_offsets(disk, written_by_broker=False) == [5]
     assert disk.read_file(EPOCHS_FILE) == epochs
 
 
