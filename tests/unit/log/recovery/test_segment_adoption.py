@@ -123,14 +123,14 @@ def test_behind_a_damaged_header_the_entries_of_the_broker_stand() -> None:
 EPOCHS_FILE = f"{PARTITION_DIR}/{LEADER_EPOCH_FILE}"
 
 
-def disk_with_two_epochs() -> tuple[MemoryFileSystem, int]:
-    """A first segment with epoch 1 up to offset 3 and epoch 2 behind it, and another one, without seals; the
-    size of each batch."""
+def disk_with_two_epochs(*, rolls: bool = True) -> tuple[MemoryFileSystem, int]:
+    """A first segment with epoch 1 up to offset 3 and epoch 2 behind it, and another one if it `rolls`, without
+    seals; the size of each batch."""
     machine = LogMachine(MemoryFileSystem(), DENSE_CONFIG)
     log = machine.start()
     data = encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")])
     for offset in range(7):
-        if offset == 6:
+        if rolls and offset == 6:
             log.roll()
         log.appender.append_as_leader(data, 1 if offset < 4 else 2)
     machine.stop()
@@ -190,8 +190,9 @@ def test_a_damaged_batch_that_seems_to_reach_into_the_next_segment_does_not_clos
     assert disk.read_file(EPOCHS_FILE) == epochs
 
 
-def test_epochs_that_neither_the_file_nor_a_damaged_segment_has_are_refused() -> None:
-    disk, size = disk_with_two_epochs()
+@pytest.mark.parametrize("has_other_segment", [True, False])
+def test_epochs_that_neither_the_file_nor_a_damaged_segment_has_are_refused(has_other_segment: bool) -> None:
+    disk, size = disk_with_two_epochs(rolls=has_other_segment)
     data = bytearray(disk.read_file(f"{FIRST}.log"))
     data[size + MAGIC_POSITION] ^= 1
     overwrite(disk, f"{FIRST}.log", bytes(data))
