@@ -11,9 +11,9 @@ log for the operator::
     00000000000000150000.cut      a later segment, whole
     00000000000000150000-2.cut    the same, if an earlier recovery has kept other bytes from this offset on
 
-Only the operator removes such a file. A crash or a full disk leaves the log as it was, perhaps with some copies
-beside it; the next recovery keeps these, and makes those that are missing. So starts that fail, one after the
-other, do not fill the disk.
+Only the operator removes such a file. A crash or a full disk leaves the log as it was, perhaps with some
+copies beside it; the next recovery keeps these, and makes those that are missing. So starts that fail, one
+after the other, do not fill the disk.
 """
 
 from __future__ import annotations

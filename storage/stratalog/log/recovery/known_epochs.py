@@ -61,8 +61,8 @@ def settle_epochs(known: LeaderEpochCache, sealed: Sequence[LogSegment], log_sta
     ranges = epoch_ranges((seal.headers, seal.end_offset) for seal in telling)
     if seals and not telling and not known.entries:
         raise DataDirectoryError(
-            f"{LEADER_EPOCH_FILE} is missing or damaged, and damaged segments hide all epochs; restore the file"
-            " or a segment from a copy",
+            f"{LEADER_EPOCH_FILE} is missing or damaged, and damaged segments hide all epochs; restore the"
+            " file or the segments from a copy",
             path=sealed[0].directory,
         )
     wrong = _contradicted(known, ranges, log_start_offset)
