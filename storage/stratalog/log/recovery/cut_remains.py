@@ -9,10 +9,11 @@ log for the operator::
 
     00000000000000147015.cut      bytes of the log from this offset on, in this segment
     00000000000000150000.cut      a later segment, whole
-    00000000000000150000-2.cut    the same, if an earlier recovery has kept bytes from this offset on
+    00000000000000150000-2.cut    the same, if an earlier recovery has kept other bytes from this offset on
 
-Only the operator removes such a file. A crash leaves the log as it was, perhaps with a copy beside it; the
-next recovery makes another one.
+Only the operator removes such a file. A crash or a full disk leaves the log as it was, perhaps with some
+copies beside it; the next recovery keeps these, and makes those that are missing. So starts that fail, one
+after the other, do not fill the disk.
 """
 
 from __future__ import annotations
@@ -50,15 +51,34 @@ def keep_remains(filesystem: FileSystem, files: OpenFiles, directory: str, found
         if start < segment.size_bytes:
             stem = segment_path(directory, offset, "")
             names = (f"{stem}{f'-{number}' if number > 1 else ''}{CUT_SUFFIX}" for number in count(1))
-            kept.append(next(path for path in names if not filesystem.exists(path)))
             # Named `.cleaned`, so the next process removes it if this one dies.
             unfinished_path = segment_path(directory, 0, LOG_SUFFIX) + CLEANED_SUFFIX
             with files.use(segment.path) as file:
-                write_file(filesystem, unfinished_path, read_pieces(file, start, segment.size_bytes))
-            filesystem.rename(unfinished_path, kept[-1])
+                path = next(
+                    path
+                    for path in names
+                    if not filesystem.exists(path) or _has_copy(files, path, file, start, segment.size_bytes)
+                )
+                if not filesystem.exists(path):
+                    write_file(filesystem, unfinished_path, read_pieces(file, start, segment.size_bytes))
+                    filesystem.rename(unfinished_path, path)
+            kept.append(path)
     if kept:
         filesystem.sync_directory(directory)
     return kept
+
+
+def _has_copy(files: OpenFiles, path: str, file: AppendFile, start: int, end: int) -> bool:
+    """Whether the file `path` is a copy of these bytes of the other one."""
+    with files.use(path) as copy:
+        is_same = copy.size() == end - start and all(
+            piece == copied
+            for piece, copied in zip(
+                read_pieces(file, start, end), read_pieces(copy, 0, end - start), strict=True
+            )
+        )
+    files.forget(path)
+    return is_same
 
 
 def _has_batch(file: AppendFile, start: int, end: int, end_offset: int) -> bool:

@@ -5,8 +5,8 @@ if the file contradicts a seal, is damaged or is missing, the epochs come from t
 that recovery walks. Entries for offsets below the first segment stay: their records are in the store.
 
 A seal says nothing about the epochs of a segment whose headers were damaged at its import
-(`segment_adoption`). Then only the file has these epochs, and if it contradicts other seals, the log is
-refused.
+(`segment_adoption`). Then only the file has these epochs, and if it contradicts other seals, or is missing,
+the log is refused.
 
 If the file agrees with all seals, and a walked batch contradicts it, one of the two was damaged, and it is
 unknown which one. The log is refused then. The file is durable before a batch has its epoch, so a crash does
@@ -54,11 +54,17 @@ def epoch_ranges(sums: Iterable[tuple[bytes, int]]) -> list[EpochRange]:
 def settle_epochs(known: LeaderEpochCache, sealed: Sequence[LogSegment], log_start_offset: int) -> bool:
     """Rebuild `known` from the seals of these segments if it contradicts them. In memory until `flush`.
     Returns whether `known` agrees with the seals. Raises CorruptRecordError if the seals contradict each
-    other, DataDirectoryError if `known` contradicts them and they do not have all epochs.
+    other, DataDirectoryError if `known` contradicts them, or is empty, and they do not have all epochs.
     """
     seals = [segment.written_seal for segment in sealed if segment.written_seal is not None]
     telling = [seal for seal in seals if seal.headers != UNKNOWN_HEADERS]
     ranges = epoch_ranges((seal.headers, seal.end_offset) for seal in telling)
+    if seals and not telling and not known.entries:
+        raise DataDirectoryError(
+            f"{LEADER_EPOCH_FILE} is missing or damaged, and damaged segments hide all epochs; restore the"
+            " file or the segments from a copy",
+            path=sealed[0].directory,
+        )
     wrong = _contradicted(known, ranges, log_start_offset)
     if wrong is None:
         return True

@@ -79,6 +79,7 @@ class SegmentAdoption:
         known = self._known_entries(segment)
         aborted, end_offset = TransactionIndex(segment.base_offset), segment.base_offset
         end_position, headers = 0, BatchHeaders(segment.base_offset)
+        is_last = segment.end_offset == segment.base_offset
         has_all_headers = True
         with self._resources.files.use(segment.path) as file:
             try:
@@ -92,6 +93,9 @@ class SegmentAdoption:
                     headers.follow_header(*located)
                     end_position = located.position + located.header.size_in_bytes
                     end_offset = located.header.next_offset
+                if not is_last and end_offset > segment.end_offset:
+                    # The last batch is damaged. A start trusts no seal that ends above the next segment.
+                    end_offset, has_all_headers = segment.end_offset, False
             except CorruptRecordError:
                 require_no_old_message(file, end_position, segment.size_bytes, end_offset)
                 self._open.clear()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.log_config import LogConfig
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import LEADER_EPOCH_POSITION, MAGIC_POSITION, parse_header
+from stratalog.record.header import ATTRIBUTES_POSITION, LEADER_EPOCH_POSITION, MAGIC_POSITION, parse_header
 from stratalog.record.record import Record
+from stratalog.segment.batch_headers import UNKNOWN_HEADERS
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
 from tests.support.logs.overwriting import overwrite
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1)
@@ -123,14 +126,14 @@ def test_behind_a_damaged_header_the_entries_of_the_broker_stand() -> None:
 EPOCHS_FILE = f"{PARTITION_DIR}/{LEADER_EPOCH_FILE}"
 
 
-def disk_with_two_epochs() -> tuple[MemoryFileSystem, int]:
-    """A first segment with epoch 1 up to offset 3 and epoch 2 behind it, and another one, without seals; the
-    size of each batch."""
+def disk_with_two_epochs(*, rolls: bool = True) -> tuple[MemoryFileSystem, int]:
+    """A first segment with epoch 1 up to offset 3 and epoch 2 behind it, and another one if it `rolls`,
+    without seals; the size of each batch."""
     machine = LogMachine(MemoryFileSystem(), DENSE_CONFIG)
     log = machine.start()
     data = encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")])
     for offset in range(7):
-        if offset == 6:
+        if rolls and offset == 6:
             log.roll()
         log.appender.append_as_leader(data, 1 if offset < 4 else 2)
     machine.stop()
@@ -178,8 +181,21 @@ def test_a_damaged_batch_leaves_the_epochs_of_the_broker_as_they_are(epoch_mask:
     assert disk.read_file(EPOCHS_FILE) == epochs
 
 
-def test_epochs_that_neither_the_file_nor_a_damaged_segment_has_are_refused() -> None:
+def test_a_damaged_batch_that_seems_to_reach_into_the_next_segment_does_not_close_the_log() -> None:
     disk, size = disk_with_two_epochs()
+    path, epochs = f"{FIRST}.log", disk.read_file(EPOCHS_FILE)
+    data = bytearray(disk.read_file(path))
+    last_offset_delta = 5 * size + ATTRIBUTES_POSITION + 2
+    data[last_offset_delta + 3] ^= 1
+    overwrite(disk, path, bytes(data))
+    assert unreadable_offsets(disk, written_by_broker=True) == [5]
+    assert unreadable_offsets(disk, written_by_broker=False) == [5]
+    assert disk.read_file(EPOCHS_FILE) == epochs
+
+
+@pytest.mark.parametrize("has_other_segment", [True, False])
+def test_epochs_that_neither_the_file_nor_a_damaged_segment_has_are_refused(has_other_segment: bool) -> None:
+    disk, size = disk_with_two_epochs(rolls=has_other_segment)
     data = bytearray(disk.read_file(f"{FIRST}.log"))
     data[size + MAGIC_POSITION] ^= 1
     overwrite(disk, f"{FIRST}.log", bytes(data))
@@ -187,3 +203,34 @@ def test_epochs_that_neither_the_file_nor_a_damaged_segment_has_are_refused() ->
     with pytest.raises(DataDirectoryError):
         LogMachine(disk, DENSE_CONFIG, written_by_broker=True).start()
     assert bytes(data) == disk.read_file(f"{FIRST}.log")
+
+
+def test_a_seal_without_headers_refuses_no_restored_segment() -> None:
+    disk, size = disk_with_two_epochs()
+    path = f"{FIRST}.log"
+    whole = disk.read_file(path)
+    data = bytearray(whole)
+    data[size + MAGIC_POSITION] ^= 1
+    overwrite(disk, path, bytes(data))
+    assert unreadable_offsets(disk, written_by_broker=True) == [1]
+    overwrite(disk, path, whole)
+    machine = LogMachine(disk, DENSE_CONFIG)
+    for segment in machine.start().local_log.segments:
+        segment.prove_headers()
+    machine.kill()
+    disk.unlink(f"{DATA_DIR}/{RECOVERY_POINT_FILE}")
+    assert unreadable_offsets(disk, written_by_broker=False) == []
+
+
+def test_a_seal_without_headers_stays_so_when_its_segment_grows() -> None:
+    disk, size = disk_with_two_epochs(rolls=False)
+    data = bytearray(disk.read_file(f"{FIRST}.log"))
+    data[size + MAGIC_POSITION] ^= 1
+    overwrite(disk, f"{FIRST}.log", bytes(data))
+    assert unreadable_offsets(disk, written_by_broker=True) == [1]
+    machine = LogMachine(disk, DENSE_CONFIG)
+    machine.start().appender.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")]), 3)
+    machine.stop()
+    seal = SegmentSeal.read(disk, PARTITION_DIR, 0)
+    assert seal is not None
+    assert (seal.end_offset, seal.headers) == (8, UNKNOWN_HEADERS)
