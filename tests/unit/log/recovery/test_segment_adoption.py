@@ -216,7 +216,7 @@ def test_a_seal_without_headers_refuses_no_restored_segment() -> None:
     overwrite(disk, path, whole)
     machine = LogMachine(disk, DENSE_CONFIG)
     for segment in machine.start().local_log.segments:
-        segment.prove_headers()
+        segment.prove_headers(lambda: None)
     machine.kill()
     disk.unlink(f"{DATA_DIR}/{RECOVERY_POINT_FILE}")
     assert unreadable_offsets(disk, written_by_broker=False) == []

@@ -25,6 +25,7 @@ from stratalog.record.header import LEADER_EPOCH_POSITION, LOG_OVERHEAD
 from stratalog.record.record import Record
 from stratalog.remote.tier.uploader import UploadReport
 from stratalog.segment.batch_headers import UNKNOWN_HEADERS
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
@@ -293,8 +294,16 @@ def test_a_segment_whose_headers_the_seal_does_not_know_is_uploaded() -> None:
     expected = fill(logs, [2])
     logs.seal()
     (sealed,) = log.local_log.segments.sealed
-    assert sealed.written_seal is not None
-    sealed.written_seal = sealed.written_seal._replace(headers=UNKNOWN_HEADERS)
+    seal = sealed.written_seal
+    assert seal is not None
+    sealed.written_seal = SegmentSeal.of(
+        log_size_bytes=seal.log_size_bytes,
+        end_offset=seal.end_offset,
+        headers=UNKNOWN_HEADERS,
+        offset_index=seal.offset_index,
+        time_index=seal.time_index,
+        transaction_index=seal.transaction_index,
+    )
     assert logs.upload().failed == []
     check_all_tiered(logs, expected)
 
