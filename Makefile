@@ -14,8 +14,8 @@ ROOTS := cli client migration pipeline proto service storage testing tiering
 CODE := $(ROOTS) tests benchmarks hatch_build.py
 BIN := .venv/bin
 ARGS ?=
-# As many workers as tests/conftest.py says. A worker takes tests that lie side by side, so most files, and with them the servers that their tests
-# share, stay with one worker. ARGS come last: make test ARGS="-n0 tests/unit/log" runs in one process, as --pdb does.
+# As many workers as tests/conftest.py says. A worker takes tests that lie side by side, so most files, and with them the
+# servers that their tests share, stay with one worker. ARGS come last: make test ARGS="-n0 tests/unit/log" runs in one process, as --pdb does.
 PYTEST := $(BIN)/python -m pytest -n auto --dist=worksteal
 
 # Spark needs Java 17 or later; the spark extra is installed where it is found.

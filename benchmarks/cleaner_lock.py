@@ -1,5 +1,6 @@
-"""How long the cleaner of local logs holds the interpreter lock at a time, from taking it to letting it go,
-by trace points where the system lets one set them; where not, that is said.
+"""Measures how long the cleaner of local logs holds the interpreter lock at a time, from taking to release.
+
+It needs trace points. Where the system does not allow them, the benchmark says so.
 
 The interpreter shares the lock as it does in a server, and another thread wants it all the time. Each row is
 the longest of all stretches: of a clean of one load, of a look at many logs for the one that is due, and of a
@@ -33,7 +34,7 @@ from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 
 SMALL_BATCH_BYTES = 256
 ROUNDS = 3
-"""What the code holds it holds in each; what the machine does meanwhile it does in one of them."""
+"""A stretch of the code itself shows in each round; a disturbance by the machine shows in one."""
 LOAD: Load = LOADS[0]
 
 Fill = Callable[[UnifiedLog, int], None]

@@ -25,9 +25,9 @@ class Row:
     """One piece of work, measured twice."""
 
     work: str
-    """What was done, short enough for a table: `append 1 KiB x 1000, acks=os`."""
+    """The measured work, short enough for a table: `append 1 KiB x 1000, acks=os`."""
     unit: str
-    """Of both rates: `MB/s`, `records/s`, `calls/s`."""
+    """The unit of both rates: `MB/s`, `records/s`, `calls/s`."""
     ours: float
     reference: float
     target: float

@@ -34,7 +34,7 @@ TRANSACTIONAL = replace(SMALL_SEGMENTS, segment_bytes=1400)
 TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=Durability.DISK)
 
 Beside = Callable[[LogMachine, LogLedger, UnifiedLog, int], None]
-"""What happens beside a move, after so many of its steps."""
+"""Takes place beside a move, after so many of its steps."""
 
 
 def beside_plain(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: int) -> None:

@@ -42,3 +42,15 @@ def test_links_between_documents_lead_somewhere() -> None:
     ]
 
     assert not broken, "\n".join(broken)
+
+
+def test_modules_that_a_decision_names_exist() -> None:
+    names = {path.name for path in files_below(EVERYTHING, ".py")}
+    missing = [
+        f"{document.name}: {module}"
+        for document in files_below(("docs/decisions",), ".md")
+        for module in re.findall(r"`[^`\s]*?(\w+\.py)`", document.read_text())
+        if module not in names
+    ]
+
+    assert not missing, "\n".join(missing)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -49,6 +50,23 @@ def docstrings_begin_with_a_subject_or_a_verb(source: Source) -> Iterator[str]:
             first = (ast.get_docstring(node) or "").split("\n")[0]
             if HARD_OPENINGS.match(first):
                 yield f"{getattr(node, 'lineno', 1)}: {first}"
+        for lineno, docstring in _docstrings_of_fields(getattr(node, "body", [])):
+            if HARD_OPENINGS.match(docstring):
+                yield f"{lineno}: {docstring.splitlines()[0]}"
+
+
+def _docstrings_of_fields(body: object) -> Iterator[tuple[int, str]]:
+    """The docstrings behind assignments, with their lines."""
+    if not isinstance(body, list):
+        return
+    for field, docstring in pairwise(body):
+        match field, docstring:
+            case ast.Assign() | ast.AnnAssign(), ast.Expr(
+                value=ast.Constant(value=str() as text), lineno=lineno
+            ):
+                yield lineno, text
+            case _:
+                pass
 
 
 def prose_is_not_pinned(source: Source) -> Iterator[str]:
@@ -111,6 +129,8 @@ PLANTED: list[tuple[Rule, str, int]] = [
     (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    '''Of a log, its end.'''", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    '''Thread-safe.'''", 1),
     (docstrings_begin_with_a_subject_or_a_verb, "def f():\n    '''Raises ValueError.'''", 1),
+    (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    end: int\n    '''Of a log, its end.'''", 1),
+    (docstrings_begin_with_a_subject_or_a_verb, "END = 1\n'''The end of a log.'''", 0),
     (docstrings_begin_with_a_subject_or_a_verb, "'''Offsets of a log. What follows is fine.'''", 0),
     (prose_is_not_pinned, "with pytest.raises(ValueError, match='no'): ...", 1),
     (prose_is_not_pinned, "with pytest.raises(ValueError): ...", 0),

@@ -22,9 +22,9 @@ from stratalog.record.header import TimestampType
 DELETE_POLICY = "delete"
 COMPACT_POLICY = "compact"
 UNLIMITED = -1
-"""Of a retention: keep for ever."""
+"""The value of a retention that keeps records for ever."""
 AS_TOTAL = -2
-"""Of a local retention: as the retention of the whole log."""
+"""The value of a local retention that is the same as the retention of the whole log."""
 MIN_SEGMENT_BYTES = 1024
 DEFAULT_LZ4_LEVEL = 9
 """Kafka's name for LZ4's fast mode."""
@@ -62,12 +62,12 @@ class LogConfig:
     compression_gzip_level: int = -1
     """How hard gzip tries where `compression.type` makes the log use it; -1 is the codec's own choice."""
     compression_lz4_level: int = DEFAULT_LZ4_LEVEL
-    """As for gzip; the default is, as in Kafka, not the ninth level but LZ4's fast mode."""
+    """How hard LZ4 tries. The default is, as in Kafka, not the ninth level but LZ4's fast mode."""
     compression_type: CompressionType = CompressionType.PRODUCER
-    """What batches are stored in. Anything but `producer` costs the log the compression of every batch that
+    """The codec of stored batches. Any value but `producer` costs the log the compression of every batch that
     comes in another codec, and readers the decompression."""
     compression_zstd_level: int = 3
-    """As for gzip. More makes smaller batches at a steeply growing cost; below 0 is faster than 1."""
+    """How hard zstd tries. More makes smaller batches at a steeply growing cost; below 0 is faster than 1."""
     delete_retention_ms: int = 24 * 60 * 60 * 1000
     """Compaction keeps a tombstone at least this long. More where consumers may lag further behind."""
     file_delete_delay_ms: int = 60 * 1000
@@ -95,7 +95,7 @@ class LogConfig:
     message_timestamp_before_max_ms: int = LONG_MAX
     """A producer's time may be so far behind the log's; without a limit, old data may be loaded."""
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    """Whose time counts: the producer's (CreateTime) or that of the append (LogAppendTime)."""
+    """The time that counts: the producer's (CreateTime) or that of the append (LogAppendTime)."""
     min_cleanable_dirty_ratio: float = 0.5
     """A log that is not tiered is compacted once this part of its bytes has not been. Less saves disk
     space and copies more often."""

@@ -56,7 +56,7 @@ class SoughtPartition(NamedTuple):
     partition: TopicPartition
     topic_id: UUID
     is_first_opening: bool = False
-    """See `LogManager.open_log`."""
+    """The partition never had a log."""
 
 
 class RecoveryProgress:

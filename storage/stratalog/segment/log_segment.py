@@ -440,8 +440,8 @@ class LogSegment:
 
     def prove_headers(self, check: Callable[[], None]) -> None:
         """Compare the headers of all batches with the seal, if there is one of these batches.
-        `summed_headers` says what it costs, and when it calls `check`. Raises CorruptRecordError, what `check`
-        raises, OSError."""
+        `summed_headers` says what it costs, and when it calls `check`. Raises CorruptRecordError, the
+        errors of `check`, OSError."""
         sealed_crc = self.sealed_headers_crc
         if sealed_crc is None:
             return

@@ -33,7 +33,7 @@ class FullFileSystem(FaultyFileSystem):
         super().__init__(inner)
         self._full: str | None = None
         self.room_bytes = 0
-        """What was removed below the full directory since then; each write there takes a block of it."""
+        """Bytes that were removed below the full directory since then; each write there takes a block."""
         self.names_are_full = False
         """Renames to a new name take a block as well."""
 

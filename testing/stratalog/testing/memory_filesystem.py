@@ -48,7 +48,7 @@ class Survival(NamedTuple):
     contents: Kept
     names: Kept
     seed: int = 0
-    """Of the fates that are drawn for EACH."""
+    """The seed of the fates that are drawn for EACH."""
 
 
 _FATES = (Kept.NONE, Kept.HALF, Kept.ALL, Kept.ZEROS, Kept.NOISE)

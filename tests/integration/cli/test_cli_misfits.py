@@ -28,7 +28,7 @@ GOOD = {
     "store_url": "gs://nowhere",
     "config": "retention.ms=-1",
 }
-"""What else a command needs to get as far as it can; with that store nothing starts to serve."""
+"""Options that a command needs to get as far as it can; with that store no server starts to serve."""
 
 
 @pytest.fixture(scope="module")

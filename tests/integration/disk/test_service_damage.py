@@ -74,7 +74,8 @@ async def test_damaged_records_that_only_this_disk_has_are_reported_and_kept(tmp
 
 
 EPOCH_POSITION = 15
-"""Of a batch's header: no checksum covers it, but the store knows it of the last batch that was tiered."""
+"""The position of the epoch in a header. No checksum covers it, but the store knows that of the last tiered
+batch."""
 
 
 async def damaged(tmp_path: Path, config: dict[str, str] | None = None) -> None:

@@ -28,7 +28,7 @@ from tests.support.kafka.kafka_distribution import KafkaDistribution
 from tests.support.service.service_bench import service_bench
 
 OLD_EPOCH = 17
-"""Of the server that has written the log: higher than that of any topic that was just created."""
+"""The epoch of the server that has written the log: higher than that of any topic that was just created."""
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -32,7 +32,7 @@ T0 = TopicPartition("t", 0)
 
 EPOCH = 3
 CENTURY_MS = 100 * 365 * 86_400_000
-"""What a broker wrote in 2023 counts."""
+"""A retention that keeps records which a broker wrote in 2023."""
 
 
 def sent_by(producer_id: int, sequence: int, *, epoch: int = EPOCH, is_transactional: bool = False) -> bytes:

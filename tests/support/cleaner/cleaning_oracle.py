@@ -29,13 +29,13 @@ class Written:
     record: Record
     batch_last_offset: int
     producer_id: int = -1
-    """Of a transaction; -1 outside of any."""
+    """The producer of the transaction; -1 outside of any."""
     is_decided: bool = True
     is_aborted: bool = False
     first_horizon_ms: int | None = None
-    """Of a tombstone: from when on it may go; None as long as no clean can have met it."""
+    """The earliest time at which a tombstone may go; None as long as no clean can have met it."""
     last_horizon_ms: int = -1
-    """From when on it has to go, once it is settled."""
+    """The time from which on it has to go, once it is settled."""
     is_settled: bool = False
     """A clean that was finished has met it."""
     may_be_gone: bool = False

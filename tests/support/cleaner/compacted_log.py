@@ -36,7 +36,7 @@ CONFIG = LogConfig(
     delete_retention_ms=50_000,
 )
 KILLED = Survival(Kept.ALL, Kept.ALL)
-"""What is left where only the process ends."""
+"""All writes survive, because only the process ends."""
 
 
 class Published(NamedTuple):
@@ -56,10 +56,10 @@ class CompactedLog:
         self.log = self.machine.start()
         self.published: dict[int, Published] = {}
         self.outcomes: dict[tuple[int, int], bool] = {}
-        """Of the transactions that were ended, whether they were committed."""
+        """Whether the transactions that were ended were committed."""
         self.leader_epoch = 1
         self.last_sent: dict[int, tuple[bytes, int]] = {}
-        """Of each producer its last batch, as it was sent, and the batch's last offset."""
+        """The last batch of each producer, as it was sent, and the batch's last offset."""
         self._marker_offsets: dict[tuple[int, int], int] = {}
         self._open: dict[int, int] = {}
         self._transaction_count = 0

@@ -34,7 +34,7 @@ class LogLedger:
         """By offset: what may have been written there, acknowledged or not, refused excepted."""
         self.durable_end_offset = 0
         self.leader_epoch = 1
-        """Of the next append. The log takes no lower one than its last."""
+        """The epoch of the next append. The log takes no lower one than its last."""
         self.log_start_offset = 0
         self.local_start_offset = 0
         self.producers = ProducerLedger()

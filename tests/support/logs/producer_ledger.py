@@ -18,7 +18,7 @@ class BatchNote(NamedTuple):
 
     producer_id: int
     request: bytes = b""
-    """As it was sent; empty for a marker."""
+    """The batch as it was sent; empty for a marker."""
     last_sequence: int = -1
     record_count: int = 1
     is_transactional: bool = False
@@ -33,9 +33,9 @@ class ProducerView(NamedTuple):
     """The facts that follow from a list of records."""
 
     newest: dict[int, tuple[BatchNote, int]]
-    """Of each producer the last batch and its last offset."""
+    """The last batch and its last offset of each producer."""
     open_transactions: dict[int, int]
-    """By producer, where it began."""
+    """The first offset of the open transaction of each producer."""
     ended: list[tuple[int, int, int, bool]]
     """Producer, first offset, marker's offset, and whether it was aborted."""
 

@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
 
 Step = tuple[str, int, int]
-"""What happens, to which producer, and a number of records."""
+"""An event, its producer, and a number of records."""
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["plain", "txn", "txn", "commit", "abort", "abort", "roll", "upload"]),

@@ -82,7 +82,7 @@ class TortureReport(NamedTuple):
     cleans: int
     aborted_cleans: int
     idle_cleans: int
-    """Of logs without enough dirt, for tombstones and markers whose time had come."""
+    """Cleans of logs without enough dirt, for tombstones and markers whose time had come."""
     records_dropped: int
     compacted_deletions: int
     """How often the start of a compacted log was moved."""

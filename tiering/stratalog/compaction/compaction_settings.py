@@ -52,7 +52,7 @@ class CompactionSettings:
     """Bytes that are taken from a data stream at once. Default 4 MiB. A larger record batch is read whole."""
 
     job_memory_bytes: int = 256 << 20
-    """What a job keeps of its inputs and outputs in memory, half each; beyond, it takes files in
+    """Bytes of its inputs and outputs that a job keeps in memory, half each; beyond, it takes files in
     `spool_directory`. Default 256 MiB. Chunks, key blocks and one bit a record come on top."""
 
     hash_part_entries: int = 1 << 20

@@ -21,7 +21,7 @@ class KeptRecords(NamedTuple):
 
     record_count: int
     first_offset: int
-    """Of the first record; -1 if there is none, like `last_offset`."""
+    """The offset of the first record; -1 if there is none, like `last_offset`."""
     last_offset: int
     fingerprint: int
     """CRC-32C over base offset, checksum and record count of every batch. A batch's checksum covers its
@@ -35,7 +35,7 @@ class KeptTally:
     def __init__(self) -> None:
         self._record_count = 0
         self.fingerprint = 0
-        """Of the batches so far."""
+        """The fingerprint of the batches so far."""
         self._first_offset = -1
         self._last_offset = -1
         self._unseen: tuple[memoryview, BatchHeader] | None = None

@@ -41,7 +41,7 @@ class SliceHasher:
         self._hashing = hashing
         self._record_count = record_count
         self._make_scratch = make_scratch
-        self._max_run_entries = max_part_entries
+        self._max_part_entries = max_part_entries
         self._entries = KeyEntries()
         self._parts: list[tuple[Spool, KeyStreamRef]] = []
 
@@ -54,7 +54,7 @@ class SliceHasher:
             for position, header in batches(row):
                 self._hash(row, position, header, ordinal, survivors)
                 ordinal += header.records_count
-                if len(self._entries) >= self._max_run_entries:
+                if len(self._entries) >= self._max_part_entries:
                     self._put_part_away()
         assert ordinal == self._record_count
         if len(self._entries):

@@ -1,10 +1,10 @@
 """Reads the demonstration's topics back through Spark, in a child process with a process group of its own.
 
-Spark's JVM takes no notice of Ctrl-C, and one whose Python is interrupted while it starts stays for ever. So
-Spark runs in a child, out of reach of the terminal, and the child kills its whole group, the JVM with it,
-once its standard input ends: whatever becomes of the demonstration, `kill -9` included, its end of the pipe
-is closed then. The whole group shares the child's standard output: at its end no process writes to the
-scratch directory any more. The result comes back in a file there.
+Spark's JVM ignores Ctrl-C. If its Python is interrupted during the start, the JVM stays for ever. So Spark
+runs in a child that the terminal does not reach. The child kills its whole group, the JVM included, when its
+standard input ends. It ends with the demonstration, even after `kill -9`. The whole group shares the child's
+standard output. When that ends, no process writes to the scratch directory any more. The result is in a file
+there.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class SparkFindings(NamedTuple):
 
 
 def read_with_spark(store_url: str, keyed_topic: str, plain_topic: str, scratch: Path) -> SparkFindings:
-    """Both topics from the objects alone. `scratch` takes whatever Spark writes. No process is left behind,
-    however this ends. Raises click.ClickException where Spark failed; what it said is on standard error then.
+    """Read both topics from the objects alone. Spark writes into `scratch`. No process is left behind,
+    however this ends. Raises click.ClickException if Spark failed; its output is on standard error then.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     child = subprocess.Popen(

@@ -228,8 +228,8 @@ class Story:
 
     @contextmanager
     def _step(self, name: str, total: int | None = None) -> Generator[Callable[[int], None]]:
-        """Show what is being done, and remember how long it took. Yields what moves the bar on, where the end
-        is known: `total` steps away.
+        """Show the step with a bar, and remember how long it took. Yields a function that moves the bar on by
+        some of the `total` steps; without `total` the bar has no end.
         """
         bar = self._progress.add_task(name, total=total)
         begin_s = self._clock.monotonic_s()

@@ -27,7 +27,7 @@ class DecodedAppend(NamedTuple):
     """Everything but the batches."""
     batches: memoryview | None
     size_bytes: int
-    """Of the whole message."""
+    """The size of the whole message."""
 
 
 def decode_append_request(data: bytes) -> DecodedAppend:

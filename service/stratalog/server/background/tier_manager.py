@@ -48,7 +48,7 @@ NEVER_MS = -1
 UPLOAD_TRY_COUNT = 3
 """Tries of an upload that a caller waits for, while the metadata moves under each of them."""
 HIGH_WATERMARK = -1
-"""As the offset to delete before: delete everything."""
+"""The offset to delete before that stands for all records."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ HOUR_MS = 60 * 60 * 1000
 MINUTE_MS = 60 * 1000
 MIB = 1 << 20
 CORDONED = "cordoned.log.dirs"
-"""The only key that is altered for one machine, in its data directory. All others lie in the catalog."""
+"""The only key that is altered for one machine, in the manifest of each log directory. All others lie in the
+catalog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ class BrokerKey:
 
     key: ConfigKey[Any]
     default: str | None
-    """As text; None if a fallback has the default, or the key may be unset."""
+    """The default as text; None if a fallback has the default, or the key may be unset."""
     update_mode: UpdateMode
     topic_key: str | None = None
     """The topic's key that has this default."""

@@ -47,7 +47,8 @@ class CleanLimits(NamedTuple):
     io_buffer_bytes: int
     """Bytes that are read or written at once; a larger batch gets its size."""
     check_done: Callable[[], None]
-    """Raises CleaningAbortedError when the clean must end. Called often, and under no lock but the log's."""
+    """A function that raises CleaningAbortedError when the clean must end. Called often, with no lock but the
+    log's."""
     throttle: Callable[[int], None]
     """Waits until that many bytes may be read or written. Raises like `check_done`; called under no lock."""
     on_cut_off: Callable[[CleanStats], None] = lambda _: None

@@ -48,7 +48,7 @@ class CleanPlan(NamedTuple):
     kept_empty: array[int]
     """Last offsets of batches that stay without records, ascending; typecode 'q'."""
     kept_epochs: array[int]
-    """See `CleanRule.kept_epochs`; typecode 'q'."""
+    """The epochs of `CleanRule.kept_epochs`; typecode 'q'."""
     config: LogConfig
     window_bytes: int
     """Bytes that are read at once."""

@@ -81,7 +81,7 @@ class SegmentExchange:
         with self._flush_lock:
             with self._log_lock:
                 self._availability.require_online()
-                is_there = _is_run_of(replaced, local.segments)
+                is_there = _are_neighbours_in(replaced, local.segments)
             if not is_there:
                 self._drop_new(new_bases)
                 return False
@@ -178,7 +178,7 @@ def _require_same_range(cleaned: Sequence[CleanedSegment], replaced: Sequence[Lo
     assert all(segment.size_bytes > 0 for segment in cleaned), "only the active segment may be empty"
 
 
-def _is_run_of(replaced: Sequence[LogSegment], segments: LogSegments) -> bool:
+def _are_neighbours_in(replaced: Sequence[LogSegment], segments: LogSegments) -> bool:
     """Whether these are neighbours among the sealed segments of the log."""
     sealed = segments.sealed
     first = next((at for at, segment in enumerate(sealed) if segment is replaced[0]), None)

@@ -171,8 +171,8 @@ class LogReader:
         """Compare the headers of all batches of the source's segment with its seal, the batches before the
         source included. Calls `check` before each read of the file.
 
-        Raises what `check` raises, CorruptRecordError if they differ, OffsetOutOfRangeError if the segment has been dropped,
-        DataDirectoryError.
+        Raises the errors of `check`, CorruptRecordError if they differ, OffsetOutOfRangeError if the segment
+        has been dropped, DataDirectoryError.
         """
         self._availability.reading(lambda: self._segment_of(source).prove_headers(check))
 

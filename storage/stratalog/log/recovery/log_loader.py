@@ -65,7 +65,7 @@ class LoadSettings(NamedTuple):
     producer_id_expiration_ms: int
     """A producer that is idle for so long is forgotten."""
     written_by_broker: bool = False
-    """See LogManagerSettings."""
+    """A broker wrote the log, see `LogManagerSettings`."""
 
 
 class LoadedLog(NamedTuple):

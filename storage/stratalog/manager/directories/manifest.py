@@ -91,7 +91,7 @@ class PartitionEntry(NamedTuple):
     import_epoch: int | None = None
     """Epoch under which an import took the partition over from a broker; None if none did. It stays."""
     horizon_ms: int | None = None
-    """See `CleanerCheckpoints`: it concerns the log below the cleaner's offset. None if it is unknown."""
+    """The delete horizon of the log below the cleaner's offset, see `CleanerCheckpoints`. None if unknown."""
 
 
 class AsideEntry(NamedTuple):

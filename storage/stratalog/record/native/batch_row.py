@@ -39,7 +39,7 @@ class IndexProgress(NamedTuple):
     entered_ms: int
     """The last timestamp that was entered; -1 if none was."""
     headers_crc: int
-    """See `segment_seal`."""
+    """The sum over the headers, as `segment_seal` has it."""
 
 
 class IndexRows(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -17,50 +18,50 @@ from tests.support.logs.plain_batches import batch
 CHUNK_BYTES = 256 * 1024
 
 
-class NotingFile(PosixAppendFile):
-    """Notes how much of it is asked for. For one user."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path, os.O_RDONLY)
-        self.sizes: list[int] = []
-
-    def read_at(self, position: int, size: int) -> bytes:
-        self.sizes.append(size)
-        return super().read_at(position, size)
-
-
 @pytest.fixture
-def noted(tmp_path: Path) -> Generator[NotingFile]:
+def file(tmp_path: Path) -> Generator[PosixAppendFile]:
     """Three batches of 3 MB."""
     path = tmp_path / "segment"
     path.write_bytes(b"".join(batch(base_offset=offset, value_bytes=3_000_000) for offset in range(3)))
-    file = NotingFile(str(path))
+    file = PosixAppendFile(str(path), os.O_RDONLY)
     yield file
     file.close()
 
 
-def test_large_batches_are_proved_a_chunk_at_a_time(noted: NotingFile) -> None:
-    found = list(inspect_batches(noted, noted.size(), 0))
+def inspected(
+    file: PosixAppendFile, size_bytes: int, from_offset: int = 0
+) -> tuple[list[InspectedBatch | UnreachedBytes], list[int]]:
+    """The found batches, and the size of each read."""
+    with patch.object(
+        PosixAppendFile, "read_at", autospec=True, side_effect=PosixAppendFile.read_at
+    ) as read_at:
+        found = list(inspect_batches(file, size_bytes, 0, from_offset=from_offset))
+    return found, [size for (_, _, size), _ in read_at.call_args_list]
+
+
+def test_large_batches_are_proved_a_chunk_at_a_time(file: PosixAppendFile) -> None:
+    found, sizes = inspected(file, file.size())
     assert [item.crc_matches for item in found if isinstance(item, InspectedBatch)] == [True] * 3
-    assert max(noted.sizes) <= CHUNK_BYTES
-    assert sum(noted.sizes) < noted.size() + 6 * CHUNK_BYTES
+    assert max(sizes) <= CHUNK_BYTES
+    assert sum(sizes) < file.size() + 6 * CHUNK_BYTES
 
 
-def test_bodies_below_the_wanted_offset_are_not_read(noted: NotingFile) -> None:
-    assert list(inspect_batches(noted, noted.size(), 0, from_offset=3)) == []
-    assert len(noted.sizes) == 3
+def test_bodies_below_the_wanted_offset_are_not_read(file: PosixAppendFile) -> None:
+    found, sizes = inspected(file, file.size(), from_offset=3)
+    assert found == []
+    assert len(sizes) == 3
 
 
-def test_a_length_that_is_wrong_costs_no_memory(noted: NotingFile) -> None:
+def test_a_length_that_is_wrong_costs_no_memory(file: PosixAppendFile) -> None:
     size_bytes = 256 * 1024 * 1024
-    os.truncate(noted.path, size_bytes)
-    with open(noted.path, "r+b") as file:
-        file.seek(BATCH_LENGTH_POSITION)
-        file.write((size_bytes - LOG_OVERHEAD).to_bytes(4, "big"))
-    [only] = inspect_batches(noted, size_bytes, 0)
+    os.truncate(file.path, size_bytes)
+    with open(file.path, "r+b") as altered:
+        altered.seek(BATCH_LENGTH_POSITION)
+        altered.write((size_bytes - LOG_OVERHEAD).to_bytes(4, "big"))
+    [only], sizes = inspected(file, size_bytes)
     assert isinstance(only, InspectedBatch)
     assert not only.crc_matches
-    assert max(noted.sizes) <= CHUNK_BYTES
+    assert max(sizes) <= CHUNK_BYTES
 
 
 def test_a_file_that_is_cut_during_the_walk_is_damaged_from_there_on() -> None:

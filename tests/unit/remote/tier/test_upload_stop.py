@@ -31,9 +31,11 @@ def test_a_stop_ends_the_proof_of_a_large_segment() -> None:
     logs.seal()
     logs.close()
     logs = site.start(stop=StopAtLook(10))
-    with patch.object(LogSegment, "read_bytes", side_effect=AssertionError("the proof has not ended")):
-        with pytest.raises(StoppingError):
-            logs.upload()
+    with (
+        patch.object(LogSegment, "read_bytes", side_effect=AssertionError("the proof has not ended")),
+        pytest.raises(StoppingError),
+    ):
+        logs.upload()
 
 
 def machine() -> TieredSite:

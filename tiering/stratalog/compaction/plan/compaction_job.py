@@ -19,7 +19,7 @@ class RunMode(enum.Enum):
     """The fate of the records of a run."""
 
     COMPACT = "compact"
-    """Of each key only the last record in the run stays."""
+    """Only the last record of each key in the run stays."""
     CARRY = "carry"
     """Every record stays: the slices only move into another object."""
 
