@@ -50,15 +50,13 @@ def docstrings_begin_with_a_subject_or_a_verb(source: Source) -> Iterator[str]:
             first = (ast.get_docstring(node) or "").split("\n")[0]
             if HARD_OPENINGS.match(first):
                 yield f"{getattr(node, 'lineno', 1)}: {first}"
-        for lineno, docstring in _docstrings_of_fields(getattr(node, "body", [])):
-            if HARD_OPENINGS.match(docstring):
-                yield f"{lineno}: {docstring.splitlines()[0]}"
+            for lineno, docstring in _docstrings_of_fields(node.body):
+                if HARD_OPENINGS.match(docstring):
+                    yield f"{lineno}: {docstring.splitlines()[0]}"
 
 
-def _docstrings_of_fields(body: object) -> Iterator[tuple[int, str]]:
+def _docstrings_of_fields(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
     """The docstrings behind assignments, with their lines."""
-    if not isinstance(body, list):
-        return
     for field, docstring in pairwise(body):
         match field, docstring:
             case ast.Assign() | ast.AnnAssign(), ast.Expr(
