@@ -201,12 +201,12 @@ class AppendRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
-    ACKS_FIELD_NUMBER: _builtins.int
+    DURABILITY_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
-    acks: Global___Durability.ValueType
+    durability: Global___Durability.ValueType
     """The effective level is the stronger of this and the topic's min.durability."""
     batches: _builtins.bytes
     """One or more whole record batches (v2), one behind the other. Base offset and leader epoch are stamped by the server."""
@@ -219,13 +219,13 @@ class AppendRequest(_message.Message):
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
-        acks: Global___Durability.ValueType = ...,
+        durability: Global___Durability.ValueType = ...,
         batches: _builtins.bytes = ...,
         records: Global___Records | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "payload", b"payload", "records", b"records"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batches", b"batches", "partition", b"partition", "payload", b"payload", "records", b"records", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durability", b"durability", "partition", b"partition", "payload", b"payload", "records", b"records", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["batches", "records"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015

@@ -315,7 +315,7 @@ def test_an_unknown_topic_is_said_by_every_command(run: Runner, arguments: tuple
         ("topic", "create", "t", "--partitions", "0"),
         ("produce", "t", "--format", "xml"),
         ("produce", "t", "--format", "json", "--key-separator", ":"),
-        ("produce", "t", "--acks", "all"),
+        ("produce", "t", "--durability", "all"),
         ("consume", "t", "--max", "0"),
         ("records", "delete", "t", "--before", "1"),
         ("nonsense",),

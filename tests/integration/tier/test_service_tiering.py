@@ -152,7 +152,7 @@ async def test_background_passes_do_by_themselves_what_the_calls_do(tmp_path: Pa
         await bench.client.admin.create_topic("t", config=config)
         async with asyncio.timeout(60):
             while True:
-                await bench.client.append_batches("t", 0, _batch(600), acks=None)
+                await bench.client.append_batches("t", 0, _batch(600), durability=None)
                 [log] = await bench.client.admin.describe_log("t")
                 if 0 < log.log_start_offset < log.local_log_start_offset:
                     break

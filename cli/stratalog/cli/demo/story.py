@@ -114,7 +114,7 @@ class Story:
         self, client: Client, records: Sequence[FlightRecord], advance: Callable[[int], None]
     ) -> None:
         """One month's records, acknowledged at `disk`: nothing of it may be lost from here on."""
-        settings = ProducerSettings(acks=Durability.DISK, codec=Codec.ZSTD, linger_ms=20)
+        settings = ProducerSettings(durability=Durability.DISK, codec=Codec.ZSTD, linger_ms=20)
         async with client.producer(
             settings, on_outcome=lambda outcome: advance(outcome.record_count)
         ) as producer:

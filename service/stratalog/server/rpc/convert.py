@@ -32,7 +32,7 @@ def durability(level: log_pb2.Durability.ValueType) -> Durability | None:
         return Durability(level)
     except ValueError:
         raise InvalidRequestError(
-            "the acks level is unknown, use OS, DISK or OBJECT", acks=int(level)
+            "the durability level is unknown, use OS, DISK or OBJECT", durability=int(level)
         ) from None
 
 
