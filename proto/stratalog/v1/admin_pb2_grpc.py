@@ -158,7 +158,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Deletes a topic with its records in every tier. Another topic may have its name at once.
+        """Deletes a topic with its records in every tier. When it is answered, no reader finds it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,7 @@ class AdminServiceStub:
     DescribeTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]
     """Describes topics, in the order of the request."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]
-    """Deletes a topic with its records in every tier. Another topic may have its name at once."""
+    """Deletes a topic with its records in every tier. When it is answered, no reader finds it."""
     DescribeConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]
     """Describes the configuration in force of a topic, or of this server, and the source of each value."""
     AlterConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]
@@ -91,7 +91,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     DescribeTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]  # type: ignore[assignment]
     """Describes topics, in the order of the request."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]  # type: ignore[assignment]
-    """Deletes a topic with its records in every tier. Another topic may have its name at once."""
+    """Deletes a topic with its records in every tier. When it is answered, no reader finds it."""
     DescribeConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]  # type: ignore[assignment]
     """Describes the configuration in force of a topic, or of this server, and the source of each value."""
     AlterConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]  # type: ignore[assignment]
@@ -158,7 +158,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DeleteTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_pb2.DeleteTopicResponse]]:
-        """Deletes a topic with its records in every tier. Another topic may have its name at once."""
+        """Deletes a topic with its records in every tier. When it is answered, no reader finds it."""
 
     @_abc_1.abstractmethod
     def DescribeConfigs(

@@ -323,8 +323,8 @@ class FetchPartition(_message.Message):
     partition: _builtins.int
     """The number of the partition."""
     fetch_offset: _builtins.int
-    """Data begins at the first record at or above this, in whichever tier it lies. From the log start to the high
-    watermark.
+    """Data begins at the first record at or above this, in whichever tier it lies. From the log start to the log
+    end; another one fails with OFFSET_OUT_OF_RANGE.
     """
     max_bytes: _builtins.int
     """Most bytes of batches of this partition, as they are stored. 0, the default: 1 MiB."""
@@ -356,12 +356,12 @@ class FetchRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
     max_wait_ms: _builtins.int
-    """Milliseconds; the server waits at most 60,000. 0, the default: answer at once."""
+    """Milliseconds; more than 60,000 counts as 60,000. 0, the default: answer at once."""
     min_bytes: _builtins.int
     """Bytes of batches to wait for. 0, the default, counts as 1."""
     max_bytes: _builtins.int
-    """Most bytes of batches over all partitions, at most 32 MiB. 0, the default: 2 MiB. At least one batch is returned
-    even if it is larger.
+    """Most bytes of batches over all partitions; more than 32 MiB counts as 32 MiB. 0, the default: 2 MiB. At least one
+    batch is returned even if it is larger.
     """
     isolation: Global___IsolationLevel.ValueType
     """Default: read uncommitted."""
