@@ -149,12 +149,11 @@ class Admin:
         """Place no new partitions in a log directory of the server, or allow them again. Returns the server's
         path of it. Raises InvalidRequestError if there is no such directory, or it is not cordoned."""
         with refusing_misfits():
-            if is_cordoned:
-                call = self._stub.CordonLogDir(
-                    admin_pb2.CordonLogDirRequest(path=path), timeout=CALL_TIMEOUT_S
-                )
-                return (await self._channel.call(call)).path
+            cordon = admin_pb2.CordonLogDirRequest(path=path)
             uncordon = admin_pb2.UncordonLogDirRequest(path=path)
+        if is_cordoned:
+            call = self._stub.CordonLogDir(cordon, timeout=CALL_TIMEOUT_S)
+            return (await self._channel.call(call)).path
         response = await self._channel.call(self._stub.UncordonLogDir(uncordon, timeout=CALL_TIMEOUT_S))
         return response.path
 
