@@ -72,8 +72,10 @@ torture: $(DEV)  ## Local logs under everything at once, for ten minutes, with a
 minio:  ## Build MinIO once (needs Go) and serve S3 on this machine, for trying out
 	@scripts/minio.sh
 
-proto: $(DEV)  ## Generate the Python stubs from the .proto files
+proto: $(DEV)  ## Generate the Python stubs and docs/api.md from the .proto files, and add new parts to the contract
 	scripts/generate_stubs.sh
+	$(BIN)/python scripts/api_page.py
+	$(BIN)/python scripts/api_breaks.py
 
 clean:  ## Delete everything that can be made again
 	rm -rf .cache .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

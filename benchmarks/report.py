@@ -25,7 +25,7 @@ class Row:
     """One piece of work, measured twice."""
 
     work: str
-    """The measured work, short enough for a table: `append 1 KiB x 1000, acks=os`."""
+    """The measured work, short enough for a table: `append 1 KiB x 1000, durability=os`."""
     unit: str
     """The unit of both rates: `MB/s`, `records/s`, `calls/s`."""
     ours: float

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import click
+from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 
 from stratalog.v1 import admin_pb2
@@ -71,14 +73,16 @@ def print_offline(partitions: Iterable[admin_pb2.OfflinePartition], *, err: bool
 
 
 def message_document(message: Message) -> dict[str, object]:
-    """A message as a JSON object: every field under its name in the .proto file, numbers as numbers, null for
-    a message that is not set. Maps are sorted by key.
+    """A message as a JSON object: every field under its name in the .proto file, numbers as numbers, values
+    of enums as words, null for a message that is not set. Maps are sorted by key.
     """
     document: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             document[field.name] = dict(sorted(value.items()))
+        elif field.enum_type is not None:
+            document[field.name] = enum_word(cast("EnumDescriptor", field.enum_type), value)
         elif field.is_repeated:
             document[field.name] = [_plain(item) for item in value]
         elif field.message_type is not None and not message.HasField(field.name):
@@ -86,6 +90,18 @@ def message_document(message: Message) -> dict[str, object]:
         else:
             document[field.name] = _plain(value)
     return document
+
+
+def enum_word(enum: EnumDescriptor, number: int) -> str:
+    """The value's name without the prefix of its enum, as in `full-disk`; the number if it is unknown."""
+    return kafka_word(enum, number).lower().replace("_", "-")
+
+
+def kafka_word(enum: EnumDescriptor, number: int) -> str:
+    """The value's name without the prefix of its enum, as Kafka writes it; the number if it is unknown."""
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    value = enum.values_by_number.get(number)
+    return str(number) if value is None else value.name.removeprefix(prefix)
 
 
 def _plain(value: object) -> object:

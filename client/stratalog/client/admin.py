@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.retry import RetryPolicy, retrying
@@ -71,7 +70,7 @@ class Admin:
         """The current configuration of a topic, or of the server if `topic` is None: the named keys, or all.
         Raises UnknownTopicOrPartitionError, InvalidConfigError for an unknown key."""
         with refusing_misfits():
-            request = admin_pb2.DescribeConfigsRequest(topic=_named(topic), names=names)
+            request = admin_pb2.DescribeConfigsRequest(resource=_resource(topic), names=names)
         response = await retrying(
             self._retry,
             lambda: self._channel.call(self._stub.DescribeConfigs(request, timeout=CALL_TIMEOUT_S)),
@@ -90,7 +89,7 @@ class Admin:
         InvalidConfigError. Safe to repeat."""
         with refusing_misfits():
             request = admin_pb2.AlterConfigsRequest(
-                topic=_named(topic),
+                resource=_resource(topic),
                 changes=[admin_pb2.ConfigChange(name=name, value=value) for name, value in changes.items()],
                 validate_only=validate_only,
             )
@@ -150,8 +149,12 @@ class Admin:
         """Place no new partitions in a log directory of the server, or allow them again. Returns the server's
         path of it. Raises InvalidRequestError if there is no such directory, or it is not cordoned."""
         with refusing_misfits():
-            request = admin_pb2.CordonLogDirRequest(path=path, uncordon=not is_cordoned)
-        response = await self._channel.call(self._stub.CordonLogDir(request, timeout=CALL_TIMEOUT_S))
+            cordon = admin_pb2.CordonLogDirRequest(path=path)
+            uncordon = admin_pb2.UncordonLogDirRequest(path=path)
+        if is_cordoned:
+            call = self._stub.CordonLogDir(cordon, timeout=CALL_TIMEOUT_S)
+            return (await self._channel.call(call)).path
+        response = await self._channel.call(self._stub.UncordonLogDir(uncordon, timeout=CALL_TIMEOUT_S))
         return response.path
 
     async def forget_log_dir(self, directory_id: str) -> str:
@@ -203,8 +206,8 @@ class Admin:
         return list(response.jobs)
 
 
-def _named(topic: str | None) -> str:
-    """The topic's name on the wire, where an empty name means the server."""
-    if topic == "":
-        raise UnknownTopicOrPartitionError("no topic has an empty name; correct it", topic=topic)
-    return topic or ""
+def _resource(topic: str | None) -> admin_pb2.ConfigResource:
+    """The resource of the topic, or the server's for None."""
+    if topic is None:
+        return admin_pb2.ConfigResource(server=admin_pb2.ConfigResource.Server())
+    return admin_pb2.ConfigResource(topic=topic)

@@ -16,7 +16,7 @@ from stratalog.client.channel import ServerChannel
 from stratalog.client.consumer import Consumer
 from stratalog.client.errors import error_of_info, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.messages import fetch_request, wire_acks, wire_isolation
+from stratalog.client.messages import fetch_request, wire_durability, wire_isolation
 from stratalog.client.producer import BatchOutcome, Producer
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy, retrying
@@ -62,22 +62,27 @@ class Client:
         partition: int,
         records: Sequence[RecordLike],
         *,
-        acks: Durability | None = None,
+        durability: Durability | None = None,
         codec: Codec = Codec.NONE,
     ) -> log_pb2.AppendResponse:
         """Append records to one partition as one batch: all become visible together, or none.
 
         Retried only after OverloadedError: after ServerUnavailableError the outcome is unknown.
         """
-        return await self.append_batches(topic, partition, encode_batch(records, codec=codec), acks=acks)
+        return await self.append_batches(
+            topic, partition, encode_batch(records, codec=codec), durability=durability
+        )
 
     async def append_batches(
-        self, topic: str, partition: int, batches: Buffer, *, acks: Durability | None = None
+        self, topic: str, partition: int, batches: Buffer, *, durability: Durability | None = None
     ) -> log_pb2.AppendResponse:
         """Append encoded record batches. Otherwise as `append`."""
         with refusing_misfits():
             request = log_pb2.AppendRequest(
-                topic=topic, partition=partition, acks=wire_acks(acks), batches=bytes(batches)
+                topic=topic,
+                partition=partition,
+                durability=wire_durability(durability),
+                batches=bytes(batches),
             )
         return await retrying(
             self._retry,

@@ -26,7 +26,7 @@ class FetchedRecords(NamedTuple):
     local_log_start_offset: int
 
 
-_ACKS: dict[Durability | None, log_pb2.Durability.ValueType] = {
+_DURABILITIES: dict[Durability | None, log_pb2.Durability.ValueType] = {
     None: log_pb2.DURABILITY_UNSPECIFIED,
     Durability.OS: log_pb2.DURABILITY_OS,
     Durability.DISK: log_pb2.DURABILITY_DISK,
@@ -38,9 +38,9 @@ _ISOLATIONS: dict[IsolationLevel, log_pb2.IsolationLevel.ValueType] = {
 }
 
 
-def wire_acks(acks: Durability | None) -> log_pb2.Durability.ValueType:
+def wire_durability(durability: Durability | None) -> log_pb2.Durability.ValueType:
     """The value on the wire. None: the topic's setting."""
-    return _ACKS[acks]
+    return _DURABILITIES[durability]
 
 
 def wire_isolation(isolation: IsolationLevel) -> log_pb2.IsolationLevel.ValueType:

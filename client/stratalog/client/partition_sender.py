@@ -34,7 +34,7 @@ from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLarge
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_info
-from stratalog.client.messages import wire_acks
+from stratalog.client.messages import wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -63,7 +63,7 @@ class PartitionSender:
         self,
         channel: ServerChannel,
         topic_partition: TopicPartition,
-        acks: Durability | None,
+        durability: Durability | None,
         retry: RetryPolicy,
         on_settled: Callable[[SealedBatch, LogStoreError | None], None],
         on_split: Callable[[SealedBatch, Sequence[SealedBatch]], None],
@@ -74,7 +74,7 @@ class PartitionSender:
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._topic_partition = topic_partition
-        self._acks = acks
+        self._durability = durability
         self._patience = Patience(retry)
         """Counts failures that had no effect."""
         self._pause_s = 0.0
@@ -180,7 +180,10 @@ class PartitionSender:
                     continue
                 self._in_flight.append(batch)
                 yield log_pb2.AppendRequest(
-                    topic=topic, partition=partition, acks=wire_acks(self._acks), batches=batch.batch
+                    topic=topic,
+                    partition=partition,
+                    durability=wire_durability(self._durability),
+                    batches=batch.batch,
                 )
             if not self._queued and not self._in_flight:
                 return

@@ -249,7 +249,7 @@ class Producer:
             sender = PartitionSender(
                 self._channel,
                 topic_partition,
-                self._settings.acks,
+                self._settings.durability,
                 self._retry,
                 self._on_settled,
                 self._on_split,

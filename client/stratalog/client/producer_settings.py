@@ -14,7 +14,7 @@ KIB = 1 << 10
 class ProducerSettings:
     """Settings of a producer. Immutable. The defaults suit many small records over a fast network."""
 
-    acks: Durability | None = None
+    durability: Durability | None = None
     """The durability before a record is acknowledged; None: the topic's setting."""
 
     codec: Codec = Codec.NONE

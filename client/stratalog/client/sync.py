@@ -48,11 +48,11 @@ class SyncClient:
         partition: int,
         records: Sequence[RecordLike],
         *,
-        acks: Durability | None = None,
+        durability: Durability | None = None,
         codec: Codec = Codec.NONE,
     ) -> log_pb2.AppendResponse:
         """Append records to one partition as one batch. Raises as `Client.append`."""
-        return self.run(self._client.append(topic, partition, records, acks=acks, codec=codec))
+        return self.run(self._client.append(topic, partition, records, durability=durability, codec=codec))
 
     def fetches(
         self,

@@ -3,6 +3,9 @@
 isort:skip_file
 The control plane: topics, configurations, deletion of records, log directories and the cleaner of local logs, tiers,
 compaction.
+
+The rules at the top of log.proto hold here, too. Lists come whole, without pages: one server has all of it in
+memory. Fields called `reason` and `allowed` are texts for people; their wording may change.
 """
 
 from collections import abc as _abc
@@ -28,25 +31,29 @@ class _ConfigSource:
 class _ConfigSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConfigSource.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CONFIG_SOURCE_UNSPECIFIED: _ConfigSource.ValueType  # 0
-    DYNAMIC_TOPIC_CONFIG: _ConfigSource.ValueType  # 1
+    """Never sent."""
+    CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG: _ConfigSource.ValueType  # 1
     """Set for the topic."""
-    DYNAMIC_BROKER_CONFIG: _ConfigSource.ValueType  # 2
+    CONFIG_SOURCE_DYNAMIC_BROKER_CONFIG: _ConfigSource.ValueType  # 2
     """Set for this server while it ran."""
-    STATIC_BROKER_CONFIG: _ConfigSource.ValueType  # 3
+    CONFIG_SOURCE_STATIC_BROKER_CONFIG: _ConfigSource.ValueType  # 3
     """Given to the start of this server."""
-    DEFAULT_CONFIG: _ConfigSource.ValueType  # 4
+    CONFIG_SOURCE_DEFAULT_CONFIG: _ConfigSource.ValueType  # 4
+    """Built in."""
 
 class ConfigSource(_ConfigSource, metaclass=_ConfigSourceEnumTypeWrapper):
-    """In Kafka's words; the strongest first."""
+    """The source of a value, in Kafka's words; the strongest first."""
 
 CONFIG_SOURCE_UNSPECIFIED: ConfigSource.ValueType  # 0
-DYNAMIC_TOPIC_CONFIG: ConfigSource.ValueType  # 1
+"""Never sent."""
+CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG: ConfigSource.ValueType  # 1
 """Set for the topic."""
-DYNAMIC_BROKER_CONFIG: ConfigSource.ValueType  # 2
+CONFIG_SOURCE_DYNAMIC_BROKER_CONFIG: ConfigSource.ValueType  # 2
 """Set for this server while it ran."""
-STATIC_BROKER_CONFIG: ConfigSource.ValueType  # 3
+CONFIG_SOURCE_STATIC_BROKER_CONFIG: ConfigSource.ValueType  # 3
 """Given to the start of this server."""
-DEFAULT_CONFIG: ConfigSource.ValueType  # 4
+CONFIG_SOURCE_DEFAULT_CONFIG: ConfigSource.ValueType  # 4
+"""Built in."""
 Global___ConfigSource: _TypeAlias = ConfigSource  # noqa: Y015
 
 class _ConfigUpdateMode:
@@ -56,23 +63,167 @@ class _ConfigUpdateMode:
 class _ConfigUpdateModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConfigUpdateMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CONFIG_UPDATE_MODE_UNSPECIFIED: _ConfigUpdateMode.ValueType  # 0
-    READ_ONLY: _ConfigUpdateMode.ValueType  # 1
+    """Never sent."""
+    CONFIG_UPDATE_MODE_READ_ONLY: _ConfigUpdateMode.ValueType  # 1
     """At a start only."""
-    PER_BROKER: _ConfigUpdateMode.ValueType  # 2
-    CLUSTER_WIDE: _ConfigUpdateMode.ValueType  # 3
+    CONFIG_UPDATE_MODE_PER_BROKER: _ConfigUpdateMode.ValueType  # 2
+    """At any time; in a Kafka cluster each broker has its own value."""
+    CONFIG_UPDATE_MODE_CLUSTER_WIDE: _ConfigUpdateMode.ValueType  # 3
+    """At any time; in a Kafka cluster all brokers may share the value."""
 
 class ConfigUpdateMode(_ConfigUpdateMode, metaclass=_ConfigUpdateModeEnumTypeWrapper):
-    """When a key may change, in Kafka's words."""
+    """Says when a key may change, in Kafka's words."""
 
 CONFIG_UPDATE_MODE_UNSPECIFIED: ConfigUpdateMode.ValueType  # 0
-READ_ONLY: ConfigUpdateMode.ValueType  # 1
+"""Never sent."""
+CONFIG_UPDATE_MODE_READ_ONLY: ConfigUpdateMode.ValueType  # 1
 """At a start only."""
-PER_BROKER: ConfigUpdateMode.ValueType  # 2
-CLUSTER_WIDE: ConfigUpdateMode.ValueType  # 3
+CONFIG_UPDATE_MODE_PER_BROKER: ConfigUpdateMode.ValueType  # 2
+"""At any time; in a Kafka cluster each broker has its own value."""
+CONFIG_UPDATE_MODE_CLUSTER_WIDE: ConfigUpdateMode.ValueType  # 3
+"""At any time; in a Kafka cluster all brokers may share the value."""
 Global___ConfigUpdateMode: _TypeAlias = ConfigUpdateMode  # noqa: Y015
+
+class _CompactionOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CompactionOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompactionOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPACTION_OUTCOME_UNSPECIFIED: _CompactionOutcome.ValueType  # 0
+    """Never sent."""
+    COMPACTION_OUTCOME_COMMITTED: _CompactionOutcome.ValueType  # 1
+    """The outputs replaced the inputs, for all partitions but the refused ones."""
+    COMPACTION_OUTCOME_REFUSED: _CompactionOutcome.ValueType  # 2
+    """Nothing changed; `reason` says why. A later job tries again."""
+
+class CompactionOutcome(_CompactionOutcome, metaclass=_CompactionOutcomeEnumTypeWrapper):
+    """The end of a job."""
+
+COMPACTION_OUTCOME_UNSPECIFIED: CompactionOutcome.ValueType  # 0
+"""Never sent."""
+COMPACTION_OUTCOME_COMMITTED: CompactionOutcome.ValueType  # 1
+"""The outputs replaced the inputs, for all partitions but the refused ones."""
+COMPACTION_OUTCOME_REFUSED: CompactionOutcome.ValueType  # 2
+"""Nothing changed; `reason` says why. A later job tries again."""
+Global___CompactionOutcome: _TypeAlias = CompactionOutcome  # noqa: Y015
+
+class _LogDirState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LogDirStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogDirState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOG_DIR_STATE_UNSPECIFIED: _LogDirState.ValueType  # 0
+    """Never sent."""
+    LOG_DIR_STATE_LIVE: _LogDirState.ValueType  # 1
+    """It takes new partitions."""
+    LOG_DIR_STATE_CORDONED: _LogDirState.ValueType  # 2
+    """It serves its partitions and takes no new ones."""
+    LOG_DIR_STATE_OFFLINE: _LogDirState.ValueType  # 3
+    """Its disk has failed."""
+    LOG_DIR_STATE_MISSING: _LogDirState.ValueType  # 4
+    """The server was started without it."""
+
+class LogDirState(_LogDirState, metaclass=_LogDirStateEnumTypeWrapper):
+    """The state of a log directory."""
+
+LOG_DIR_STATE_UNSPECIFIED: LogDirState.ValueType  # 0
+"""Never sent."""
+LOG_DIR_STATE_LIVE: LogDirState.ValueType  # 1
+"""It takes new partitions."""
+LOG_DIR_STATE_CORDONED: LogDirState.ValueType  # 2
+"""It serves its partitions and takes no new ones."""
+LOG_DIR_STATE_OFFLINE: LogDirState.ValueType  # 3
+"""Its disk has failed."""
+LOG_DIR_STATE_MISSING: LogDirState.ValueType  # 4
+"""The server was started without it."""
+Global___LogDirState: _TypeAlias = LogDirState  # noqa: Y015
+
+class _PartitionMoveState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PartitionMoveStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PartitionMoveState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PARTITION_MOVE_STATE_UNSPECIFIED: _PartitionMoveState.ValueType  # 0
+    """Never sent."""
+    PARTITION_MOVE_STATE_WAITING: _PartitionMoveState.ValueType  # 1
+    """Wanted; the copy has not begun."""
+    PARTITION_MOVE_STATE_COPYING: _PartitionMoveState.ValueType  # 2
+    """The copy grows while the partition is in use."""
+    PARTITION_MOVE_STATE_SWAPPING: _PartitionMoveState.ValueType  # 3
+    """The rest is copied, and the copy becomes the partition."""
+    PARTITION_MOVE_STATE_DONE: _PartitionMoveState.ValueType  # 4
+    """Final: the partition is in the target."""
+    PARTITION_MOVE_STATE_CANCELLED: _PartitionMoveState.ValueType  # 5
+    """Final: the partition is in the source."""
+    PARTITION_MOVE_STATE_FAILED: _PartitionMoveState.ValueType  # 6
+    """Final: the move ended with an error."""
+
+class PartitionMoveState(_PartitionMoveState, metaclass=_PartitionMoveStateEnumTypeWrapper):
+    """The progress of a partition to another log directory."""
+
+PARTITION_MOVE_STATE_UNSPECIFIED: PartitionMoveState.ValueType  # 0
+"""Never sent."""
+PARTITION_MOVE_STATE_WAITING: PartitionMoveState.ValueType  # 1
+"""Wanted; the copy has not begun."""
+PARTITION_MOVE_STATE_COPYING: PartitionMoveState.ValueType  # 2
+"""The copy grows while the partition is in use."""
+PARTITION_MOVE_STATE_SWAPPING: PartitionMoveState.ValueType  # 3
+"""The rest is copied, and the copy becomes the partition."""
+PARTITION_MOVE_STATE_DONE: PartitionMoveState.ValueType  # 4
+"""Final: the partition is in the target."""
+PARTITION_MOVE_STATE_CANCELLED: PartitionMoveState.ValueType  # 5
+"""Final: the partition is in the source."""
+PARTITION_MOVE_STATE_FAILED: PartitionMoveState.ValueType  # 6
+"""Final: the move ended with an error."""
+Global___PartitionMoveState: _TypeAlias = PartitionMoveState  # noqa: Y015
+
+class _CleaningFailureKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CleaningFailureKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CleaningFailureKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CLEANING_FAILURE_KIND_UNSPECIFIED: _CleaningFailureKind.ValueType  # 0
+    """Never sent."""
+    CLEANING_FAILURE_KIND_DAMAGE: _CleaningFailureKind.ValueType  # 1
+    """The segment in the reason is damaged."""
+    CLEANING_FAILURE_KIND_DISK: _CleaningFailureKind.ValueType  # 2
+    """The disk refused an operation."""
+    CLEANING_FAILURE_KIND_FULL_DISK: _CleaningFailureKind.ValueType  # 3
+    """There was no space for the copy. Nothing is damaged."""
+    CLEANING_FAILURE_KIND_REFUSED: _CleaningFailureKind.ValueType  # 4
+    """Another part of the server refused; the reason says why."""
+    CLEANING_FAILURE_KIND_NO_PROGRESS: _CleaningFailureKind.ValueType  # 5
+    """A clean ended where it had begun."""
+    CLEANING_FAILURE_KIND_UNEXPECTED: _CleaningFailureKind.ValueType  # 6
+    """A defect: the server's log has its trace."""
+
+class CleaningFailureKind(_CleaningFailureKind, metaclass=_CleaningFailureKindEnumTypeWrapper):
+    """The cause of a failed clean; docs/cleaning.md says what to do."""
+
+CLEANING_FAILURE_KIND_UNSPECIFIED: CleaningFailureKind.ValueType  # 0
+"""Never sent."""
+CLEANING_FAILURE_KIND_DAMAGE: CleaningFailureKind.ValueType  # 1
+"""The segment in the reason is damaged."""
+CLEANING_FAILURE_KIND_DISK: CleaningFailureKind.ValueType  # 2
+"""The disk refused an operation."""
+CLEANING_FAILURE_KIND_FULL_DISK: CleaningFailureKind.ValueType  # 3
+"""There was no space for the copy. Nothing is damaged."""
+CLEANING_FAILURE_KIND_REFUSED: CleaningFailureKind.ValueType  # 4
+"""Another part of the server refused; the reason says why."""
+CLEANING_FAILURE_KIND_NO_PROGRESS: CleaningFailureKind.ValueType  # 5
+"""A clean ended where it had begun."""
+CLEANING_FAILURE_KIND_UNEXPECTED: CleaningFailureKind.ValueType  # 6
+"""A defect: the server's log has its trace."""
+Global___CleaningFailureKind: _TypeAlias = CleaningFailureKind  # noqa: Y015
 
 @_typing.final
 class Topic(_message.Message):
+    """A topic of the store."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -122,19 +273,23 @@ class Topic(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """Unique among the topics that exist; a later topic may have it again."""
     topic_id: _builtins.str
-    """Lower-case hexadecimal with hyphens."""
+    """A UUID in lower-case hexadecimal with hyphens; never used again."""
     partition_count: _builtins.int
+    """At least 1."""
     @_builtins.property
     def config_overrides(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """What was given at creation."""
+        """The keys that are set for the topic, at its creation or later."""
 
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Everything in force, by Kafka's names."""
+        """All keys with the values in force. Empty if this version refuses the topic's configuration."""
 
     @_builtins.property
-    def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]: ...
+    def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]:
+        """Partitions of the topic that this server cannot serve."""
+
     def __init__(
         self,
         *,
@@ -166,11 +321,13 @@ class OfflinePartition(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """The topic's name."""
     partition: _builtins.int
+    """The number of the partition."""
     path: _builtins.str
-    """Of its directory, on the server's disk."""
+    """The partition's directory on the server's disk, absolute."""
     reason: _builtins.str
-    """What is wrong with it, and what to do."""
+    """The fault, and what to do."""
     def __init__(
         self,
         *,
@@ -189,6 +346,8 @@ Global___OfflinePartition: _TypeAlias = OfflinePartition  # noqa: Y015
 
 @_typing.final
 class CreateTopicRequest(_message.Message):
+    """A topic to create."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -215,10 +374,13 @@ class CreateTopicRequest(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """Neither `.` nor `..`, and not a name that differs from another topic's in `.` and `_` only."""
     partition_count: _builtins.int
-    """0: one."""
+    """From 1 to 10,000, unless the server was started with another limit. 0, the default: the server's, which is 1."""
     @_builtins.property
-    def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Keys of docs/topic_configuration.md. Default of a key: the server's value."""
+
     def __init__(
         self,
         *,
@@ -236,11 +398,15 @@ Global___CreateTopicRequest: _TypeAlias = CreateTopicRequest  # noqa: Y015
 
 @_typing.final
 class CreateTopicResponse(_message.Message):
+    """The created topic."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def topic(self) -> Global___Topic: ...
+    def topic(self) -> Global___Topic:
+        """With the configuration in force."""
+
     def __init__(
         self,
         *,
@@ -256,6 +422,8 @@ Global___CreateTopicResponse: _TypeAlias = CreateTopicResponse  # noqa: Y015
 
 @_typing.final
 class ListTopicsRequest(_message.Message):
+    """A request for all topics."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -271,11 +439,15 @@ Global___ListTopicsRequest: _TypeAlias = ListTopicsRequest  # noqa: Y015
 
 @_typing.final
 class ListTopicsResponse(_message.Message):
+    """All topics."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]: ...
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]:
+        """Sorted by name."""
+
     def __init__(
         self,
         *,
@@ -291,13 +463,15 @@ Global___ListTopicsResponse: _TypeAlias = ListTopicsResponse  # noqa: Y015
 
 @_typing.final
 class DescribeTopicsRequest(_message.Message):
-    """Unknown names fail the call with NOT_FOUND. No names: all topics."""
+    """The topics to describe."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: all topics. An unknown name fails the call with UNKNOWN_TOPIC_OR_PARTITION."""
+
     def __init__(
         self,
         *,
@@ -313,11 +487,15 @@ Global___DescribeTopicsRequest: _TypeAlias = DescribeTopicsRequest  # noqa: Y015
 
 @_typing.final
 class DescribeTopicsResponse(_message.Message):
+    """The described topics."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]: ...
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]:
+        """In the order of the request; all are sorted by name."""
+
     def __init__(
         self,
         *,
@@ -333,10 +511,13 @@ Global___DescribeTopicsResponse: _TypeAlias = DescribeTopicsResponse  # noqa: Y0
 
 @_typing.final
 class DeleteTopicRequest(_message.Message):
+    """The topic to delete."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """An existing topic."""
     def __init__(
         self,
         *,
@@ -352,6 +533,8 @@ Global___DeleteTopicRequest: _TypeAlias = DeleteTopicRequest  # noqa: Y015
 
 @_typing.final
 class DeleteTopicResponse(_message.Message):
+    """The rest of a deleted topic."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     LEFT_OVER_PATHS_FIELD_NUMBER: _builtins.int
@@ -375,15 +558,65 @@ class DeleteTopicResponse(_message.Message):
 Global___DeleteTopicResponse: _TypeAlias = DeleteTopicResponse  # noqa: Y015
 
 @_typing.final
+class ConfigResource(_message.Message):
+    """A thing that has a configuration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Server(_message.Message):
+        """This server: the keys of docs/broker_configuration.md."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        def __init__(
+            self,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SERVER_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The name of a topic: the keys of docs/topic_configuration.md."""
+    @_builtins.property
+    def server(self) -> Global___ConfigResource.Server:
+        """This server."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        server: Global___ConfigResource.Server | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource", "server", b"server", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource", "server", b"server", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_resource: _TypeAlias = _typing.Literal["topic", "server"]  # noqa: Y015
+    _WhichOneofArgType_resource: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_resource) -> _WhichOneofReturnType_resource | None: ...
+
+Global___ConfigResource: _TypeAlias = ConfigResource  # noqa: Y015
+
+@_typing.final
 class ConfigSynonym(_message.Message):
+    """A setting or a default that a value may come from."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """The key there, which may be another one: `log.retention.hours` for `retention.ms`."""
     value: _builtins.str
+    """The value there, in the unit of its own key."""
     source: Global___ConfigSource.ValueType
+    """The place of the setting."""
     def __init__(
         self,
         *,
@@ -401,6 +634,8 @@ Global___ConfigSynonym: _TypeAlias = ConfigSynonym  # noqa: Y015
 
 @_typing.final
 class ConfigEntry(_message.Message):
+    """One key in force."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -410,15 +645,18 @@ class ConfigEntry(_message.Message):
     ALLOWED_FIELD_NUMBER: _builtins.int
     SYNONYMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """The key."""
     value: _builtins.str
-    """Not set: nothing is, and there is no default."""
+    """Not set: nothing sets the key, and there is no default."""
     source: Global___ConfigSource.ValueType
+    """The source of the value."""
     update_mode: Global___ConfigUpdateMode.ValueType
+    """Says when the key may change."""
     allowed: _builtins.str
-    """What the key takes, in words."""
+    """The values that the key takes, in words."""
     @_builtins.property
     def synonyms(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigSynonym]:
-        """Everything that the value can come from and that is set, or stands by as the default; the first one is in force."""
+        """All settings and defaults of the value, the strongest first: that one is in force."""
 
     def __init__(
         self,
@@ -442,25 +680,29 @@ Global___ConfigEntry: _TypeAlias = ConfigEntry  # noqa: Y015
 
 @_typing.final
 class DescribeConfigsRequest(_message.Message):
+    """The keys to describe."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
     NAMES_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    """Empty: this server."""
+    @_builtins.property
+    def resource(self) -> Global___ConfigResource:
+        """Required."""
+
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """None: all keys."""
+        """Empty: all keys. An unknown key fails the call with INVALID_CONFIG."""
 
     def __init__(
         self,
         *,
-        topic: _builtins.str = ...,
+        resource: Global___ConfigResource | None = ...,
         names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "resource", b"resource"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -468,11 +710,15 @@ Global___DescribeConfigsRequest: _TypeAlias = DescribeConfigsRequest  # noqa: Y0
 
 @_typing.final
 class DescribeConfigsResponse(_message.Message):
+    """The described keys."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigEntry]: ...
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigEntry]:
+        """Sorted by name."""
+
     def __init__(
         self,
         *,
@@ -488,13 +734,16 @@ Global___DescribeConfigsResponse: _TypeAlias = DescribeConfigsResponse  # noqa: 
 
 @_typing.final
 class ConfigChange(_message.Message):
+    """A change of one key."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """The key."""
     value: _builtins.str
-    """Not set: what was set is taken back, and what is weaker counts again."""
+    """Not set: the setting is removed, and the next weaker one is in force."""
     def __init__(
         self,
         *,
@@ -513,27 +762,33 @@ Global___ConfigChange: _TypeAlias = ConfigChange  # noqa: Y015
 
 @_typing.final
 class AlterConfigsRequest(_message.Message):
+    """Changes of one topic or of the server."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    """Empty: this server."""
     validate_only: _builtins.bool
-    """Only say whether it could be."""
+    """Only checks the changes. Default: makes them."""
     @_builtins.property
-    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigChange]: ...
+    def resource(self) -> Global___ConfigResource:
+        """Required."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigChange]:
+        """In this order."""
+
     def __init__(
         self,
         *,
-        topic: _builtins.str = ...,
+        resource: Global___ConfigResource | None = ...,
         changes: _abc.Iterable[Global___ConfigChange] | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "resource", b"resource", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -541,13 +796,15 @@ Global___AlterConfigsRequest: _TypeAlias = AlterConfigsRequest  # noqa: Y015
 
 @_typing.final
 class AlterConfigsResponse(_message.Message):
-    """The keys that were named, as they are now."""
+    """The keys of the changes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigEntry]: ...
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigEntry]:
+        """As they are after the call, sorted by name."""
+
     def __init__(
         self,
         *,
@@ -563,15 +820,18 @@ Global___AlterConfigsResponse: _TypeAlias = AlterConfigsResponse  # noqa: Y015
 
 @_typing.final
 class DescribeLogRequest(_message.Message):
-    """No partitions: all of the topic."""
+    """The partitions to describe."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """An existing topic."""
     @_builtins.property
-    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Empty: all of the topic."""
+
     def __init__(
         self,
         *,
@@ -588,6 +848,8 @@ Global___DescribeLogRequest: _TypeAlias = DescribeLogRequest  # noqa: Y015
 
 @_typing.final
 class Segment(_message.Message):
+    """A local segment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BASE_OFFSET_FIELD_NUMBER: _builtins.int
@@ -596,11 +858,15 @@ class Segment(_message.Message):
     MAX_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     ACTIVE_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
+    """First offset."""
     end_offset: _builtins.int
     """Exclusive."""
     size_bytes: _builtins.int
+    """Size of its log file in use."""
     max_timestamp_ms: _builtins.int
+    """The largest time of its records, in milliseconds since 1970 UTC; -1 if none has one, or the segment is damaged."""
     active: _builtins.bool
+    """It takes the next append; the others are closed."""
     def __init__(
         self,
         *,
@@ -620,25 +886,32 @@ Global___Segment: _TypeAlias = Segment  # noqa: Y015
 
 @_typing.final
 class Slice(_message.Message):
+    """A part of an object in the store, with records of one partition."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    OBJECT_FIELD_NUMBER: _builtins.int
+    OBJECT_NAME_FIELD_NUMBER: _builtins.int
     BASE_OFFSET_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     RECORD_COUNT_FIELD_NUMBER: _builtins.int
     MAX_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
-    object: _builtins.str
+    object_name: _builtins.str
+    """The object's name, below the store's URL."""
     base_offset: _builtins.int
+    """First offset that readers take from it."""
     end_offset: _builtins.int
     """Exclusive."""
     size_bytes: _builtins.int
+    """Size of its batches as they are stored."""
     record_count: _builtins.int
+    """Records in the whole slice."""
     max_timestamp_ms: _builtins.int
+    """The largest time of its records, in milliseconds since 1970 UTC; -1 if no record has one."""
     def __init__(
         self,
         *,
-        object: _builtins.str = ...,
+        object_name: _builtins.str = ...,
         base_offset: _builtins.int = ...,
         end_offset: _builtins.int = ...,
         size_bytes: _builtins.int = ...,
@@ -647,7 +920,7 @@ class Slice(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "max_timestamp_ms", b"max_timestamp_ms", "object", b"object", "record_count", b"record_count", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "max_timestamp_ms", b"max_timestamp_ms", "object_name", b"object_name", "record_count", b"record_count", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -655,6 +928,8 @@ Global___Slice: _TypeAlias = Slice  # noqa: Y015
 
 @_typing.final
 class PartitionLog(_message.Message):
+    """One partition. Offsets and sizes of the local log are -1 if it is offline."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
@@ -675,26 +950,44 @@ class PartitionLog(_message.Message):
     SLICES_FIELD_NUMBER: _builtins.int
     OFFLINE_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """The topic's name."""
     partition: _builtins.int
+    """The number of the partition."""
     log_start_offset: _builtins.int
+    """First readable offset in any tier."""
     local_log_start_offset: _builtins.int
+    """First offset on local disk."""
     tiered_end_offset: _builtins.int
+    """End of the data in the object store (exclusive); 0 if there is none."""
     earliest_pending_upload_offset: _builtins.int
+    """First local offset that is not in the object store; -1 if the topic is not tiered."""
     compacted_upto: _builtins.int
+    """An offset (exclusive): one record of each key is left below it at most. 0 if nothing was compacted."""
     high_watermark: _builtins.int
+    """End of the visible records (exclusive)."""
     last_stable_offset: _builtins.int
+    """End of the records of decided transactions (exclusive), at most the high watermark."""
     log_end_offset: _builtins.int
+    """The offset that the next record gets."""
     recovery_point: _builtins.int
+    """An offset (exclusive): all local records below it are fsynced."""
     leader_epoch: _builtins.int
+    """The epoch of this server in the partition's shard, at least 1."""
     local_size_bytes: _builtins.int
+    """Size of all local segments."""
     tiered_size_bytes: _builtins.int
+    """Size of all slices; 0 if the topic is not tiered."""
     @_builtins.property
-    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]: ...
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
+        """Sorted by offset; empty if the partition is offline."""
+
     @_builtins.property
-    def slices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Slice]: ...
+    def slices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Slice]:
+        """Sorted by offset."""
+
     @_builtins.property
     def offline(self) -> Global___OfflinePartition:
-        """Set: only what the object store has is known; offsets and sizes of the local log are -1."""
+        """Set if the partition is offline: only the contents of the object store are known."""
 
     def __init__(
         self,
@@ -727,11 +1020,15 @@ Global___PartitionLog: _TypeAlias = PartitionLog  # noqa: Y015
 
 @_typing.final
 class DescribeLogResponse(_message.Message):
+    """The described partitions."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionLog]: ...
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionLog]:
+        """In the order of the request; all are sorted by number."""
+
     def __init__(
         self,
         *,
@@ -747,15 +1044,19 @@ Global___DescribeLogResponse: _TypeAlias = DescribeLogResponse  # noqa: Y015
 
 @_typing.final
 class DeleteRecordsRequest(_message.Message):
+    """The records to delete."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     BEFORE_OFFSET_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """The topic's name."""
     partition: _builtins.int
+    """The number of the partition."""
     before_offset: _builtins.int
-    """Exclusive; -1: the high watermark."""
+    """The log start moves to this offset, from 0 to the high watermark; -1: the high watermark. It never moves back."""
     def __init__(
         self,
         *,
@@ -773,10 +1074,13 @@ Global___DeleteRecordsRequest: _TypeAlias = DeleteRecordsRequest  # noqa: Y015
 
 @_typing.final
 class DeleteRecordsResponse(_message.Message):
+    """The result of a deletion."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     log_start_offset: _builtins.int
+    """The first readable offset after the call."""
     def __init__(
         self,
         *,
@@ -792,15 +1096,17 @@ Global___DeleteRecordsResponse: _TypeAlias = DeleteRecordsResponse  # noqa: Y015
 
 @_typing.final
 class UploadRequest(_message.Message):
+    """The topics to upload."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
     DELETE_LOCAL_FIELD_NUMBER: _builtins.int
     delete_local: _builtins.bool
-    """Also delete local segments that are committed in the object store, whatever local retention says."""
+    """Also deletes local segments that are committed in the object store, against local retention. Default: keeps them."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """None: all. A partition that is offline fails the call where its topic is named, after the others were uploaded; else
+        """Empty: all. A partition that is offline fails the call where its topic is named, after the others were uploaded; else
         the answer names it.
         """
 
@@ -820,33 +1126,39 @@ Global___UploadRequest: _TypeAlias = UploadRequest  # noqa: Y015
 
 @_typing.final
 class UploadResponse(_message.Message):
+    """The result of an upload."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    OBJECTS_FIELD_NUMBER: _builtins.int
-    SLICES_FIELD_NUMBER: _builtins.int
-    BYTES_FIELD_NUMBER: _builtins.int
-    LOCAL_SEGMENTS_DELETED_FIELD_NUMBER: _builtins.int
-    LEFT_OUT_FIELD_NUMBER: _builtins.int
-    objects: _builtins.int
-    slices: _builtins.int
-    bytes: _builtins.int
-    local_segments_deleted: _builtins.int
+    OBJECT_COUNT_FIELD_NUMBER: _builtins.int
+    SLICE_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DELETED_SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
+    OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
+    object_count: _builtins.int
+    """Objects that were written."""
+    slice_count: _builtins.int
+    """Slices in them."""
+    size_bytes: _builtins.int
+    """Size of the batches in them."""
+    deleted_segment_count: _builtins.int
+    """Local segments that were deleted; 0 without `delete_local`."""
     @_builtins.property
-    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]:
+    def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]:
         """Where no topic was named: partitions of tiered topics of which nothing was uploaded, because they are offline."""
 
     def __init__(
         self,
         *,
-        objects: _builtins.int = ...,
-        slices: _builtins.int = ...,
-        bytes: _builtins.int = ...,
-        local_segments_deleted: _builtins.int = ...,
-        left_out: _abc.Iterable[Global___OfflinePartition] | None = ...,
+        object_count: _builtins.int = ...,
+        slice_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        deleted_segment_count: _builtins.int = ...,
+        offline_partitions: _abc.Iterable[Global___OfflinePartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "left_out", b"left_out", "local_segments_deleted", b"local_segments_deleted", "objects", b"objects", "slices", b"slices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_segment_count", b"deleted_segment_count", "object_count", b"object_count", "offline_partitions", b"offline_partitions", "size_bytes", b"size_bytes", "slice_count", b"slice_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -854,6 +1166,8 @@ Global___UploadResponse: _TypeAlias = UploadResponse  # noqa: Y015
 
 @_typing.final
 class TierStatusRequest(_message.Message):
+    """A request for the status of the tiers."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -869,43 +1183,54 @@ Global___TierStatusRequest: _TypeAlias = TierStatusRequest  # noqa: Y015
 
 @_typing.final
 class TierStatusResponse(_message.Message):
+    """The object store by this server's copy of the metadata, over all shards."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    STORE_FIELD_NUMBER: _builtins.int
+    STORE_URL_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     SHARD_COUNT_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
-    METADATA_SEQ_FIELD_NUMBER: _builtins.int
-    LIVE_OBJECTS_FIELD_NUMBER: _builtins.int
+    COMMIT_COUNT_FIELD_NUMBER: _builtins.int
+    LIVE_OBJECT_COUNT_FIELD_NUMBER: _builtins.int
     LIVE_BYTES_FIELD_NUMBER: _builtins.int
-    LIVE_SLICES_FIELD_NUMBER: _builtins.int
-    DROPPED_OBJECTS_FIELD_NUMBER: _builtins.int
+    LIVE_SLICE_COUNT_FIELD_NUMBER: _builtins.int
+    DROPPED_OBJECT_COUNT_FIELD_NUMBER: _builtins.int
     DROPPED_BYTES_FIELD_NUMBER: _builtins.int
     PENDING_UPLOAD_BYTES_FIELD_NUMBER: _builtins.int
     LAST_SUCCESSFUL_UPLOAD_MS_FIELD_NUMBER: _builtins.int
     LAST_UPLOAD_ERROR_FIELD_NUMBER: _builtins.int
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
     TAKEOVER_FIELD_NUMBER: _builtins.int
-    store: _builtins.str
+    store_url: _builtins.str
+    """The store's URL: `file:///dir`, `s3://bucket/prefix` or `memory://`."""
     store_id: _builtins.str
+    """A UUID in lower-case hexadecimal with hyphens."""
     shard_count: _builtins.int
+    """Shards of the metadata, at least 1."""
     epoch: _builtins.int
-    metadata_seq: _builtins.int
-    live_objects: _builtins.int
+    """This server's epoch; of several shards, the highest."""
+    commit_count: _builtins.int
+    """Commits so far, over all shards."""
+    live_object_count: _builtins.int
+    """Objects that readers use."""
     live_bytes: _builtins.int
-    live_slices: _builtins.int
-    dropped_objects: _builtins.int
-    """Dropped by a commit, not yet deleted."""
+    """Size of these objects."""
+    live_slice_count: _builtins.int
+    """Slices that readers use."""
+    dropped_object_count: _builtins.int
+    """Objects that a commit dropped and that are not deleted yet."""
     dropped_bytes: _builtins.int
+    """Size of these objects."""
     pending_upload_bytes: _builtins.int
-    """Rolled and below the high watermark, not yet committed in the object store."""
+    """Size of closed segments of tiered topics that are not yet committed in the object store."""
     last_successful_upload_ms: _builtins.int
-    """-1: none since the start."""
+    """In milliseconds since 1970 UTC; -1: none since the start."""
     last_upload_error: _builtins.str
-    """Empty: the last attempt succeeded."""
+    """A text for people. Empty: the last attempt succeeded."""
     @_builtins.property
     def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]:
-        """Of all topics; nothing of them is uploaded, retained or compacted."""
+        """Partitions of all topics; nothing of them is uploaded, retained or compacted."""
 
     @_builtins.property
     def takeover(self) -> Global___Takeover:
@@ -916,15 +1241,15 @@ class TierStatusResponse(_message.Message):
     def __init__(
         self,
         *,
-        store: _builtins.str = ...,
+        store_url: _builtins.str = ...,
         store_id: _builtins.str = ...,
         shard_count: _builtins.int = ...,
         epoch: _builtins.int = ...,
-        metadata_seq: _builtins.int = ...,
-        live_objects: _builtins.int = ...,
+        commit_count: _builtins.int = ...,
+        live_object_count: _builtins.int = ...,
         live_bytes: _builtins.int = ...,
-        live_slices: _builtins.int = ...,
-        dropped_objects: _builtins.int = ...,
+        live_slice_count: _builtins.int = ...,
+        dropped_object_count: _builtins.int = ...,
         dropped_bytes: _builtins.int = ...,
         pending_upload_bytes: _builtins.int = ...,
         last_successful_upload_ms: _builtins.int = ...,
@@ -934,7 +1259,7 @@ class TierStatusResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["takeover", b"takeover"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_bytes", b"dropped_bytes", "dropped_objects", b"dropped_objects", "epoch", b"epoch", "last_successful_upload_ms", b"last_successful_upload_ms", "last_upload_error", b"last_upload_error", "live_bytes", b"live_bytes", "live_objects", b"live_objects", "live_slices", b"live_slices", "metadata_seq", b"metadata_seq", "offline_partitions", b"offline_partitions", "pending_upload_bytes", b"pending_upload_bytes", "shard_count", b"shard_count", "store", b"store", "store_id", b"store_id", "takeover", b"takeover"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_count", b"commit_count", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "last_successful_upload_ms", b"last_successful_upload_ms", "last_upload_error", b"last_upload_error", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "offline_partitions", b"offline_partitions", "pending_upload_bytes", b"pending_upload_bytes", "shard_count", b"shard_count", "store_id", b"store_id", "store_url", b"store_url", "takeover", b"takeover"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -950,11 +1275,11 @@ class Takeover(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
-    """HOST:PID of who claimed it first."""
+    """HOST:PID of the server that claimed it first."""
     epoch: _builtins.int
-    """The one that began with this claim; `epoch` ended there."""
+    """The epoch that began with this claim; `epoch` of the status ended there."""
     time_ms: _builtins.int
-    """When it was claimed, by that server's clock."""
+    """The time of the claim by that server's clock, in milliseconds since 1970 UTC."""
     def __init__(
         self,
         *,
@@ -972,12 +1297,14 @@ Global___Takeover: _TypeAlias = Takeover  # noqa: Y015
 
 @_typing.final
 class RunCompactionRequest(_message.Message):
+    """The topics to compact."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """None: all."""
+        """Empty: all."""
 
     def __init__(
         self,
@@ -993,51 +1320,102 @@ class RunCompactionRequest(_message.Message):
 Global___RunCompactionRequest: _TypeAlias = RunCompactionRequest  # noqa: Y015
 
 @_typing.final
-class CompactionJob(_message.Message):
+class RefusedPartition(_message.Message):
+    """A partition that a job left unchanged."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    INPUTS_FIELD_NUMBER: _builtins.int
-    GET_REQUESTS_FIELD_NUMBER: _builtins.int
-    INPUT_BYTES_FIELD_NUMBER: _builtins.int
-    BYTES_READ_FIELD_NUMBER: _builtins.int
-    RECORDS_IN_FIELD_NUMBER: _builtins.int
-    RECORDS_OUT_FIELD_NUMBER: _builtins.int
-    TOMBSTONES_REMOVED_FIELD_NUMBER: _builtins.int
-    OUTPUTS_FIELD_NUMBER: _builtins.int
-    OUTPUT_BYTES_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    REFUSED_FIELD_NUMBER: _builtins.int
-    inputs: _builtins.int
-    get_requests: _builtins.int
-    """Counted at the object store: two an input."""
-    input_bytes: _builtins.int
-    bytes_read: _builtins.int
-    records_in: _builtins.int
-    records_out: _builtins.int
-    tombstones_removed: _builtins.int
-    outputs: _builtins.int
-    output_bytes: _builtins.int
-    partitions: _builtins.int
-    refused: _builtins.str
-    """Empty: committed."""
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    """A UUID in lower-case hexadecimal with hyphens: the topic may be deleted by now."""
+    partition: _builtins.int
+    """The number of the partition."""
+    reason: _builtins.str
+    """A text for people."""
     def __init__(
         self,
         *,
-        inputs: _builtins.int = ...,
-        get_requests: _builtins.int = ...,
-        input_bytes: _builtins.int = ...,
-        bytes_read: _builtins.int = ...,
-        records_in: _builtins.int = ...,
-        records_out: _builtins.int = ...,
-        tombstones_removed: _builtins.int = ...,
-        outputs: _builtins.int = ...,
-        output_bytes: _builtins.int = ...,
-        partitions: _builtins.int = ...,
-        refused: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_read", b"bytes_read", "get_requests", b"get_requests", "input_bytes", b"input_bytes", "inputs", b"inputs", "output_bytes", b"output_bytes", "outputs", b"outputs", "partitions", b"partitions", "records_in", b"records_in", "records_out", b"records_out", "refused", b"refused", "tombstones_removed", b"tombstones_removed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "reason", b"reason", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusedPartition: _TypeAlias = RefusedPartition  # noqa: Y015
+
+@_typing.final
+class CompactionJob(_message.Message):
+    """One job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_COUNT_FIELD_NUMBER: _builtins.int
+    GET_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    INPUT_BYTES_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    INPUT_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    OUTPUT_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    REMOVED_TOMBSTONE_COUNT_FIELD_NUMBER: _builtins.int
+    OUTPUT_COUNT_FIELD_NUMBER: _builtins.int
+    OUTPUT_BYTES_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REFUSED_PARTITIONS_FIELD_NUMBER: _builtins.int
+    input_count: _builtins.int
+    """Objects that were read."""
+    get_request_count: _builtins.int
+    """GET requests to the object store: two an input."""
+    input_bytes: _builtins.int
+    """Size of the inputs in the store."""
+    read_bytes: _builtins.int
+    """Bytes that the requests returned: less than `input_bytes` without footers and dead slices."""
+    input_record_count: _builtins.int
+    """Records in the inputs."""
+    output_record_count: _builtins.int
+    """Records in the outputs."""
+    removed_tombstone_count: _builtins.int
+    """Tombstones that were dropped after their horizon; one with a later record of its key counts as a record."""
+    output_count: _builtins.int
+    """Objects that were written."""
+    output_bytes: _builtins.int
+    """Size of the outputs in the store."""
+    partition_count: _builtins.int
+    """Partitions whose slices were replaced."""
+    outcome: Global___CompactionOutcome.ValueType
+    """The end of the job."""
+    reason: _builtins.str
+    """A text for people; empty if the job was committed."""
+    @_builtins.property
+    def refused_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedPartition]:
+        """Partitions that the job left unchanged."""
+
+    def __init__(
+        self,
+        *,
+        input_count: _builtins.int = ...,
+        get_request_count: _builtins.int = ...,
+        input_bytes: _builtins.int = ...,
+        read_bytes: _builtins.int = ...,
+        input_record_count: _builtins.int = ...,
+        output_record_count: _builtins.int = ...,
+        removed_tombstone_count: _builtins.int = ...,
+        output_count: _builtins.int = ...,
+        output_bytes: _builtins.int = ...,
+        partition_count: _builtins.int = ...,
+        outcome: Global___CompactionOutcome.ValueType = ...,
+        reason: _builtins.str = ...,
+        refused_partitions: _abc.Iterable[Global___RefusedPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["get_request_count", b"get_request_count", "input_bytes", b"input_bytes", "input_count", b"input_count", "input_record_count", b"input_record_count", "outcome", b"outcome", "output_bytes", b"output_bytes", "output_count", b"output_count", "output_record_count", b"output_record_count", "partition_count", b"partition_count", "read_bytes", b"read_bytes", "reason", b"reason", "refused_partitions", b"refused_partitions", "removed_tombstone_count", b"removed_tombstone_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1045,11 +1423,15 @@ Global___CompactionJob: _TypeAlias = CompactionJob  # noqa: Y015
 
 @_typing.final
 class RunCompactionResponse(_message.Message):
+    """The result of a compaction."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     JOBS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CompactionJob]: ...
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CompactionJob]:
+        """In the order of their execution; empty: there was nothing to compact."""
+
     def __init__(
         self,
         *,
@@ -1065,6 +1447,8 @@ Global___RunCompactionResponse: _TypeAlias = RunCompactionResponse  # noqa: Y015
 
 @_typing.final
 class DescribeLogDirsRequest(_message.Message):
+    """A request for the log directories."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1080,6 +1464,8 @@ Global___DescribeLogDirsRequest: _TypeAlias = DescribeLogDirsRequest  # noqa: Y0
 
 @_typing.final
 class LogDir(_message.Message):
+    """A log directory."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PATH_FIELD_NUMBER: _builtins.int
@@ -1088,40 +1474,41 @@ class LogDir(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    REMAINING_LOGS_FIELD_NUMBER: _builtins.int
-    SET_ASIDE_FIELD_NUMBER: _builtins.int
+    REMAINING_LOG_COUNT_FIELD_NUMBER: _builtins.int
+    SET_ASIDE_PATHS_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """Of one that is missing, where it was last."""
+    """Absolute. The last one that the server knew if the directory is missing."""
     directory_id: _builtins.str
-    """Empty: it could not be read."""
-    state: _builtins.str
-    """"live", "cordoned" (takes no new partitions), "offline" or "missing" (the server was started without it)."""
+    """The id in its `meta.properties`, which a moved disk keeps. Empty: it could not be read."""
+    state: Global___LogDirState.ValueType
+    """Says whether it serves partitions and takes new ones."""
     reason: _builtins.str
-    """Why it is offline or missing."""
+    """The fault of an offline or missing directory; otherwise empty."""
     partition_count: _builtins.int
+    """Partitions in it; 0 if they are unknown."""
     size_bytes: _builtins.int
-    """Of the logs that are open here."""
-    remaining_logs: _builtins.int
+    """Size of the logs that are open in it."""
+    remaining_log_count: _builtins.int
     """Logs that were found at the start and have not been opened yet."""
     @_builtins.property
-    def set_aside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Paths of directories in it that are no topic's, that were set aside, or that a killed import has left."""
+    def set_aside_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Paths of directories in it that belong to no topic, that were set aside, or that a killed import has left."""
 
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
         directory_id: _builtins.str = ...,
-        state: _builtins.str = ...,
+        state: Global___LogDirState.ValueType = ...,
         reason: _builtins.str = ...,
         partition_count: _builtins.int = ...,
         size_bytes: _builtins.int = ...,
-        remaining_logs: _builtins.int = ...,
-        set_aside: _abc.Iterable[_builtins.str] | None = ...,
+        remaining_log_count: _builtins.int = ...,
+        set_aside_paths: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_logs", b"remaining_logs", "set_aside", b"set_aside", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_log_count", b"remaining_log_count", "set_aside_paths", b"set_aside_paths", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1129,7 +1516,7 @@ Global___LogDir: _TypeAlias = LogDir  # noqa: Y015
 
 @_typing.final
 class PartitionMove(_message.Message):
-    """The last one of a partition since this server started."""
+    """The last move of a partition since this server started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1142,15 +1529,21 @@ class PartitionMove(_message.Message):
     REMAINING_BYTES_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """The topic's name."""
     partition: _builtins.int
+    """The number of the partition."""
     source_path: _builtins.str
+    """The log directory that it leaves."""
     target_path: _builtins.str
-    state: _builtins.str
-    """"waiting", "copying", "swapping", "done", "cancelled" or "failed"."""
+    """The log directory that it goes to."""
+    state: Global___PartitionMoveState.ValueType
+    """How far it is, or how it ended."""
     copied_bytes: _builtins.int
+    """Size of the copy so far."""
     remaining_bytes: _builtins.int
+    """Size of the rest; it may grow as the log does."""
     reason: _builtins.str
-    """Why it failed or was cancelled."""
+    """The cause of a failure or a cancellation; otherwise empty."""
     def __init__(
         self,
         *,
@@ -1158,7 +1551,7 @@ class PartitionMove(_message.Message):
         partition: _builtins.int = ...,
         source_path: _builtins.str = ...,
         target_path: _builtins.str = ...,
-        state: _builtins.str = ...,
+        state: Global___PartitionMoveState.ValueType = ...,
         copied_bytes: _builtins.int = ...,
         remaining_bytes: _builtins.int = ...,
         reason: _builtins.str = ...,
@@ -1173,14 +1566,20 @@ Global___PartitionMove: _TypeAlias = PartitionMove  # noqa: Y015
 
 @_typing.final
 class DescribeLogDirsResponse(_message.Message):
+    """The log directories of this server."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     LOG_DIRS_FIELD_NUMBER: _builtins.int
     MOVES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def log_dirs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogDir]: ...
+    def log_dirs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogDir]:
+        """Missing ones last."""
+
     @_builtins.property
-    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMove]: ...
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMove]:
+        """At most one for each partition."""
+
     def __init__(
         self,
         *,
@@ -1197,22 +1596,21 @@ Global___DescribeLogDirsResponse: _TypeAlias = DescribeLogDirsResponse  # noqa: 
 
 @_typing.final
 class CordonLogDirRequest(_message.Message):
+    """The directory to cordon."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PATH_FIELD_NUMBER: _builtins.int
-    UNCORDON_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    uncordon: _builtins.bool
-    """Let new partitions in again."""
+    """A log directory of this server."""
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
-        uncordon: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "uncordon", b"uncordon"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1220,6 +1618,8 @@ Global___CordonLogDirRequest: _TypeAlias = CordonLogDirRequest  # noqa: Y015
 
 @_typing.final
 class CordonLogDirResponse(_message.Message):
+    """The cordoned directory."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PATH_FIELD_NUMBER: _builtins.int
@@ -1239,11 +1639,58 @@ class CordonLogDirResponse(_message.Message):
 Global___CordonLogDirResponse: _TypeAlias = CordonLogDirResponse  # noqa: Y015
 
 @_typing.final
+class UncordonLogDirRequest(_message.Message):
+    """The directory to uncordon."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """A cordoned log directory of this server; another one fails the call with INVALID_REQUEST."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonLogDirRequest: _TypeAlias = UncordonLogDirRequest  # noqa: Y015
+
+@_typing.final
+class UncordonLogDirResponse(_message.Message):
+    """The uncordoned directory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Absolute, as the server knows it."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonLogDirResponse: _TypeAlias = UncordonLogDirResponse  # noqa: Y015
+
+@_typing.final
 class ForgetLogDirRequest(_message.Message):
+    """The directory to forget."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DIRECTORY_ID_FIELD_NUMBER: _builtins.int
     directory_id: _builtins.str
+    """The id of a missing log directory."""
     def __init__(
         self,
         *,
@@ -1259,11 +1706,13 @@ Global___ForgetLogDirRequest: _TypeAlias = ForgetLogDirRequest  # noqa: Y015
 
 @_typing.final
 class ForgetLogDirResponse(_message.Message):
+    """The forgotten directory."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PATH_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """Where it was last."""
+    """The last path that the server knew."""
     def __init__(
         self,
         *,
@@ -1279,15 +1728,19 @@ Global___ForgetLogDirResponse: _TypeAlias = ForgetLogDirResponse  # noqa: Y015
 
 @_typing.final
 class MovePartitionRequest(_message.Message):
+    """The move to begin."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     TARGET_PATH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """The topic's name."""
     partition: _builtins.int
+    """The number of the partition."""
     target_path: _builtins.str
-    """Of the log directory that it shall be in."""
+    """The log directory that it goes to."""
     def __init__(
         self,
         *,
@@ -1305,6 +1758,8 @@ Global___MovePartitionRequest: _TypeAlias = MovePartitionRequest  # noqa: Y015
 
 @_typing.final
 class MovePartitionResponse(_message.Message):
+    """The move that has begun."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TARGET_PATH_FIELD_NUMBER: _builtins.int
@@ -1325,12 +1780,16 @@ Global___MovePartitionResponse: _TypeAlias = MovePartitionResponse  # noqa: Y015
 
 @_typing.final
 class CancelMoveRequest(_message.Message):
+    """The move to end."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """The topic's name."""
     partition: _builtins.int
+    """The number of the partition."""
     def __init__(
         self,
         *,
@@ -1347,6 +1806,8 @@ Global___CancelMoveRequest: _TypeAlias = CancelMoveRequest  # noqa: Y015
 
 @_typing.final
 class CancelMoveResponse(_message.Message):
+    """The move has ended."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1362,6 +1823,8 @@ Global___CancelMoveResponse: _TypeAlias = CancelMoveResponse  # noqa: Y015
 
 @_typing.final
 class CleanerStatusRequest(_message.Message):
+    """A request for the status of the cleaner."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1383,26 +1846,32 @@ class UncleanablePartition(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
-    LOG_DIR_FIELD_NUMBER: _builtins.int
+    LOG_DIR_PATH_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
-    FAILURES_FIELD_NUMBER: _builtins.int
+    FAILURE_COUNT_FIELD_NUMBER: _builtins.int
     NEXT_TRY_MS_FIELD_NUMBER: _builtins.int
     DIRTY_BYTES_FIELD_NUMBER: _builtins.int
     ALARM_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """The topic's name."""
     partition: _builtins.int
-    log_dir: _builtins.str
-    kind: _builtins.str
-    """"damage", "disk", "full disk", "no progress" or "unexpected"."""
+    """The number of the partition."""
+    log_dir_path: _builtins.str
+    """The log directory that holds it."""
+    kind: Global___CleaningFailureKind.ValueType
+    """The cause of the last failure."""
     reason: _builtins.str
+    """The last failure in words."""
     since_ms: _builtins.int
-    """When it failed first, of the failures in a row."""
-    failures: _builtins.int
+    """The time of the first of the failures in a row, in milliseconds since 1970 UTC."""
+    failure_count: _builtins.int
+    """Failures in a row, at least 1."""
     next_try_ms: _builtins.int
+    """The time of the next try, in milliseconds since 1970 UTC; later if no worker is free."""
     dirty_bytes: _builtins.int
-    """What waits to be cleaned."""
+    """Size of the data that waits to be cleaned, at the last look."""
     alarm: _builtins.bool
     """A human has to look at it: cleans end where they began."""
     def __init__(
@@ -1410,18 +1879,18 @@ class UncleanablePartition(_message.Message):
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
-        log_dir: _builtins.str = ...,
-        kind: _builtins.str = ...,
+        log_dir_path: _builtins.str = ...,
+        kind: Global___CleaningFailureKind.ValueType = ...,
         reason: _builtins.str = ...,
         since_ms: _builtins.int = ...,
-        failures: _builtins.int = ...,
+        failure_count: _builtins.int = ...,
         next_try_ms: _builtins.int = ...,
         dirty_bytes: _builtins.int = ...,
         alarm: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarm", b"alarm", "dirty_bytes", b"dirty_bytes", "failures", b"failures", "kind", b"kind", "log_dir", b"log_dir", "next_try_ms", b"next_try_ms", "partition", b"partition", "reason", b"reason", "since_ms", b"since_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarm", b"alarm", "dirty_bytes", b"dirty_bytes", "failure_count", b"failure_count", "kind", b"kind", "log_dir_path", b"log_dir_path", "next_try_ms", b"next_try_ms", "partition", b"partition", "reason", b"reason", "since_ms", b"since_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1429,72 +1898,85 @@ Global___UncleanablePartition: _TypeAlias = UncleanablePartition  # noqa: Y015
 
 @_typing.final
 class CleanerStatusResponse(_message.Message):
-    """Counts are since the start of the server."""
+    """The work of the cleaner. Counts and sums are since the start of the server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    WORKERS_FIELD_NUMBER: _builtins.int
-    RUNNING_FIELD_NUMBER: _builtins.int
-    DEAD_WORKERS_FIELD_NUMBER: _builtins.int
-    MS_SINCE_LAST_RUN_FIELD_NUMBER: _builtins.int
+    WORKER_COUNT_FIELD_NUMBER: _builtins.int
+    RUNNING_COUNT_FIELD_NUMBER: _builtins.int
+    DEAD_WORKER_COUNT_FIELD_NUMBER: _builtins.int
+    SINCE_LAST_SEARCH_MS_FIELD_NUMBER: _builtins.int
     MAX_CLEAN_MS_FIELD_NUMBER: _builtins.int
     MAX_COMPACTION_DELAY_MS_FIELD_NUMBER: _builtins.int
     MAX_CLEANABLE_RATIO_FIELD_NUMBER: _builtins.int
-    CLEANS_FIELD_NUMBER: _builtins.int
-    ABORTED_FIELD_NUMBER: _builtins.int
-    CLEANED_RECORDS_FIELD_NUMBER: _builtins.int
-    DROPPED_RECORDS_FIELD_NUMBER: _builtins.int
-    RECORDS_WITHOUT_KEY_FIELD_NUMBER: _builtins.int
+    CLEAN_COUNT_FIELD_NUMBER: _builtins.int
+    ABORTED_COUNT_FIELD_NUMBER: _builtins.int
+    CLEANED_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    DROPPED_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    NULL_KEY_RECORD_COUNT_FIELD_NUMBER: _builtins.int
     CLEANED_BYTES_FIELD_NUMBER: _builtins.int
     RECLAIMED_BYTES_FIELD_NUMBER: _builtins.int
-    UNCLEANABLE_FIELD_NUMBER: _builtins.int
+    UNCLEANABLE_PARTITIONS_FIELD_NUMBER: _builtins.int
     NEXT_CLEAN_MS_FIELD_NUMBER: _builtins.int
-    workers: _builtins.int
-    running: _builtins.int
-    dead_workers: _builtins.int
+    worker_count: _builtins.int
+    """Threads that clean; 0 if the cleaner is switched off."""
+    running_count: _builtins.int
+    """Cleans that are at work now."""
+    dead_worker_count: _builtins.int
     """Workers whose last round ended with an unexpected error; each begins another one."""
-    ms_since_last_run: _builtins.int
+    since_last_search_ms: _builtins.int
+    """Milliseconds since a worker last searched for a log to clean."""
     max_clean_ms: _builtins.int
+    """Milliseconds of the longest of the workers' last cleans."""
     max_compaction_delay_ms: _builtins.int
-    """How long a record is over max.compaction.lag.ms at most."""
+    """Milliseconds that a record is over `max.compaction.lag.ms`, at most."""
     max_cleanable_ratio: _builtins.float
-    cleans: _builtins.int
-    aborted: _builtins.int
-    cleaned_records: _builtins.int
-    dropped_records: _builtins.int
-    records_without_key: _builtins.int
+    """The part of the filthiest log that is dirty, from 0 to 1."""
+    clean_count: _builtins.int
+    """Complete cleans."""
+    aborted_count: _builtins.int
+    """Cleans that were aborted."""
+    cleaned_record_count: _builtins.int
+    """Records that cleans read."""
+    dropped_record_count: _builtins.int
+    """Records that cleans dropped."""
+    null_key_record_count: _builtins.int
     """Records without a key, which a compacted log does not keep."""
     cleaned_bytes: _builtins.int
+    """Size of the segments that cleans replaced."""
     reclaimed_bytes: _builtins.int
+    """The difference of that and the size of the segments that took their place."""
     next_clean_ms: _builtins.int
-    """The earliest time at which a log is cleaned again, to drop tombstones and markers that its last clean kept;
-    0 if no log keeps any.
+    """The earliest time at which a log is cleaned again, to drop tombstones and markers that its last clean kept, in
+    milliseconds since 1970 UTC; -1 if no log keeps any.
     """
     @_builtins.property
-    def uncleanable(self) -> _containers.RepeatedCompositeFieldContainer[Global___UncleanablePartition]: ...
+    def uncleanable_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___UncleanablePartition]:
+        """Partitions whose last clean failed."""
+
     def __init__(
         self,
         *,
-        workers: _builtins.int = ...,
-        running: _builtins.int = ...,
-        dead_workers: _builtins.int = ...,
-        ms_since_last_run: _builtins.int = ...,
+        worker_count: _builtins.int = ...,
+        running_count: _builtins.int = ...,
+        dead_worker_count: _builtins.int = ...,
+        since_last_search_ms: _builtins.int = ...,
         max_clean_ms: _builtins.int = ...,
         max_compaction_delay_ms: _builtins.int = ...,
         max_cleanable_ratio: _builtins.float = ...,
-        cleans: _builtins.int = ...,
-        aborted: _builtins.int = ...,
-        cleaned_records: _builtins.int = ...,
-        dropped_records: _builtins.int = ...,
-        records_without_key: _builtins.int = ...,
+        clean_count: _builtins.int = ...,
+        aborted_count: _builtins.int = ...,
+        cleaned_record_count: _builtins.int = ...,
+        dropped_record_count: _builtins.int = ...,
+        null_key_record_count: _builtins.int = ...,
         cleaned_bytes: _builtins.int = ...,
         reclaimed_bytes: _builtins.int = ...,
-        uncleanable: _abc.Iterable[Global___UncleanablePartition] | None = ...,
+        uncleanable_partitions: _abc.Iterable[Global___UncleanablePartition] | None = ...,
         next_clean_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "cleaned_bytes", b"cleaned_bytes", "cleaned_records", b"cleaned_records", "cleans", b"cleans", "dead_workers", b"dead_workers", "dropped_records", b"dropped_records", "max_clean_ms", b"max_clean_ms", "max_cleanable_ratio", b"max_cleanable_ratio", "max_compaction_delay_ms", b"max_compaction_delay_ms", "ms_since_last_run", b"ms_since_last_run", "next_clean_ms", b"next_clean_ms", "reclaimed_bytes", b"reclaimed_bytes", "records_without_key", b"records_without_key", "running", b"running", "uncleanable", b"uncleanable", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_count", b"aborted_count", "clean_count", b"clean_count", "cleaned_bytes", b"cleaned_bytes", "cleaned_record_count", b"cleaned_record_count", "dead_worker_count", b"dead_worker_count", "dropped_record_count", b"dropped_record_count", "max_clean_ms", b"max_clean_ms", "max_cleanable_ratio", b"max_cleanable_ratio", "max_compaction_delay_ms", b"max_compaction_delay_ms", "next_clean_ms", b"next_clean_ms", "null_key_record_count", b"null_key_record_count", "reclaimed_bytes", b"reclaimed_bytes", "running_count", b"running_count", "since_last_search_ms", b"since_last_search_ms", "uncleanable_partitions", b"uncleanable_partitions", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1502,12 +1984,16 @@ Global___CleanerStatusResponse: _TypeAlias = CleanerStatusResponse  # noqa: Y015
 
 @_typing.final
 class ResetCleanerRequest(_message.Message):
+    """The partition to clean again."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    """The topic's name."""
     partition: _builtins.int
+    """The number of the partition."""
     def __init__(
         self,
         *,
@@ -1524,12 +2010,13 @@ Global___ResetCleanerRequest: _TypeAlias = ResetCleanerRequest  # noqa: Y015
 
 @_typing.final
 class ResetCleanerResponse(_message.Message):
-    """False: its cleaning had not failed."""
+    """The former state of the partition."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HAD_FAILED_FIELD_NUMBER: _builtins.int
     had_failed: _builtins.bool
+    """False: its cleaning had not failed."""
     def __init__(
         self,
         *,

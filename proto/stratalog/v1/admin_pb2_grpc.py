@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Administers one server, and the store that it owns.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -94,6 +95,11 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.CordonLogDirRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.CordonLogDirResponse.FromString,
                 _registered_method=True)
+        self.UncordonLogDir = channel.unary_unary(
+                '/stratalog.v1.AdminService/UncordonLogDir',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.UncordonLogDirRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.UncordonLogDirResponse.FromString,
+                _registered_method=True)
         self.MovePartition = channel.unary_unary(
                 '/stratalog.v1.AdminService/MovePartition',
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionRequest.SerializeToString,
@@ -127,34 +133,39 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Administers one server, and the store that it owns.
+    """
 
     def CreateTopic(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Creates a topic. When it is answered, the topic is durable in the object store and takes appends.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Describes all topics, by name.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Describes topics, in the order of the request.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Deletes a topic with its records in every tier. When it is answered, no reader finds it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeConfigs(self, request, context):
-        """The configuration in force of a topic, or of this server, and who set it.
+        """Describes the configuration in force of a topic, or of this server, and the source of each value.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -169,14 +180,14 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLog(self, request, context):
-        """Offsets, segments and sizes of partitions, by tier.
+        """Describes the offsets, segments and sizes of partitions, by tier.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRecords(self, request, context):
-        """Moves the (global) log start forward: records below are gone for every reader.
+        """Moves the log start of all tiers forward: the records below are gone for every reader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,20 +201,28 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TierStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows the contents of the object store and the backlog of the uploader, without a request to the store.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLogDirs(self, request, context):
-        """The directories that hold local logs, and moves between them.
+        """Describes the directories that hold local logs, and the moves between them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CordonLogDir(self, request, context):
-        """Keeps new partitions away from a log directory, for good, or lets them in again: alters cordoned.log.dirs.
+        """Keeps new partitions away from a log directory, for good: alters `cordoned.log.dirs`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UncordonLogDir(self, request, context):
+        """Admits new partitions to a cordoned log directory again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -231,7 +250,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CleanerStatus(self, request, context):
-        """What the cleaner of local logs, those of compacted topics that are not tiered, has done, and what it cannot clean.
+        """Shows the work of the cleaner of local logs, those of compacted topics that are not tiered, and its failures.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -314,6 +333,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.CordonLogDirRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.CordonLogDirResponse.SerializeToString,
             ),
+            'UncordonLogDir': grpc.unary_unary_rpc_method_handler(
+                    servicer.UncordonLogDir,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.UncordonLogDirRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.UncordonLogDirResponse.SerializeToString,
+            ),
             'MovePartition': grpc.unary_unary_rpc_method_handler(
                     servicer.MovePartition,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionRequest.FromString,
@@ -353,7 +377,8 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """Missing associated documentation comment in .proto file."""
+    """Administers one server, and the store that it owns.
+    """
 
     @staticmethod
     def CreateTopic(request,
@@ -669,6 +694,33 @@ class AdminService:
             '/stratalog.v1.AdminService/CordonLogDir',
             stratalog_dot_v1_dot_admin__pb2.CordonLogDirRequest.SerializeToString,
             stratalog_dot_v1_dot_admin__pb2.CordonLogDirResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UncordonLogDir(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/UncordonLogDir',
+            stratalog_dot_v1_dot_admin__pb2.UncordonLogDirRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.UncordonLogDirResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,6 +3,9 @@
 isort:skip_file
 The control plane: topics, configurations, deletion of records, log directories and the cleaner of local logs, tiers,
 compaction.
+
+The rules at the top of log.proto hold here, too. Lists come whole, without pages: one server has all of it in
+memory. Fields called `reason` and `allowed` are texts for people; their wording may change.
 """
 
 from collections import abc as _abc
@@ -29,31 +32,40 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminServiceStub:
+    """Administers one server, and the store that it owns."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicRequest, _admin_pb2.CreateTopicResponse]
+    """Creates a topic. When it is answered, the topic is durable in the object store and takes appends."""
     ListTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]
+    """Describes all topics, by name."""
     DescribeTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]
+    """Describes topics, in the order of the request."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]
+    """Deletes a topic with its records in every tier. When it is answered, no reader finds it."""
     DescribeConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]
-    """The configuration in force of a topic, or of this server, and who set it."""
+    """Describes the configuration in force of a topic, or of this server, and the source of each value."""
     AlterConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]
     """Changes single keys, all or nothing, and in force when it is answered. Only the cordons of several log directories
     may be altered in part if a disk fails: the error names the directories that have changed.
     """
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogRequest, _admin_pb2.DescribeLogResponse]
-    """Offsets, segments and sizes of partitions, by tier."""
+    """Describes the offsets, segments and sizes of partitions, by tier."""
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]
-    """Moves the (global) log start forward: records below are gone for every reader."""
+    """Moves the log start of all tiers forward: the records below are gone for every reader."""
     Upload: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UploadRequest, _admin_pb2.UploadResponse]
     """Rolls the active segments and tiers everything that is rolled, now."""
     TierStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TierStatusRequest, _admin_pb2.TierStatusResponse]
+    """Shows the contents of the object store and the backlog of the uploader, without a request to the store."""
     DescribeLogDirs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse]
-    """The directories that hold local logs, and moves between them."""
+    """Describes the directories that hold local logs, and the moves between them."""
     CordonLogDir: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CordonLogDirRequest, _admin_pb2.CordonLogDirResponse]
-    """Keeps new partitions away from a log directory, for good, or lets them in again: alters cordoned.log.dirs."""
+    """Keeps new partitions away from a log directory, for good: alters `cordoned.log.dirs`."""
+    UncordonLogDir: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UncordonLogDirRequest, _admin_pb2.UncordonLogDirResponse]
+    """Admits new partitions to a cordoned log directory again."""
     MovePartition: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]
     """Begins to move a partition to another log directory; it is served meanwhile."""
     ForgetLogDir: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse]
@@ -61,7 +73,7 @@ class AdminServiceStub:
     CancelMove: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelMoveRequest, _admin_pb2.CancelMoveResponse]
     """Ends a move; answered once it has ended. It may be done by then."""
     CleanerStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse]
-    """What the cleaner of local logs, those of compacted topics that are not tiered, has done, and what it cannot clean."""
+    """Shows the work of the cleaner of local logs, those of compacted topics that are not tiered, and its failures."""
     ResetCleaner: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResetCleanerRequest, _admin_pb2.ResetCleanerResponse]
     """Tries a partition whose cleaning failed again, at once."""
     RunCompaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RunCompactionRequest, _admin_pb2.RunCompactionResponse]
@@ -69,28 +81,37 @@ class AdminServiceStub:
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
+    """Administers one server, and the store that it owns."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicRequest, _admin_pb2.CreateTopicResponse]  # type: ignore[assignment]
+    """Creates a topic. When it is answered, the topic is durable in the object store and takes appends."""
     ListTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]  # type: ignore[assignment]
+    """Describes all topics, by name."""
     DescribeTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]  # type: ignore[assignment]
+    """Describes topics, in the order of the request."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]  # type: ignore[assignment]
+    """Deletes a topic with its records in every tier. When it is answered, no reader finds it."""
     DescribeConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]  # type: ignore[assignment]
-    """The configuration in force of a topic, or of this server, and who set it."""
+    """Describes the configuration in force of a topic, or of this server, and the source of each value."""
     AlterConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]  # type: ignore[assignment]
     """Changes single keys, all or nothing, and in force when it is answered. Only the cordons of several log directories
     may be altered in part if a disk fails: the error names the directories that have changed.
     """
     DescribeLog: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogRequest, _admin_pb2.DescribeLogResponse]  # type: ignore[assignment]
-    """Offsets, segments and sizes of partitions, by tier."""
+    """Describes the offsets, segments and sizes of partitions, by tier."""
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
-    """Moves the (global) log start forward: records below are gone for every reader."""
+    """Moves the log start of all tiers forward: the records below are gone for every reader."""
     Upload: _aio.UnaryUnaryMultiCallable[_admin_pb2.UploadRequest, _admin_pb2.UploadResponse]  # type: ignore[assignment]
     """Rolls the active segments and tiers everything that is rolled, now."""
     TierStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.TierStatusRequest, _admin_pb2.TierStatusResponse]  # type: ignore[assignment]
+    """Shows the contents of the object store and the backlog of the uploader, without a request to the store."""
     DescribeLogDirs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse]  # type: ignore[assignment]
-    """The directories that hold local logs, and moves between them."""
+    """Describes the directories that hold local logs, and the moves between them."""
     CordonLogDir: _aio.UnaryUnaryMultiCallable[_admin_pb2.CordonLogDirRequest, _admin_pb2.CordonLogDirResponse]  # type: ignore[assignment]
-    """Keeps new partitions away from a log directory, for good, or lets them in again: alters cordoned.log.dirs."""
+    """Keeps new partitions away from a log directory, for good: alters `cordoned.log.dirs`."""
+    UncordonLogDir: _aio.UnaryUnaryMultiCallable[_admin_pb2.UncordonLogDirRequest, _admin_pb2.UncordonLogDirResponse]  # type: ignore[assignment]
+    """Admits new partitions to a cordoned log directory again."""
     MovePartition: _aio.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]  # type: ignore[assignment]
     """Begins to move a partition to another log directory; it is served meanwhile."""
     ForgetLogDir: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse]  # type: ignore[assignment]
@@ -98,40 +119,46 @@ class AdminServiceAsyncStub(AdminServiceStub):
     CancelMove: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelMoveRequest, _admin_pb2.CancelMoveResponse]  # type: ignore[assignment]
     """Ends a move; answered once it has ended. It may be done by then."""
     CleanerStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse]  # type: ignore[assignment]
-    """What the cleaner of local logs, those of compacted topics that are not tiered, has done, and what it cannot clean."""
+    """Shows the work of the cleaner of local logs, those of compacted topics that are not tiered, and its failures."""
     ResetCleaner: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResetCleanerRequest, _admin_pb2.ResetCleanerResponse]  # type: ignore[assignment]
     """Tries a partition whose cleaning failed again, at once."""
     RunCompaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.RunCompactionRequest, _admin_pb2.RunCompactionResponse]  # type: ignore[assignment]
     """Plans and runs compaction of the tiered data of compacted topics (and merging of plain ones), now."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Administers one server, and the store that it owns."""
+
     @_abc_1.abstractmethod
     def CreateTopic(
         self,
         request: _admin_pb2.CreateTopicRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.CreateTopicResponse, _abc.Awaitable[_admin_pb2.CreateTopicResponse]]: ...
+    ) -> _typing.Union[_admin_pb2.CreateTopicResponse, _abc.Awaitable[_admin_pb2.CreateTopicResponse]]:
+        """Creates a topic. When it is answered, the topic is durable in the object store and takes appends."""
 
     @_abc_1.abstractmethod
     def ListTopics(
         self,
         request: _admin_pb2.ListTopicsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.ListTopicsResponse, _abc.Awaitable[_admin_pb2.ListTopicsResponse]]: ...
+    ) -> _typing.Union[_admin_pb2.ListTopicsResponse, _abc.Awaitable[_admin_pb2.ListTopicsResponse]]:
+        """Describes all topics, by name."""
 
     @_abc_1.abstractmethod
     def DescribeTopics(
         self,
         request: _admin_pb2.DescribeTopicsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.DescribeTopicsResponse, _abc.Awaitable[_admin_pb2.DescribeTopicsResponse]]: ...
+    ) -> _typing.Union[_admin_pb2.DescribeTopicsResponse, _abc.Awaitable[_admin_pb2.DescribeTopicsResponse]]:
+        """Describes topics, in the order of the request."""
 
     @_abc_1.abstractmethod
     def DeleteTopic(
         self,
         request: _admin_pb2.DeleteTopicRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_pb2.DeleteTopicResponse]]: ...
+    ) -> _typing.Union[_admin_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_pb2.DeleteTopicResponse]]:
+        """Deletes a topic with its records in every tier. When it is answered, no reader finds it."""
 
     @_abc_1.abstractmethod
     def DescribeConfigs(
@@ -139,7 +166,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeConfigsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeConfigsResponse, _abc.Awaitable[_admin_pb2.DescribeConfigsResponse]]:
-        """The configuration in force of a topic, or of this server, and who set it."""
+        """Describes the configuration in force of a topic, or of this server, and the source of each value."""
 
     @_abc_1.abstractmethod
     def AlterConfigs(
@@ -157,7 +184,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeLogResponse, _abc.Awaitable[_admin_pb2.DescribeLogResponse]]:
-        """Offsets, segments and sizes of partitions, by tier."""
+        """Describes the offsets, segments and sizes of partitions, by tier."""
 
     @_abc_1.abstractmethod
     def DeleteRecords(
@@ -165,7 +192,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DeleteRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeleteRecordsResponse, _abc.Awaitable[_admin_pb2.DeleteRecordsResponse]]:
-        """Moves the (global) log start forward: records below are gone for every reader."""
+        """Moves the log start of all tiers forward: the records below are gone for every reader."""
 
     @_abc_1.abstractmethod
     def Upload(
@@ -180,7 +207,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _admin_pb2.TierStatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.TierStatusResponse, _abc.Awaitable[_admin_pb2.TierStatusResponse]]: ...
+    ) -> _typing.Union[_admin_pb2.TierStatusResponse, _abc.Awaitable[_admin_pb2.TierStatusResponse]]:
+        """Shows the contents of the object store and the backlog of the uploader, without a request to the store."""
 
     @_abc_1.abstractmethod
     def DescribeLogDirs(
@@ -188,7 +216,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeLogDirsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeLogDirsResponse, _abc.Awaitable[_admin_pb2.DescribeLogDirsResponse]]:
-        """The directories that hold local logs, and moves between them."""
+        """Describes the directories that hold local logs, and the moves between them."""
 
     @_abc_1.abstractmethod
     def CordonLogDir(
@@ -196,7 +224,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CordonLogDirRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CordonLogDirResponse, _abc.Awaitable[_admin_pb2.CordonLogDirResponse]]:
-        """Keeps new partitions away from a log directory, for good, or lets them in again: alters cordoned.log.dirs."""
+        """Keeps new partitions away from a log directory, for good: alters `cordoned.log.dirs`."""
+
+    @_abc_1.abstractmethod
+    def UncordonLogDir(
+        self,
+        request: _admin_pb2.UncordonLogDirRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UncordonLogDirResponse, _abc.Awaitable[_admin_pb2.UncordonLogDirResponse]]:
+        """Admits new partitions to a cordoned log directory again."""
 
     @_abc_1.abstractmethod
     def MovePartition(
@@ -228,7 +264,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CleanerStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CleanerStatusResponse, _abc.Awaitable[_admin_pb2.CleanerStatusResponse]]:
-        """What the cleaner of local logs, those of compacted topics that are not tiered, has done, and what it cannot clean."""
+        """Shows the work of the cleaner of local logs, those of compacted topics that are not tiered, and its failures."""
 
     @_abc_1.abstractmethod
     def ResetCleaner(

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class LogServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Appends records, and reads them from all tiers.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -62,7 +63,8 @@ class LogServiceStub:
 
 
 class LogServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Appends records, and reads them from all tiers.
+    """
 
     def Append(self, request, context):
         """Appends to one partition. All of the request's records become visible together or none does.
@@ -72,7 +74,7 @@ class LogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AppendStream(self, request_iterator, context):
-        """The same as a session: requests are applied in order, responses come in the same order, many may be in flight.
+        """Appends in a session: requests are applied in order, responses come in the same order, many may be in flight.
         The first failure ends the stream with its status; nothing behind it is applied.
         Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
         metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
@@ -84,22 +86,22 @@ class LogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request, context):
-        """Reads from any number of partitions; waits up to max_wait_ms until min_bytes are there.
+        """Reads from any number of partitions; waits up to `max_wait_ms` for `min_bytes`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchStream(self, request, context):
-        """The same as a session over a fixed set of partitions: the server moves each position on by itself and sends
-        responses as data arrives, until the client cancels.
+        """Reads in a session over a fixed set of partitions: the server moves each position on by itself and sends responses
+        as data arrives, until the client cancels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListOffsets(self, request, context):
-        """Offsets of partitions by name (earliest, latest, ...) or by timestamp.
+        """Finds offsets of partitions by name (earliest, latest, ...) or by timestamp.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,7 +144,8 @@ def add_LogServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LogService:
-    """Missing associated documentation comment in .proto file."""
+    """Appends records, and reads them from all tiers.
+    """
 
     @staticmethod
     def Append(request,

@@ -223,17 +223,26 @@ def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) 
     for number in range(3):
         run("produce", topic, "--key-separator", ":", stdin=b"a:%d\nb:%d\n" % (number, number))
         uploaded = run.json("tier", "upload", topic, "--delete-local")
-        assert (uploaded["objects"], uploaded["slices"], uploaded["local_segments_deleted"]) == (1, 1, 1)
+        assert (uploaded["object_count"], uploaded["slice_count"], uploaded["deleted_segment_count"]) == (
+            1,
+            1,
+            1,
+        )
     [log] = run.json("log", "describe", topic)
     assert (log["log_start_offset"], log["local_log_start_offset"], log["tiered_end_offset"]) == (0, 6, 6)
     assert len(log["slices"]) == 3
     assert "slice" in run("log", "describe", topic, "--segments")
     [job] = run.json("compaction", "run", topic)
-    assert (job["inputs"], job["get_requests"], job["records_in"], job["records_out"]) == (3, 6, 6, 2)
+    assert (
+        job["input_count"],
+        job["get_request_count"],
+        job["input_record_count"],
+        job["output_record_count"],
+    ) == (3, 6, 6, 2)
     assert run("consume", topic, "--key-separator", "=") == "a=2\nb=2\n"
     shown = dict(line.split("  ", 1) for line in run("tier", "status").splitlines())
     status = run.json("tier", "status")
-    assert status["live_objects"] == int(shown["live objects"]) >= 1
+    assert status["live_object_count"] == int(shown["live object count"]) >= 1
     last_upload = datetime.fromisoformat(shown["last successful upload"].strip())
     assert last_upload.timestamp() * 1000 == pytest.approx(status["last_successful_upload_ms"])
     assert last_upload.tzinfo is not None
@@ -315,7 +324,7 @@ def test_an_unknown_topic_is_said_by_every_command(run: Runner, arguments: tuple
         ("topic", "create", "t", "--partitions", "0"),
         ("produce", "t", "--format", "xml"),
         ("produce", "t", "--format", "json", "--key-separator", ":"),
-        ("produce", "t", "--acks", "all"),
+        ("produce", "t", "--durability", "all"),
         ("consume", "t", "--max", "0"),
         ("records", "delete", "t", "--before", "1"),
         ("nonsense",),

@@ -15,6 +15,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault
+from stratalog.v1 import admin_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench, until
 
 COMPACTED = {"remote.storage.enable": "false", "cleanup.policy": "compact", "segment.bytes": "1024"}
@@ -43,13 +44,17 @@ async def test_a_compacted_topic_that_is_not_tiered_is_cleaned_by_itself(tmp_pat
         assert len(records) < 10
         assert [len(part) for part in await bench.read_all("plain")] == [10]
         status = await bench.client.admin.cleaner_status()
-        assert (status.workers, status.dead_workers, list(status.uncleanable)) == (1, 0, [])
-        assert status.cleans >= 1
+        assert (status.worker_count, status.dead_worker_count, list(status.uncleanable_partitions)) == (
+            1,
+            0,
+            [],
+        )
+        assert status.clean_count >= 1
         assert status.reclaimed_bytes > 600
         document = json.loads((await bench.command("cleaner", "status", "--json")).output)
-        assert document["dropped_records"] >= 7
+        assert document["dropped_record_count"] >= 7
         table = (await bench.command("cleaner", "status")).output
-        assert ["workers", "1"] in [line.split() for line in table.splitlines()]
+        assert ["worker", "count", "1"] in [line.split() for line in table.splitlines()]
 
 
 async def test_a_topic_that_has_just_come_is_no_failure(tmp_path: Path) -> None:
@@ -60,7 +65,7 @@ async def test_a_topic_that_has_just_come_is_no_failure(tmp_path: Path) -> None:
             await fill(bench, topic)
             assert await asyncio.to_thread(bench.server.engine.local.cleaning.workers.clean_filthiest)
         status = await bench.client.admin.cleaner_status()
-        assert (status.cleans, list(status.uncleanable)) == (3, [])
+        assert (status.clean_count, list(status.uncleanable_partitions)) == (3, [])
 
 
 async def test_deleted_records_of_a_compacted_topic_go(tmp_path: Path) -> None:
@@ -128,7 +133,7 @@ async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Pat
         is_away = False
         await asyncio.to_thread(engine.local.retention.run)
         assert await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
-        assert (await bench.client.admin.cleaner_status()).uncleanable == []
+        assert (await bench.client.admin.cleaner_status()).uncleanable_partitions == []
 
 
 async def test_a_server_that_was_replaced_cleans_nothing(tmp_path: Path) -> None:
@@ -170,11 +175,11 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         segment.write_bytes(intact[:-1] + b"\x01")
         cleaner = bench.server.engine.local.cleaning.workers
         assert await asyncio.to_thread(cleaner.clean_filthiest)
-        [failed] = (await bench.client.admin.cleaner_status()).uncleanable
-        assert (failed.topic, failed.partition, failed.kind, failed.log_dir) == (
+        [failed] = (await bench.client.admin.cleaner_status()).uncleanable_partitions
+        assert (failed.topic, failed.partition, failed.kind, failed.log_dir_path) == (
             "t",
             0,
-            "damage",
+            admin_pb2.CLEANING_FAILURE_KIND_DAMAGE,
             f"{tmp_path}/data",
         )
         assert segment.name in failed.reason
@@ -185,7 +190,7 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         result = await bench.command("cleaner", "reset", "t", "--partition", "0")
         assert result.output == "cleaning of t-0 is tried again\n"
         await until(lambda: cleaner.stats().clean_count == 1)
-        assert (await bench.client.admin.cleaner_status()).uncleanable == []
+        assert (await bench.client.admin.cleaner_status()).uncleanable_partitions == []
         result = await bench.command("cleaner", "reset", "t", "--partition", "0")
         assert result.output == "the cleaning of t-0 had not failed\n"
 

@@ -25,12 +25,12 @@ ENOUGH_COUNT = 20_000
 class Load:
     """Sends numbered records until the server is gone. Belongs to the event loop."""
 
-    def __init__(self, address: str, acks: Durability) -> None:
+    def __init__(self, address: str, durability: Durability) -> None:
         self.acknowledged: dict[bytes, Acknowledged] = {}
         self.enough = asyncio.Event()
         self._address = address
         self._settings = ProducerSettings(
-            acks=acks, linger_ms=1, batch_bytes=4_000, max_buffered_bytes=100_000
+            durability=durability, linger_ms=1, batch_bytes=4_000, max_buffered_bytes=100_000
         )
         self._has_failed = False
 
@@ -67,15 +67,15 @@ async def read_back(address: str) -> dict[TopicPartition, list[bytes | None]]:
         return values
 
 
-@pytest.mark.parametrize("acks", [Durability.OS, Durability.DISK], ids=["os", "disk"])
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.DISK], ids=["os", "disk"])
 async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
-    tmp_path: Path, acks: Durability
+    tmp_path: Path, durability: Durability
 ) -> None:
     with ServerProcess(f"{tmp_path}/data", options=["--upload-interval", "1"]) as server:
         async with Client(server.address, retry=PATIENT) as client:
-            config = {"segment.bytes": "20000", "min.durability": acks.config_value}
+            config = {"segment.bytes": "20000", "min.durability": durability.config_value}
             await client.admin.create_topic("t", PARTITION_COUNT, config)
-        load = Load(server.address, acks)
+        load = Load(server.address, durability)
         loading = asyncio.create_task(load.run())
         async with asyncio.timeout(120):
             await load.enough.wait()
@@ -86,7 +86,7 @@ async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
         values = await read_back(server.address)
         for value, where in load.acknowledged.items():
             assert values[where.topic_partition][where.offset] == value
-            assert where.durability is acks
+            assert where.durability is durability
         for found in values.values():
             # Nothing twice and nothing out of order, the unacknowledged tail included.
             assert found == sorted(found, key=lambda value: value or b"")

@@ -113,7 +113,7 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone(tmp_path: Path
         with pytest.raises(DataDirectoryError) as failure:
             await admin.upload(["t"])
         assert "remove the segments" in str(failure.value.fields["reason"])
-        assert (await admin.upload(delete_local=True)).slices == 0
+        assert (await admin.upload(delete_local=True)).slice_count == 0
         engine.local.retention.run()
         engine.tier.manager.remote_retention_pass()
         engine.tier.manager.refresh_pass()
@@ -146,7 +146,7 @@ async def test_compaction_leaves_an_offline_partition_alone(tmp_path: Path) -> N
     async with service_bench(tmp_path) as bench:
         before = (await bench.client.admin.describe_log("t", [1]))[0].slices
         jobs = await bench.client.admin.run_compaction(["t"])
-        assert any("t-1 is offline" in job.refused for job in jobs)
+        assert any("t-1 is offline" in job.reason for job in jobs)
         healthy, offline = await bench.client.admin.describe_log("t")
         assert [(one.base_offset, one.record_count) for one in healthy.slices] == [(0, 1)]
         assert (len(before), offline.slices) == (2, before)

@@ -86,13 +86,13 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
         assert int(str(fields["uploaded_bytes"])) > 1800
         assert (await admin.describe_log("t", [1 - lost]))[0].tiered_end_offset == 2
         answer = await admin.upload()
-        assert (answer.objects, [*answer.left_out]) == (0, [offline])
+        assert (answer.object_count, [*answer.offline_partitions]) == (0, [offline])
         for options in ((), ("--json",)):
             shown = await bench.command("tier", "upload", *options)
             assert shown.exit_code == 1
             assert f"t-{lost} is offline, path {other}/t-{lost}: " in shown.stderr
             assert f"partitions=`t-{lost}`" in str(shown.exception)
-        assert json.loads(shown.stdout)["left_out"][0]["partition"] == lost
+        assert json.loads(shown.stdout)["offline_partitions"][0]["partition"] == lost
         assert (await admin.tier_status()).last_upload_error == ""
 
 

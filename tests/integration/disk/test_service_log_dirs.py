@@ -21,11 +21,15 @@ def path_of(bench: ServiceBench, number: int, topic: str = "t") -> str:
     return str(Path(bench.partition(topic, number).log.local_log.directory).parent)
 
 
+LIVE, CORDONED = admin_pb2.LOG_DIR_STATE_LIVE, admin_pb2.LOG_DIR_STATE_CORDONED
+DONE, CANCELLED = admin_pb2.PARTITION_MOVE_STATE_DONE, admin_pb2.PARTITION_MOVE_STATE_CANCELLED
+
+
 async def until_moved(bench: ServiceBench) -> list[admin_pb2.PartitionMove]:
     async with asyncio.timeout(60):
         while True:
             moves = (await bench.client.admin.describe_log_dirs()).moves
-            if all(move.state in ("done", "cancelled", "failed") for move in moves):
+            if all(move.state in (DONE, CANCELLED, admin_pb2.PARTITION_MOVE_STATE_FAILED) for move in moves):
                 return list(moves)
             await asyncio.sleep(0.01)
 
@@ -44,8 +48,8 @@ async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path
         assert [path_of(bench, number, "u") for number in range(2)] == [data, data]
         dirs = (await admin.describe_log_dirs()).log_dirs
         assert [(one.path, one.state, one.partition_count) for one in dirs] == [
-            (data, "live", 4),
-            (other, "cordoned", 2),
+            (data, LIVE, 4),
+            (other, CORDONED, 2),
         ]
         assert all(one.size_bytes > 0 and one.directory_id and not one.reason for one in dirs)
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
@@ -70,7 +74,7 @@ async def test_operators_who_cordon_at_once_lose_nothing(tmp_path: Path) -> None
         await asyncio.gather(*(admin.cordon_log_dir(path) for path in others))
         await asyncio.gather(*(admin.cordon_log_dir(path, is_cordoned=False) for path in others[::2]))
         states = [one.state for one in (await admin.describe_log_dirs()).log_dirs]
-        assert states == ["live"] + 3 * ["live", "cordoned"]
+        assert states == [LIVE] + 3 * [LIVE, CORDONED]
 
 
 async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> None:
@@ -81,7 +85,7 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
             shown = await bench.command("log-dirs", command, odd)
             assert (shown.exit_code, shown.output) == (0, f"{other} {said}\n")
         await bench.client.admin.alter_configs({"cordoned.log.dirs": odd})
-        assert (await bench.client.admin.describe_log_dirs()).log_dirs[1].state == "cordoned"
+        assert (await bench.client.admin.describe_log_dirs()).log_dirs[1].state == CORDONED
         await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
         await bench.client.admin.create_topic("t")
         target = next(path for path in (f"{tmp_path}/data", other) if path != path_of(bench, 0))
@@ -109,7 +113,7 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         assert (await moving).output == f"t-0 is moving to {target}\n"
         [move] = await until_moved(bench)
         assert (move.state, move.source_path, move.target_path, move.remaining_bytes) == (
-            "done",
+            DONE,
             source,
             target,
             0,
@@ -152,16 +156,17 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         assert refusal.value.fields == {"partition": "t-0", "target_path": target}
         assert (await bench.command("log-dirs", "cancel-move", "t", "--partition", "0")).exit_code == 0
         [move] = await until_moved(bench)
-        assert (move.state, path_of(bench, 0)) == ("cancelled", source)
+        assert (move.state, path_of(bench, 0)) == (CANCELLED, source)
         await admin.move_partition("t", 0, target)
         async with asyncio.timeout(60):
-            while (await admin.describe_log_dirs()).moves[0].state != "copying":
+            copying = admin_pb2.PARTITION_MOVE_STATE_COPYING
+            while (await admin.describe_log_dirs()).moves[0].state != copying:
                 await asyncio.sleep(0.01)
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert bench.server.engine.local.logs.moves.throttler.max_bytes_per_s == 1
         await bench.client.admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
         [move] = await until_moved(bench)
-        assert (move.state, path_of(bench, 0)) == ("done", target)
+        assert (move.state, path_of(bench, 0)) == (DONE, target)
         assert [len(part) for part in await bench.read_all("t")] == [4]
 
 
@@ -230,7 +235,7 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: 
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         admin = bench.client.admin
         [move] = (await admin.describe_log_dirs()).moves
-        assert move.state == "waiting"
+        assert move.state == admin_pb2.PARTITION_MOVE_STATE_WAITING
         assert "takes nothing new; uncordon it" in move.reason
         await admin.cancel_move("t", 0)
         assert not (await admin.describe_log_dirs()).moves

@@ -39,10 +39,10 @@ SHARE_BYTES = 500_000
 
 
 def request(
-    number: int, acks: log_pb2.Durability.ValueType, value_bytes: int = VALUE_BYTES
+    number: int, durability: log_pb2.Durability.ValueType, value_bytes: int = VALUE_BYTES
 ) -> log_pb2.AppendRequest:
     batch = encode_batch([Record(0, 0, b"%d" % number, bytes(value_bytes))])
-    return log_pb2.AppendRequest(topic="t", acks=acks, batches=batch)
+    return log_pb2.AppendRequest(topic="t", durability=durability, batches=batch)
 
 
 class Stalled(NamedTuple):
@@ -68,7 +68,7 @@ async def stalled_bench(folder: Path) -> AsyncGenerator[Stalled, None]:
         await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
         gate.close()
         append = asyncio.create_task(
-            bench.client.append("t", 0, [Record(0, 0, b"first", b"")], acks=Durability.DISK)
+            bench.client.append("t", 0, [Record(0, 0, b"first", b"")], durability=Durability.DISK)
         )
         await until(gate.is_reached.is_set)
         yield Stalled(bench, gate, append)

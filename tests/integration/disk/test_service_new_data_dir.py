@@ -42,7 +42,7 @@ async def start_after_retention(bench: ServiceBench, topic: str = "t") -> int:
 async def altered(bench: ServiceBench) -> dict[str, str]:
     """The keys that were altered at run time, as the server shows them."""
     entries = await bench.client.admin.describe_configs()
-    dynamic = admin_pb2.ConfigSource.DYNAMIC_BROKER_CONFIG
+    dynamic = admin_pb2.ConfigSource.CONFIG_SOURCE_DYNAMIC_BROKER_CONFIG
     return {one.name: one.value for one in entries if one.source == dynamic}
 
 

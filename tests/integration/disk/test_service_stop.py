@@ -98,7 +98,7 @@ async def test_a_stop_ends_an_upload_and_the_next_server_uploads(tmp_path: Path)
         assert transfers.count == 1, "no other request"
     async with service_bench(tmp_path, filesystem=disk, store=transfers.store) as bench:
         uploaded = await bench.client.admin.upload(delete_local=True)
-        assert (uploaded.objects, uploaded.slices) == (1, PARTITION_COUNT)
+        assert (uploaded.object_count, uploaded.slice_count) == (1, PARTITION_COUNT)
         assert [[r.value for r in part] for part in await bench.read_all("t")] == [[b"0"]] * PARTITION_COUNT
 
 
@@ -117,7 +117,7 @@ async def test_a_stop_ends_a_compaction_of_many_partitions(tmp_path: Path) -> No
         assert transfers.count == 1, "no other request"
     async with service_bench(tmp_path, filesystem=disk, store=transfers.store) as bench:
         assert [len(part) for part in await bench.read_all("t")] == [3] * PARTITION_COUNT
-        assert all(job.refused == "" for job in await bench.client.admin.run_compaction())
+        assert all(job.reason == "" for job in await bench.client.admin.run_compaction())
         assert [[r.value for r in part] for part in await bench.read_all("t")] == [[b"2"]] * PARTITION_COUNT
 
 

@@ -48,12 +48,12 @@ async def test_one_that_the_manifest_does_not_list_is_reported_counted_and_stays
                 shown = (await bench.command("log-dirs", "describe")).output
                 assert f"{ghost} belongs to no topic, or was set aside" in shown
                 [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
-                assert (described.partition_count, list(described.set_aside)) == (1, [str(ghost)])
+                assert (described.partition_count, list(described.set_aside_paths)) == (1, [str(ghost)])
                 if is_gone:
                     # It is looked at, and gone: the next look says so.
                     shutil.rmtree(ghost)
                     [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
-                    assert (list(described.set_aside), await gauge(bench)) == ([], ["0.0"])
+                    assert (list(described.set_aside_paths), await gauge(bench)) == ([], ["0.0"])
         assert (tmp_path / "data" / MARKER).read_text() == '{"version":0}'
         assert ghost.exists() is not is_gone
 
@@ -74,7 +74,7 @@ async def test_a_topic_that_an_older_catalog_does_not_know_is_whole_once_it_does
         assert await bench.client.admin.describe_topics(["first"])
         [stray] = (tmp_path / "data").glob("t-0.*-stray")
         [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
-        assert list(described.set_aside) == [str(stray)]
+        assert list(described.set_aside_paths) == [str(stray)]
     shutil.rmtree(store)
     newer.rename(store)
     async with service_bench(tmp_path) as bench:

@@ -54,7 +54,7 @@ async def test_plain_records_are_encoded_by_the_server(bench: ServiceBench) -> N
 
 
 @pytest.mark.parametrize(
-    ("acks", "minimum", "expected"),
+    ("durability", "minimum", "expected"),
     [
         (None, "os", Durability.OS),
         (None, "disk", Durability.DISK),
@@ -63,10 +63,10 @@ async def test_plain_records_are_encoded_by_the_server(bench: ServiceBench) -> N
     ],
 )
 async def test_the_stronger_of_request_and_topic_holds(
-    bench: ServiceBench, acks: Durability | None, minimum: str, expected: Durability
+    bench: ServiceBench, durability: Durability | None, minimum: str, expected: Durability
 ) -> None:
     await bench.client.admin.create_topic("t", config={"min.durability": minimum})
-    answer = await bench.client.append_batches("t", 0, of_values(b"a"), acks=acks)
+    answer = await bench.client.append_batches("t", 0, of_values(b"a"), durability=durability)
     assert answer.durability == int(expected)
     [partition] = await bench.client.admin.describe_log("t")
     assert partition.recovery_point == (1 if expected is Durability.DISK else 0)
@@ -76,7 +76,7 @@ async def test_the_stronger_of_request_and_topic_holds(
 async def test_object_durability_is_refused_with_advice(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
     with pytest.raises(UnsupportedOperationError):
-        await bench.client.append_batches("t", 0, of_values(b"a"), acks=Durability.OBJECT)
+        await bench.client.append_batches("t", 0, of_values(b"a"), durability=Durability.OBJECT)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,9 @@ async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: 
         of_values(b"c", producer=BatchProducer(7, 0, 2)),
     ]
     for is_again in (False, True):
-        answers = [await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent]
+        answers = [
+            await bench.client.append_batches("t", 0, data, durability=Durability.DISK) for data in sent
+        ]
         assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
         assert [answer.duplicate for answer in answers] == [is_again] * 2
     [records] = await bench.read_all("t")
@@ -131,7 +133,7 @@ async def test_an_append_without_payload_is_refused(bench: ServiceBench) -> None
     for request in (
         log_pb2.AppendRequest(topic="t"),
         log_pb2.AppendRequest(topic="t", records=log_pb2.Records()),
-        log_pb2.AppendRequest(topic="t", acks=9, batches=of_values(b"a")),  # type: ignore[arg-type]  # on purpose
+        log_pb2.AppendRequest(topic="t", durability=9, batches=of_values(b"a")),  # type: ignore[arg-type]  # on purpose
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await bench.client.log.Append(request)
@@ -169,10 +171,10 @@ async def stream(
 
 
 def append_request(
-    data: bytes, partition: int = 0, acks: Durability = Durability.OS
+    data: bytes, partition: int = 0, durability: Durability = Durability.OS
 ) -> log_pb2.AppendRequest:
     levels = {Durability.OS: log_pb2.DURABILITY_OS, Durability.DISK: log_pb2.DURABILITY_DISK}
-    return log_pb2.AppendRequest(topic="t", partition=partition, acks=levels[acks], batches=data)
+    return log_pb2.AppendRequest(topic="t", partition=partition, durability=levels[durability], batches=data)
 
 
 async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:

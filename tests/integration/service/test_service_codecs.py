@@ -101,13 +101,13 @@ async def test_a_codec_on_its_way(tmp_path: Path, codec: Codec) -> None:
         assert rows(store) == [(record.offset, record.key, record.value) for record in records]
 
         [job] = await bench.client.admin.run_compaction(["t"])
-        assert job.refused == ""
+        assert job.reason == ""
         kept = sorted(latest.values())
         compacted = await fetched(bench, "t")
         assert codecs_of(compacted) == {codec}
         assert decode_all(compacted) == kept
         assert rows(store) == [(record.offset, record.key, record.value) for record in kept]
-        assert (job.records_in, job.records_out) == (4 * KEY_COUNT, KEY_COUNT)
+        assert (job.input_record_count, job.output_record_count) == (4 * KEY_COUNT, KEY_COUNT)
 
 
 def encode(codec: Codec, records: list[Record]) -> bytes:

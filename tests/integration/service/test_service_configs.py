@@ -9,6 +9,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
+import grpc
 import pytest
 from click.testing import CliRunner
 
@@ -24,7 +25,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.configuration.broker_config import BROKER_KEYS, BrokerConfig
-from stratalog.v1 import admin_pb2
+from stratalog.v1 import admin_pb2, admin_pb2_grpc
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 UNTIERED = {"remote.storage.enable": "false"}
@@ -34,7 +35,7 @@ SOURCE = admin_pb2.ConfigSource
 
 async def value_of(bench: ServiceBench, name: str, topic: str | None = None) -> tuple[str, str]:
     [entry] = await bench.client.admin.describe_configs(topic, [name])
-    return entry.value, SOURCE.Name(entry.source)
+    return entry.value, SOURCE.Name(entry.source).removeprefix("CONFIG_SOURCE_")
 
 
 async def test_a_topic_is_altered_key_by_key_and_goes_by_it_at_once(tmp_path: Path) -> None:
@@ -43,10 +44,10 @@ async def test_a_topic_is_altered_key_by_key_and_goes_by_it_at_once(tmp_path: Pa
         await admin.create_topic("t", 1, {"max.message.bytes": "5000", "segment.ms": "7"})
         await bench.append("t", [b"x" * 3000])
         entry, _ = await admin.alter_configs({"max.message.bytes": "2000", "segment.ms": None}, "t")
-        assert (entry.name, entry.value, SOURCE.Name(entry.source)) == (
+        assert (entry.name, entry.value, entry.source) == (
             "max.message.bytes",
             "2000",
-            "DYNAMIC_TOPIC_CONFIG",
+            SOURCE.CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG,
         )
         with pytest.raises(RecordTooLargeError):
             await bench.append("t", [b"x" * 3000])
@@ -87,7 +88,7 @@ async def test_tiered_compaction_goes_by_the_servers_defaults(tmp_path: Path) ->
             await bench.client.append("t", 0, [Record(0, 0, b"k", value.encode())])
             await admin.upload(delete_local=True)
         jobs = await admin.run_compaction(["t"])
-        assert [(job.records_in, job.records_out, job.refused) for job in jobs] == [(2, 1, "")]
+        assert [(job.input_record_count, job.output_record_count, job.reason) for job in jobs] == [(2, 1, "")]
 
 
 async def test_a_trial_or_a_refused_alteration_changes_nothing(bench: ServiceBench) -> None:
@@ -141,6 +142,17 @@ async def test_unknown_topics_and_keys_are_refused(bench: ServiceBench) -> None:
     with pytest.raises(InvalidConfigError) as refusal:
         await admin.describe_configs(names=["retention.ms"])
     assert refusal.value.fields["name"] == "retention.ms"
+
+
+async def test_a_request_without_a_resource_is_refused(bench: ServiceBench) -> None:
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await stub.DescribeConfigs(admin_pb2.DescribeConfigsRequest())
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await stub.AlterConfigs(admin_pb2.AlterConfigsRequest(resource=admin_pb2.ConfigResource()))
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:

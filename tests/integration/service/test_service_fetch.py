@@ -167,7 +167,7 @@ async def test_records_that_could_still_be_lost_are_not_shown(bench: ServiceBenc
     assert (answer.batches, answer.high_watermark) == (b"", 0)
     poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
     await bench.until_waiting(1)
-    await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.OS)
+    await bench.client.append("t", 0, [Record(0, 0, None, b"y")], durability=Durability.OS)
     assert values_of(await asyncio.wait_for(poll, PATIENCE_S), 0) == [b"x", b"y"]
 
 

@@ -161,7 +161,7 @@ async def test_without_an_answer_disk_is_acknowledged_for_a_while_only(tmp_path:
             await bench.append("t", [b"lost"])
         record = Record(0, 0, None, b"lost")
         with pytest.raises(StoreUnavailableError):
-            await bench.client.append("at-os", 0, [record], acks=Durability.DISK)
+            await bench.client.append("at-os", 0, [record], durability=Durability.DISK)
         assert await bench.append("at-os", [b"x"]) == 0
         assert await bench.append("untiered", [b"x"]) == 0
         assert await values(bench, "t") == [b"in time"], "readers go on, and see nothing of what was refused"

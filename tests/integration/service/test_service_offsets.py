@@ -76,7 +76,7 @@ async def test_compaction_is_reported_no_further_than_what_is_served_from_it(ben
         await append(bench, *range(10))
         await bench.client.admin.upload()
     [job] = await bench.client.admin.run_compaction(["t"])
-    assert (job.records_in, job.records_out) == (20, 1)
+    assert (job.input_record_count, job.output_record_count) == (20, 1)
     state = bench.partition().tier_state()
     assert state is not None
     assert state.compacted_upto == 20

@@ -57,7 +57,7 @@ async def test_records_of_a_key_keep_their_order_and_their_partition(bench: Serv
 @pytest.mark.parametrize("codec", Codec)
 async def test_a_record_arrives_with_everything_it_had(bench: ServiceBench, codec: Codec) -> None:
     await bench.client.admin.create_topic("t")
-    settings = ProducerSettings(codec=codec, acks=Durability.DISK)
+    settings = ProducerSettings(codec=codec, durability=Durability.DISK)
     async with bench.client.producer(settings) as producer:
         headers = [("h", b"x"), ("h", None)]
         acknowledged = await (await producer.send("t", b"k", b"v" * 500, timestamp_ms=77, headers=headers))
@@ -98,7 +98,7 @@ async def test_what_cannot_be_sent_is_refused_at_once(bench: ServiceBench) -> No
         await producer.post("t", None, b"x", partition=2)
     with pytest.raises(InvalidRequestError):
         await producer.post("t", None, b"x", timestamp_ms=-3)
-    refused = bench.client.producer(ProducerSettings(acks=Durability.OBJECT))
+    refused = bench.client.producer(ProducerSettings(durability=Durability.OBJECT))
     with pytest.raises(UnsupportedOperationError):
         await (await refused.send("t", None, b"x"))
 

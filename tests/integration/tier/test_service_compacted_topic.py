@@ -148,9 +148,12 @@ async def until_dropped(address: str, written_count: int, least_count: int = 100
             document = json.loads((await asyncio.to_thread(status, address)).output)
             found, _ = await read_from_start(address)
             missing = written_count - sum(map(len, found))
-            if document["dropped_records"] == missing > least_count:
-                assert (document.get("dead_workers", 0), document.get("uncleanable", [])) == (0, [])
-                assert document["workers"] == 2
+            if document["dropped_record_count"] == missing > least_count:
+                assert (document.get("dead_worker_count", 0), document.get("uncleanable_partitions", [])) == (
+                    0,
+                    [],
+                )
+                assert document["worker_count"] == 2
                 assert document["cleaned_bytes"] > document["reclaimed_bytes"] > 0
                 return
 

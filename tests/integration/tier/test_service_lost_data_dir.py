@@ -89,7 +89,7 @@ async def test_a_disk_that_fails_under_scratch_files_ends_one_pass_with_its_path
         # Whichever comes first meets the failure, and the next one takes the other disk.
         assert await bench.client.admin.run_compaction() is not None
         await bench.append("tiered", [b"x" * 900], kept["tiered"])
-        assert (await bench.client.admin.upload()).objects == 1
+        assert (await bench.client.admin.upload()).object_count == 1
         disk.broken = str(tmp_path)
         with pytest.raises(DataDirectoryError):
             await bench.client.admin.run_compaction()

@@ -167,6 +167,6 @@ async def test_logs_that_know_higher_epochs_than_the_store_are_appended_to(tmp_p
     async with service_bench(tmp_path, store=store) as bench:
         [log] = await bench.client.admin.describe_log("t")
         assert log.leader_epoch == newest_epoch + 1
-        await bench.client.append("t", 0, [Record(0, 0, None, b"y")], acks=Durability.DISK)
+        await bench.client.append("t", 0, [Record(0, 0, None, b"y")], durability=Durability.DISK)
         [records] = await bench.read_all("t")
         assert [record.value for record in records] == [b"x", b"x", b"x", b"y"]

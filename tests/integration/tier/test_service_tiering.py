@@ -95,21 +95,25 @@ async def test_a_lost_disk_loses_nothing_that_was_tiered(tmp_path: Path, open_st
         for number in range(ROUND_COUNT):
             await expected.send_round(bench, number)
             uploaded = await bench.client.admin.upload(delete_local=True)
-            assert (uploaded.objects, uploaded.slices) == (1, 2 * PARTITION_COUNT), (
+            assert (uploaded.object_count, uploaded.slice_count) == (1, 2 * PARTITION_COUNT), (
                 "many partitions, one object"
             )
-            assert uploaded.local_segments_deleted == 2 * PARTITION_COUNT
+            assert uploaded.deleted_segment_count == 2 * PARTITION_COUNT
         assert await expected.check(bench) == ROUND_COUNT * KEY_COUNT
         jobs = await bench.client.admin.run_compaction()
         assert jobs
-        assert all(job.refused == "" and job.get_requests == 2 * job.inputs for job in jobs)
+        assert all(job.reason == "" and job.get_request_count == 2 * job.input_count for job in jobs)
         assert await expected.check(bench) == KEY_COUNT
         before = await bench.client.admin.tier_status()
-        assert before.dropped_objects == ROUND_COUNT
+        assert before.dropped_object_count == ROUND_COUNT
     store_url = f"file://{tmp_path}/data.store"
     async with service_bench(tmp_path / "new-disk", store=open_store(), store_url=store_url) as bench:
         after = await bench.client.admin.tier_status()
-        assert (after.store_id, after.live_objects, after.epoch) == (before.store_id, before.live_objects, 2)
+        assert (after.store_id, after.live_object_count, after.epoch) == (
+            before.store_id,
+            before.live_object_count,
+            2,
+        )
         assert await expected.check(bench) == KEY_COUNT
         for log in await bench.client.admin.describe_log("table"):
             assert (log.log_start_offset, log.local_log_start_offset) == (0, log.tiered_end_offset)
@@ -123,7 +127,11 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t", config={"segment.bytes": "1024"})
         empty = await bench.client.admin.tier_status()
-        assert (empty.live_objects, empty.last_successful_upload_ms, empty.pending_upload_bytes) == (0, -1, 0)
+        assert (empty.live_object_count, empty.last_successful_upload_ms, empty.pending_upload_bytes) == (
+            0,
+            -1,
+            0,
+        )
         assert (empty.shard_count, empty.epoch) == (1, 1)
         for _ in range(5):
             await bench.append("t", [bytes(600)])
@@ -131,7 +139,7 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
         assert (await bench.client.admin.tier_status()).pending_upload_bytes > 0
         await asyncio.to_thread(bench.server.engine.tier.manager.upload_pass)
         status = await bench.client.admin.tier_status()
-        assert (status.live_objects, status.live_slices, status.pending_upload_bytes) == (1, 1, 0)
+        assert (status.live_object_count, status.live_slice_count, status.pending_upload_bytes) == (1, 1, 0)
         assert status.last_successful_upload_ms > 0
         assert status.live_bytes > 4 * 600
 
@@ -152,7 +160,7 @@ async def test_background_passes_do_by_themselves_what_the_calls_do(tmp_path: Pa
         await bench.client.admin.create_topic("t", config=config)
         async with asyncio.timeout(60):
             while True:
-                await bench.client.append_batches("t", 0, _batch(600), acks=None)
+                await bench.client.append_batches("t", 0, _batch(600), durability=None)
                 [log] = await bench.client.admin.describe_log("t")
                 if 0 < log.log_start_offset < log.local_log_start_offset:
                     break
@@ -194,7 +202,7 @@ async def test_a_store_that_is_away_stops_tiering_and_nothing_else(tmp_path: Pat
             await bench.client.admin.upload()
         assert (await bench.client.admin.tier_status()).last_upload_error
         is_away = False
-        assert (await bench.client.admin.upload()).slices == 1
+        assert (await bench.client.admin.upload()).slice_count == 1
         assert (await bench.client.admin.tier_status()).last_upload_error == ""
         assert await bench.values("t") == [[b"tiered", b"local"]]
 

@@ -68,7 +68,7 @@ async def test_an_upload_goes_on_where_records_are_deleted_meanwhile(
         for number in range(5):
             await bench.append("t", [b"%d" % number])
         if deletion_count < UPLOAD_TRY_COUNT:
-            assert (await bench.client.admin.upload(["t"])).slices == 1
+            assert (await bench.client.admin.upload(["t"])).slice_count == 1
         else:
             with pytest.raises(PreconditionFailedError):
                 await bench.client.admin.upload(["t"])

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.cli.output import counted, message_document, print_table, utc_time
+from stratalog.cli.output import (
+    counted,
+    enum_word,
+    kafka_word,
+    message_document,
+    print_table,
+    utc_time,
+)
 from stratalog.v1 import admin_pb2
 
 
@@ -32,6 +39,17 @@ def test_a_message_becomes_a_document_with_every_field() -> None:
             }
         ]
     }
+
+
+def test_values_of_enums_are_words_without_their_prefix() -> None:
+    kind = admin_pb2.CLEANING_FAILURE_KIND_FULL_DISK
+    assert message_document(admin_pb2.UncleanablePartition(kind=kind))["kind"] == "full-disk"
+    assert enum_word(admin_pb2.LogDirState.DESCRIPTOR, 0) == "unspecified"
+    assert kafka_word(admin_pb2.ConfigSource.DESCRIPTOR, 4) == "DEFAULT_CONFIG"
+
+
+def test_a_value_that_this_version_does_not_know_is_its_number() -> None:
+    assert enum_word(admin_pb2.LogDirState.DESCRIPTOR, 99) == "99"
 
 
 def test_a_message_that_is_not_set_is_null() -> None:

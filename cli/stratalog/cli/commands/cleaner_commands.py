@@ -7,7 +7,8 @@ import click
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import message_document, print_json, print_table, utc_time
+from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
+from stratalog.v1 import admin_pb2
 
 
 @click.group()
@@ -30,29 +31,29 @@ def status(as_json: bool, server: str) -> None:
     """
     response = with_client(server, lambda client: client.admin.cleaner_status())
     document = message_document(response)
-    # On the wire, 0 stands for none.
-    document["next_clean_ms"] = response.next_clean_ms or None
+    # On the wire, -1 stands for none.
+    document["next_clean_ms"] = response.next_clean_ms if response.next_clean_ms >= 0 else None
     if as_json:
         print_json(document)
         return
-    del document["next_clean_ms"], document["uncleanable"]
+    del document["next_clean_ms"], document["uncleanable_partitions"]
     rows = [(name.replace("_", " "), str(value)) for name, value in document.items()]
     print_table(("WHAT", "VALUE"), [*rows, ("next clean", _next_clean(response.next_clean_ms))])
-    if response.uncleanable:
+    if response.uncleanable_partitions:
         print_table(
             ("UNCLEANABLE", "KIND", "FAILURES", "SINCE", "NEXT TRY", "DIRTY BYTES", "ALARM", "REASON"),
             [
                 (
                     f"{failed.topic}-{failed.partition}",
-                    failed.kind,
-                    failed.failures,
+                    enum_word(admin_pb2.CleaningFailureKind.DESCRIPTOR, failed.kind),
+                    failed.failure_count,
                     utc_time(failed.since_ms),
                     utc_time(failed.next_try_ms),
                     failed.dirty_bytes,
                     "yes" if failed.alarm else "no",
                     failed.reason,
                 )
-                for failed in response.uncleanable
+                for failed in response.uncleanable_partitions
             ],
         )
 
@@ -71,4 +72,4 @@ def reset(topic: str, partition: int, server: str) -> None:
 
 
 def _next_clean(next_clean_ms: int) -> str | None:
-    return (utc_time(next_clean_ms) or str(next_clean_ms)) if next_clean_ms else None
+    return (utc_time(next_clean_ms) or str(next_clean_ms)) if next_clean_ms >= 0 else None

@@ -7,6 +7,7 @@ import click
 from stratalog.cli.connection import with_client
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import message_document, print_json, print_table
+from stratalog.v1 import admin_pb2
 
 
 @click.group()
@@ -28,8 +29,15 @@ def run(topics: tuple[str, ...], as_json: bool, server: str) -> None:
     else:
         header = "PARTITIONS,INPUTS,GETS,BYTES IN,BYTES READ,RECORDS IN,RECORDS OUT,OUTPUTS,BYTES OUT,REFUSED"
         rows = [
-            (job.partitions, job.inputs, job.get_requests, job.input_bytes, job.bytes_read, job.records_in,
-             job.records_out, job.outputs, job.output_bytes, job.refused or None)
+            (job.partition_count, job.input_count, job.get_request_count, job.input_bytes, job.read_bytes,
+             job.input_record_count, job.output_record_count, job.output_count, job.output_bytes,
+             _refusal(job))
             for job in jobs
         ]  # fmt: skip
         print_table(header.split(","), rows)
+
+
+def _refusal(job: admin_pb2.CompactionJob) -> str | None:
+    """The reason if the job was refused, or the reasons of the partitions that it left unchanged."""
+    partitions = (f"{one.topic_id}:{one.partition}: {one.reason}" for one in job.refused_partitions)
+    return job.reason or "; ".join(partitions) or None

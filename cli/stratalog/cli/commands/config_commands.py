@@ -9,7 +9,7 @@ import click
 
 from stratalog.cli.connection import with_client
 from stratalog.cli.options import config_option, json_option, server_option
-from stratalog.cli.output import message_document, print_json, print_table
+from stratalog.cli.output import enum_word, kafka_word, message_document, print_json, print_table
 from stratalog.v1 import admin_pb2
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -90,7 +90,7 @@ def _print(entries: Sequence[admin_pb2.ConfigEntry], as_json: bool, is_long: boo
         (
             entry.name,
             entry.value if entry.HasField("value") else None,
-            admin_pb2.ConfigSource.Name(entry.source),
+            _source(entry.source),
             _update_mode(entry),
         )
         for entry in entries
@@ -100,8 +100,7 @@ def _print(entries: Sequence[admin_pb2.ConfigEntry], as_json: bool, is_long: boo
         return
     chains = [
         " > ".join(
-            f"{synonym.name}={synonym.value} ({admin_pb2.ConfigSource.Name(synonym.source)})"
-            for synonym in entry.synonyms
+            f"{synonym.name}={synonym.value} ({_source(synonym.source)})" for synonym in entry.synonyms
         )
         for entry in entries
     ]
@@ -112,20 +111,23 @@ def _print(entries: Sequence[admin_pb2.ConfigEntry], as_json: bool, is_long: boo
 
 
 def _update_mode(entry: admin_pb2.ConfigEntry) -> str:
-    return admin_pb2.ConfigUpdateMode.Name(entry.update_mode).lower().replace("_", "-")
+    return enum_word(admin_pb2.ConfigUpdateMode.DESCRIPTOR, entry.update_mode)
+
+
+def _source(source: admin_pb2.ConfigSource.ValueType) -> str:
+    return kafka_word(admin_pb2.ConfigSource.DESCRIPTOR, source)
 
 
 def _document(entry: admin_pb2.ConfigEntry) -> dict[str, object]:
-    """Replace the numbers of enums by names."""
+    """The entry as JSON, with the sources in Kafka's words."""
     document = message_document(entry)
     document["value"] = entry.value if entry.HasField("value") else None
-    document["source"] = admin_pb2.ConfigSource.Name(entry.source)
-    document["update_mode"] = _update_mode(entry)
+    document["source"] = _source(entry.source)
     document["synonyms"] = [
         {
             "name": synonym.name,
             "value": synonym.value,
-            "source": admin_pb2.ConfigSource.Name(synonym.source),
+            "source": _source(synonym.source),
         }
         for synonym in entry.synonyms
     ]

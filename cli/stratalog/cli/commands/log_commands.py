@@ -77,7 +77,8 @@ def _print_pieces(logs: list[admin_pb2.PartitionLog]) -> None:
     for entry in logs:
         number = entry.partition
         rows += [
-            (number, "slice", it.base_offset, it.end_offset, it.size_bytes, it.object) for it in entry.slices
+            (number, "slice", it.base_offset, it.end_offset, it.size_bytes, it.object_name)
+            for it in entry.slices
         ]
         rows += [
             (number, "segment", it.base_offset, it.end_offset, it.size_bytes, "active" if it.active else "")

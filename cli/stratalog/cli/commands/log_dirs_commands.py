@@ -7,7 +7,8 @@ import click
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import message_document, print_json, print_table
+from stratalog.cli.output import enum_word, message_document, print_json, print_table
+from stratalog.v1 import admin_pb2
 
 
 @click.group(name="log-dirs")
@@ -29,10 +30,10 @@ def describe(as_json: bool, server: str) -> None:
         [
             (
                 found.path,
-                found.state,
+                _state(found),
                 found.partition_count,
                 found.size_bytes,
-                found.remaining_logs,
+                found.remaining_log_count,
                 found.directory_id or None,
             )
             for found in response.log_dirs
@@ -40,8 +41,8 @@ def describe(as_json: bool, server: str) -> None:
     )
     for found in response.log_dirs:
         if found.reason:
-            click.echo(f"{found.path} is {found.state}: {found.reason}")
-        for path in found.set_aside:
+            click.echo(f"{found.path} is {_state(found)}: {found.reason}")
+        for path in found.set_aside_paths:
             click.echo(f"{path} belongs to no topic, or was set aside: look at it, then move or remove it")
     if response.moves:
         print_table(
@@ -50,7 +51,7 @@ def describe(as_json: bool, server: str) -> None:
                 (
                     f"{move.topic}-{move.partition}",
                     move.target_path,
-                    move.state,
+                    enum_word(admin_pb2.PartitionMoveState.DESCRIPTOR, move.state),
                     move.copied_bytes,
                     move.remaining_bytes,
                     move.reason or None,
@@ -117,3 +118,7 @@ def cancel_move(topic: str, partition: int, server: str) -> None:
     """End the move of a partition of TOPIC. The partition stays where it was, unless the move is complete."""
     with_client(server, lambda client: client.admin.cancel_move(topic, partition))
     click.echo(f"the move of {topic}-{partition} has ended")
+
+
+def _state(found: admin_pb2.LogDir) -> str:
+    return enum_word(admin_pb2.LogDirState.DESCRIPTOR, found.state)

@@ -41,7 +41,7 @@ CHUNK_BYTES = 1 << 18
 @click.option("--key-separator", help="With --format text: a line is KEY, this separator, VALUE.")
 @click.option("--partition", type=PARTITION, help="The partition for all records. Default: by key.")
 @click.option(
-    "--acks",
+    "--durability",
     type=click.Choice(["os", "disk", "object"]),
     help="When records count as stored: in the page cache, fsynced, or in the object store (not supported"
     " yet). Default: the topic's min.durability.",
@@ -60,7 +60,7 @@ def produce(
     line_format: str,
     key_separator: str | None,
     partition: int | None,
-    acks: str | None,
+    durability: str | None,
     compression: str,
     as_json: bool,
     server: str,
@@ -70,7 +70,7 @@ def produce(
         raise click.UsageError("--key-separator goes with --format text; JSON lines have a key of their own")
     parse = parse_line if line_format == "json" else _text_parser(key_separator)
     settings = ProducerSettings(
-        acks=Durability[acks.upper()] if acks else None, codec=Codec[compression.upper()]
+        durability=Durability[durability.upper()] if durability else None, codec=Codec[compression.upper()]
     )
     tally = _Tally()
     try:

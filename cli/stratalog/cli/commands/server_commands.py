@@ -82,7 +82,7 @@ def server() -> None:
     callback=silence_seconds,
     default=60,
     metavar="SECONDS",
-    help="Refuse appends with acks=disk if the store has not answered for this many seconds (at least"
+    help="Refuse appends with durability=disk if the store has not answered for this many seconds (at least"
     f" {LEAST_SILENCE_S}); 0 never refuses.",
 )
 @environment_option(

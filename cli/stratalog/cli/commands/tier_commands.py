@@ -70,13 +70,13 @@ def upload(topics: tuple[str, ...], delete_local: bool, as_json: bool, server: s
         print_json(message_document(answer))
     else:
         click.echo(
-            f"uploaded {counted(answer.slices, 'slice')} in {counted(answer.objects, 'object')}, "
-            f"{counted(answer.bytes, 'byte')}; "
-            f"deleted {counted(answer.local_segments_deleted, 'local segment')}"
+            f"uploaded {counted(answer.slice_count, 'slice')} in {counted(answer.object_count, 'object')}, "
+            f"{counted(answer.size_bytes, 'byte')}; "
+            f"deleted {counted(answer.deleted_segment_count, 'local segment')}"
         )
-    if answer.left_out:
-        print_offline(answer.left_out, err=True)
+    if answer.offline_partitions:
+        print_offline(answer.offline_partitions, err=True)
         raise DataDirectoryError(
             "offline partitions were not uploaded; mend the faults that are named above",
-            partitions=",".join(f"{one.topic}-{one.partition}" for one in answer.left_out),
+            partitions=",".join(f"{one.topic}-{one.partition}" for one in answer.offline_partitions),
         )

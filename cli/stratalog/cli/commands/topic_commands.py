@@ -14,10 +14,10 @@ from stratalog.client.client import Client
 from stratalog.v1 import admin_pb2
 
 _FROM = {
-    admin_pb2.DYNAMIC_TOPIC_CONFIG: "topic",
-    admin_pb2.DYNAMIC_BROKER_CONFIG: "server",
-    admin_pb2.STATIC_BROKER_CONFIG: "server",
-    admin_pb2.DEFAULT_CONFIG: "default",
+    admin_pb2.CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG: "topic",
+    admin_pb2.CONFIG_SOURCE_DYNAMIC_BROKER_CONFIG: "server",
+    admin_pb2.CONFIG_SOURCE_STATIC_BROKER_CONFIG: "server",
+    admin_pb2.CONFIG_SOURCE_DEFAULT_CONFIG: "default",
 }
 """The sources of a value, for people."""
 
@@ -76,7 +76,7 @@ def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
         click.echo(f"{entry.name}  id {entry.topic_id}  {counted(entry.partition_count, 'partition')}")
         print_offline(entry.offline_partitions)
         rows = [
-            (name, value, sources.get(name, _FROM[admin_pb2.DEFAULT_CONFIG]))
+            (name, value, sources.get(name, _FROM[admin_pb2.CONFIG_SOURCE_DEFAULT_CONFIG]))
             for name, value in sorted(entry.config.items())
         ]
         print_table(

@@ -100,7 +100,7 @@ class Story:
             await self._check_tiered(client)
             with self._step("delete the local copies"):
                 deleted = await client.admin.upload(delete_local=True)
-            await self._check_local_deletion(client, deleted.local_segments_deleted)
+            await self._check_local_deletion(client, deleted.deleted_segment_count)
             keyed_count = record_count - self._expected_values.total()
             with self._step("read everything from the bucket, before compaction", keyed_count) as advance:
                 before = await read_keyed(client, KEYED_TOPIC, advance)
@@ -114,7 +114,7 @@ class Story:
         self, client: Client, records: Sequence[FlightRecord], advance: Callable[[int], None]
     ) -> None:
         """One month's records, acknowledged at `disk`: nothing of it may be lost from here on."""
-        settings = ProducerSettings(acks=Durability.DISK, codec=Codec.ZSTD, linger_ms=20)
+        settings = ProducerSettings(durability=Durability.DISK, codec=Codec.ZSTD, linger_ms=20)
         async with client.producer(
             settings, on_outcome=lambda outcome: advance(outcome.record_count)
         ) as producer:
@@ -150,15 +150,15 @@ class Story:
 
     async def _check_compaction(self, client: Client, jobs: Sequence[admin_pb2.CompactionJob]) -> None:
         totals = CompactionTotals(
-            inputs=sum(job.inputs for job in jobs),
-            get_requests=sum(job.get_requests for job in jobs),
+            inputs=sum(job.input_count for job in jobs),
+            get_requests=sum(job.get_request_count for job in jobs),
             input_bytes=sum(job.input_bytes for job in jobs),
-            bytes_read=sum(job.bytes_read for job in jobs),
-            records_in=sum(job.records_in for job in jobs),
-            records_out=sum(job.records_out for job in jobs),
+            bytes_read=sum(job.read_bytes for job in jobs),
+            records_in=sum(job.input_record_count for job in jobs),
+            records_out=sum(job.output_record_count for job in jobs),
         )
         self._report.compaction = totals
-        refused = [job.refused for job in jobs if job.refused]
+        refused = [job.reason for job in jobs if job.outcome != admin_pb2.COMPACTION_OUTCOME_COMMITTED]
         self._add_check(
             "compaction committed, with two GETs a file",
             not refused and totals.inputs > 0 and totals.get_requests == 2 * totals.inputs,
@@ -215,7 +215,7 @@ class Story:
     async def _tier_count(self, client: Client, found: KeyedTopic) -> TierCount:
         status = await client.admin.tier_status()
         plain = self._expected_values.total()
-        return TierCount(status.live_objects, status.live_bytes, found.records + plain, len(found.state))
+        return TierCount(status.live_object_count, status.live_bytes, found.records + plain, len(found.state))
 
     async def _logs(self, client: Client) -> list[admin_pb2.PartitionLog]:
         return [log for topic in (KEYED_TOPIC, PLAIN_TOPIC) for log in await client.admin.describe_log(topic)]

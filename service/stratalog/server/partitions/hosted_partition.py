@@ -180,7 +180,7 @@ class HostedPartition:
         if level is Durability.OBJECT:
             raise UnsupportedOperationError(
                 "acknowledging once committed in the object store is not supported yet, ask for disk",
-                acks=level.config_value,
+                durability=level.config_value,
                 topic=self.topic_partition.topic,
             )
         return level

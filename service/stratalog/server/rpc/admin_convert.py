@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import DataDirectoryError, InvalidRequestError
 from stratalog.cleaner.cleaner_failures import CleaningFailure
 from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.compaction.compaction_report import CompactionReport
@@ -12,7 +12,7 @@ from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.manager.moves.log_move import MoveProgress
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry
+from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry, ConfigSource
 from stratalog.server.partitions.directory_admin import DescribedDirectory
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
@@ -20,7 +20,7 @@ from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.v1 import admin_pb2
 
 UNKNOWN = -1
-"""An offset or a size of a local log that cannot be opened."""
+"""An offset, a time or a size that does not exist, or is unknown because a local log cannot be opened."""
 
 
 def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
@@ -120,7 +120,7 @@ def _offline_log_message(partition: OfflinePartition) -> admin_pb2.PartitionLog:
 def _slice_messages(state: TieredPartition | None) -> list[admin_pb2.Slice]:
     return [
         admin_pb2.Slice(
-            object=live.object_name,
+            object_name=live.object_name,
             base_offset=live.base_offset,
             end_offset=live.end_offset,
             size_bytes=live.entry.data_bytes,
@@ -132,20 +132,26 @@ def _slice_messages(state: TieredPartition | None) -> list[admin_pb2.Slice]:
 
 
 def compaction_job_message(report: CompactionReport) -> admin_pb2.CompactionJob:
-    """The result of a job; `refused` also names partitions that the job left out."""
-    refused = report.refused or "; ".join(f"{tip}: {reason}" for tip, reason in report.refused_partitions)
+    """The result of a job, and the partitions that it left unchanged."""
     return admin_pb2.CompactionJob(
-        inputs=report.inputs,
-        get_requests=report.get_requests,
+        input_count=report.inputs,
+        get_request_count=report.get_requests,
         input_bytes=report.input_bytes,
-        bytes_read=report.bytes_read,
-        records_in=report.records_in,
-        records_out=report.records_out,
-        tombstones_removed=report.tombstones_removed,
-        outputs=report.outputs,
+        read_bytes=report.bytes_read,
+        input_record_count=report.records_in,
+        output_record_count=report.records_out,
+        removed_tombstone_count=report.tombstones_removed,
+        output_count=report.outputs,
         output_bytes=report.output_bytes,
-        partitions=report.partitions,
-        refused=refused,
+        partition_count=report.partitions,
+        outcome=admin_pb2.COMPACTION_OUTCOME_COMMITTED
+        if report.refused is None
+        else admin_pb2.COMPACTION_OUTCOME_REFUSED,
+        reason=report.refused or "",
+        refused_partitions=[
+            admin_pb2.RefusedPartition(topic_id=str(tip.topic_id), partition=tip.partition, reason=reason)
+            for tip, reason in report.refused_partitions
+        ],
     )
 
 
@@ -154,18 +160,33 @@ def config_entry_message(entry: ConfigEntry) -> admin_pb2.ConfigEntry:
     return admin_pb2.ConfigEntry(
         name=entry.name,
         value=entry.value,
-        source=admin_pb2.ConfigSource.Value(entry.source.value),
-        update_mode=admin_pb2.ConfigUpdateMode.Value(entry.update_mode.name),
+        source=_config_source(entry.source),
+        update_mode=admin_pb2.ConfigUpdateMode.Value(f"CONFIG_UPDATE_MODE_{entry.update_mode.name}"),
         allowed=entry.allowed,
         synonyms=[
             admin_pb2.ConfigSynonym(
                 name=synonym.name,
                 value=synonym.value,
-                source=admin_pb2.ConfigSource.Value(synonym.source.value),
+                source=_config_source(synonym.source),
             )
             for synonym in entry.synonyms
         ],
     )
+
+
+def _config_source(source: ConfigSource) -> admin_pb2.ConfigSource.ValueType:
+    return admin_pb2.ConfigSource.Value(f"CONFIG_SOURCE_{source.value}")
+
+
+def configured_topic(resource: admin_pb2.ConfigResource) -> str | None:
+    """The topic of the resource; None for the server. Raises InvalidRequestError if it names neither."""
+    match resource.WhichOneof("resource"):
+        case "topic":
+            return resource.topic
+        case "server":
+            return None
+        case None:
+            raise InvalidRequestError("the request names no resource; name a topic or the server")
 
 
 def config_changes(messages: Iterable[admin_pb2.ConfigChange]) -> tuple[ConfigChange, ...]:
@@ -182,12 +203,12 @@ def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
     return admin_pb2.LogDir(
         path=status.path,
         directory_id=status.directory_id,
-        state=status.state.value,
+        state=admin_pb2.LogDirState.Value(f"LOG_DIR_STATE_{status.state.name}"),
         reason=status.reason,
         partition_count=status.partition_count,
         size_bytes=described.size_bytes,
-        remaining_logs=status.remaining_log_count,
-        set_aside=described.set_aside,
+        remaining_log_count=status.remaining_log_count,
+        set_aside_paths=described.set_aside,
     )
 
 
@@ -198,7 +219,7 @@ def move_message(progress: MoveProgress) -> admin_pb2.PartitionMove:
         partition=progress.partition.partition,
         source_path=progress.source_path,
         target_path=progress.target_path,
-        state=progress.state.value,
+        state=admin_pb2.PartitionMoveState.Value(f"PARTITION_MOVE_STATE_{progress.state.name}"),
         copied_bytes=progress.copied_bytes,
         remaining_bytes=progress.remaining_bytes,
         reason=progress.reason,
@@ -208,22 +229,22 @@ def move_message(progress: MoveProgress) -> admin_pb2.PartitionMove:
 def cleaner_status_message(stats: CleanerStats) -> admin_pb2.CleanerStatusResponse:
     """The counts of the cleaner, and the partitions that it cannot clean."""
     return admin_pb2.CleanerStatusResponse(
-        workers=stats.worker_count,
-        running=stats.running_count,
-        dead_workers=stats.dead_worker_count,
-        ms_since_last_run=stats.ms_since_last_run,
+        worker_count=stats.worker_count,
+        running_count=stats.running_count,
+        dead_worker_count=stats.dead_worker_count,
+        since_last_search_ms=stats.ms_since_last_run,
         max_clean_ms=stats.max_clean_ms,
         max_compaction_delay_ms=stats.max_compaction_delay_ms,
         max_cleanable_ratio=stats.max_cleanable_ratio,
-        cleans=stats.clean_count,
-        aborted=stats.aborted_count,
-        cleaned_records=stats.cleaned_record_count,
-        dropped_records=stats.dropped_record_count,
-        records_without_key=stats.null_key_count,
+        clean_count=stats.clean_count,
+        aborted_count=stats.aborted_count,
+        cleaned_record_count=stats.cleaned_record_count,
+        dropped_record_count=stats.dropped_record_count,
+        null_key_record_count=stats.null_key_count,
         cleaned_bytes=stats.cleaned_bytes,
         reclaimed_bytes=stats.reclaimed_bytes,
-        uncleanable=map(_uncleanable_message, stats.failures),
-        next_clean_ms=stats.next_clean_ms if stats.next_clean_ms < NO_HORIZON else 0,
+        uncleanable_partitions=map(_uncleanable_message, stats.failures),
+        next_clean_ms=stats.next_clean_ms if stats.next_clean_ms < NO_HORIZON else UNKNOWN,
     )
 
 
@@ -231,11 +252,11 @@ def _uncleanable_message(failure: CleaningFailure) -> admin_pb2.UncleanableParti
     return admin_pb2.UncleanablePartition(
         topic=failure.partition.topic,
         partition=failure.partition.partition,
-        log_dir=failure.directory,
-        kind=failure.kind.value,
+        log_dir_path=failure.directory,
+        kind=admin_pb2.CleaningFailureKind.Value(f"CLEANING_FAILURE_KIND_{failure.kind.name}"),
         reason=failure.reason,
         since_ms=failure.since_ms,
-        failures=failure.failure_count,
+        failure_count=failure.failure_count,
         next_try_ms=failure.next_try_ms,
         dirty_bytes=failure.dirty_bytes,
         alarm=failure.is_alarm,

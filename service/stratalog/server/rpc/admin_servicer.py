@@ -14,6 +14,7 @@ from stratalog.server.rpc.admin_convert import (
     compaction_job_message,
     config_changes,
     config_entry_message,
+    configured_topic,
     log_dir_message,
     move_message,
     offline_partition_message,
@@ -76,15 +77,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeConfigs(
         self, request: admin_pb2.DescribeConfigsRequest, context: Context
     ) -> admin_pb2.DescribeConfigsResponse:
-        entries = self._configs.describe(request.topic, set(request.names))
+        entries = self._configs.describe(configured_topic(request.resource), set(request.names))
         return admin_pb2.DescribeConfigsResponse(entries=map(config_entry_message, entries))
 
     @guarded
     async def AlterConfigs(
         self, request: admin_pb2.AlterConfigsRequest, context: Context
     ) -> admin_pb2.AlterConfigsResponse:
-        changes = config_changes(request.changes)
-        alter = partial(self._configs.alter, request.topic, changes, validate_only=request.validate_only)
+        topic, changes = configured_topic(request.resource), config_changes(request.changes)
+        alter = partial(self._configs.alter, topic, changes, validate_only=request.validate_only)
         entries = await self._pools.task(alter)
         return admin_pb2.AlterConfigsResponse(entries=map(config_entry_message, entries))
 
@@ -111,12 +112,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         upload = partial(self._tiers.upload_now, list(request.topics), delete_local=request.delete_local)
         uploaded = await self._pools.task(upload)
         return admin_pb2.UploadResponse(
-            objects=uploaded.object_count,
-            slices=uploaded.slice_count,
-            bytes=uploaded.data_bytes,
-            local_segments_deleted=uploaded.local_segments_deleted,
+            object_count=uploaded.object_count,
+            slice_count=uploaded.slice_count,
+            size_bytes=uploaded.data_bytes,
+            deleted_segment_count=uploaded.local_segments_deleted,
             # A call that names the topic of an offline partition has failed already.
-            left_out=[] if request.topics else map(offline_partition_message, self._offline_tiered()),
+            offline_partitions=[]
+            if request.topics
+            else map(offline_partition_message, self._offline_tiered()),
         )
 
     @guarded
@@ -138,8 +141,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def CordonLogDir(
         self, request: admin_pb2.CordonLogDirRequest, context: Context
     ) -> admin_pb2.CordonLogDirResponse:
-        cordon = partial(self._directories.cordon, request.path, is_cordoned=not request.uncordon)
+        cordon = partial(self._directories.cordon, request.path, is_cordoned=True)
         return admin_pb2.CordonLogDirResponse(path=await self._pools.task(cordon))
+
+    @guarded
+    async def UncordonLogDir(
+        self, request: admin_pb2.UncordonLogDirRequest, context: Context
+    ) -> admin_pb2.UncordonLogDirResponse:
+        uncordon = partial(self._directories.cordon, request.path, is_cordoned=False)
+        return admin_pb2.UncordonLogDirResponse(path=await self._pools.task(uncordon))
 
     @guarded
     async def ForgetLogDir(

@@ -19,6 +19,7 @@ _DURABILITIES = {
     Durability.OBJECT: log_pb2.DURABILITY_OBJECT,
 }
 _ISOLATIONS: dict[int, Isolation] = {
+    log_pb2.ISOLATION_LEVEL_UNSPECIFIED: Isolation.HIGH_WATERMARK,
     log_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED: Isolation.HIGH_WATERMARK,
     log_pb2.ISOLATION_LEVEL_READ_COMMITTED: Isolation.TXN_COMMITTED,
 }
@@ -32,7 +33,7 @@ def durability(level: log_pb2.Durability.ValueType) -> Durability | None:
         return Durability(level)
     except ValueError:
         raise InvalidRequestError(
-            "the acks level is unknown, use OS, DISK or OBJECT", acks=int(level)
+            "the durability level is unknown, use OS, DISK or OBJECT", durability=int(level)
         ) from None
 
 

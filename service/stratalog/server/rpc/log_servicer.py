@@ -146,7 +146,7 @@ class LogServicer:
         """
         request = decoded.request
         partition = self._partitions.partition(request.topic, request.partition)
-        durability = partition.effective_durability(convert.durability(request.acks))
+        durability = partition.effective_durability(convert.durability(request.durability))
         partition.shard.leader_epoch()
         if decoded.size_bytes > self._settings.max_request_bytes:
             raise RecordTooLargeError(

@@ -18,20 +18,20 @@ def tier_status_message(engine: StorageEngine) -> admin_pb2.TierStatusResponse:
     call it. Raises DataDirectoryError.
     """
     status = admin_pb2.TierStatusResponse(
-        store=engine.tier.store.url,
+        store_url=engine.tier.store.url,
         store_id=str(engine.tier.identity.store_id),
         shard_count=engine.tier.identity.shard_count,
     )
     for shard in engine.tier.shards:
         state = shard.metadata.state()
         status.epoch = max(status.epoch, shard.claimed.epoch)
-        status.metadata_seq += state.seq
+        status.commit_count += state.seq
         for live in state.objects.values():
-            status.live_objects += 1
+            status.live_object_count += 1
             status.live_bytes += live.ref.size_bytes
-            status.live_slices += live.live_slices
+            status.live_slice_count += live.live_slices
         for dropped in state.dropped:
-            status.dropped_objects += 1
+            status.dropped_object_count += 1
             status.dropped_bytes += dropped.size_bytes
     for partition in engine.topics.registry.partitions():
         status.pending_upload_bytes += _pending_upload_bytes(partition)

@@ -12,9 +12,6 @@ from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.topics.topic_manager import TopicManager
 
-BROKER = ""
-"""Names the server in place of a topic."""
-
 
 class ConfigManager:
     """Describes and alters the configurations of topics and of the server. Thread-safe: its parts are.
@@ -28,8 +25,8 @@ class ConfigManager:
         self._topics = topics
         self._runtime = runtime
 
-    def describe(self, topic: str, names: Collection[str] = ()) -> list[ConfigEntry]:
-        """The named keys, or all, of the topic or the server, sorted by name.
+    def describe(self, topic: str | None, names: Collection[str] = ()) -> list[ConfigEntry]:
+        """The named keys, or all, of the topic, or of the server if `topic` is None, sorted by name.
 
         Raises UnknownTopicOrPartitionError; InvalidConfigError for an unknown key, and for a topic that is
         offline because this version refuses its configuration.
@@ -46,13 +43,13 @@ class ConfigManager:
         return [entry for entry in entries if not names or entry.name in names]
 
     def alter(
-        self, topic: str, changes: tuple[ConfigChange, ...], *, validate_only: bool = False
+        self, topic: str | None, changes: tuple[ConfigChange, ...], *, validate_only: bool = False
     ) -> list[ConfigEntry]:
         """Make the changes, and return the altered keys that are known.
 
         Raises what `TopicManager.alter` and `RuntimeConfig.alter` raise, and FencedError.
         """
-        if topic == BROKER:
+        if topic is None:
             # Other keys than the local one are the store's, which a former owner must not alter.
             if any(change.name != CORDONED for change in changes):
                 self._shards.confirm_owned()
@@ -63,9 +60,9 @@ class ConfigManager:
         names = {change.name for change in changes}
         return [entry for entry in self._entries(topic) if entry.name in names]
 
-    def _entries(self, topic: str) -> list[ConfigEntry]:
+    def _entries(self, topic: str | None) -> list[ConfigEntry]:
         layers = self._runtime.layers
-        if topic == BROKER:
+        if topic is None:
             return layers.entries()
         hosted = self._registry.topic(topic)
         if hosted.config is None:

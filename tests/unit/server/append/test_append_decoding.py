@@ -21,7 +21,7 @@ REQUESTS = st.one_of(
         log_pb2.AppendRequest,
         topic=st.text(max_size=20),
         partition=st.integers(-(1 << 31), (1 << 31) - 1),
-        acks=st.sampled_from(log_pb2.Durability.values()),
+        durability=st.sampled_from(log_pb2.Durability.values()),
         batches=st.none() | st.binary(max_size=300),
     ),
     st.builds(

@@ -1,0 +1,49 @@
+"""States of the engine have a value each on the wire."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.cleaner.failure_kind import FailureKind
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.manager.directories.log_directory import DirectoryState
+from stratalog.manager.moves.log_move import MoveState
+from stratalog.server.configuration.broker_config import UpdateMode
+from stratalog.server.configuration.config_entry import ConfigSource
+from stratalog.server.rpc.admin_convert import compaction_job_message, configured_topic
+from stratalog.v1 import admin_pb2
+
+
+@pytest.mark.parametrize(
+    ("prefix", "wire", "names"),
+    [
+        ("LOG_DIR_STATE_", admin_pb2.LogDirState, {one.name for one in DirectoryState}),
+        ("PARTITION_MOVE_STATE_", admin_pb2.PartitionMoveState, {one.name for one in MoveState}),
+        ("CLEANING_FAILURE_KIND_", admin_pb2.CleaningFailureKind, {one.name for one in FailureKind}),
+        ("CONFIG_UPDATE_MODE_", admin_pb2.ConfigUpdateMode, {one.name for one in UpdateMode}),
+        ("CONFIG_SOURCE_", admin_pb2.ConfigSource, {one.value for one in ConfigSource}),
+    ],
+)
+def test_each_state_of_the_engine_has_a_value(prefix: str, wire: EnumTypeWrapper, names: set[str]) -> None:
+    assert set(wire.keys()) == {prefix + name for name in names | {"UNSPECIFIED"}}
+
+
+def test_a_resource_is_a_topic_or_the_server() -> None:
+    server = admin_pb2.ConfigResource(server=admin_pb2.ConfigResource.Server())
+
+    assert configured_topic(server) is None
+    assert configured_topic(admin_pb2.ConfigResource(topic="t")) == "t"
+    assert configured_topic(admin_pb2.ConfigResource(topic="")) == "", "an empty name is no server"
+    with pytest.raises(InvalidRequestError):
+        configured_topic(admin_pb2.ConfigResource())
+
+
+def test_a_job_is_committed_or_refused() -> None:
+    committed, refused = (
+        compaction_job_message(CompactionReport(refused=reason)) for reason in (None, "inputs are gone")
+    )
+
+    assert (committed.outcome, committed.reason) == (admin_pb2.COMPACTION_OUTCOME_COMMITTED, "")
+    assert (refused.outcome, refused.reason) == (admin_pb2.COMPACTION_OUTCOME_REFUSED, "inputs are gone")
