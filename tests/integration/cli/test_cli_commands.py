@@ -89,6 +89,7 @@ def test_a_topic_from_creation_to_deletion(run: Runner, topic: str) -> None:
     assert list(described["config"]) == sorted(described["config"])
     assert "retention.ms" in run("topic", "describe", topic)
     run.failure(TopicAlreadyExistsError, "topic", "create", topic)
+    assert run.json("topic", "create", topic, "--if-not-exists", "--partitions", "9") == described
     run("topic", "delete", topic)
     assert topic not in run("topic", "list").split()
     run.failure(UnknownTopicOrPartitionError, "topic", "delete", topic)

@@ -28,18 +28,30 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", metavar="TOPIC")
 @click.option("--partitions", type=PARTITION_COUNT, help="Number of partitions. Default: the server's.")
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is, without an error.")
 @config_option()
 @json_option
 @server_option
-def create(name: str, partitions: int | None, config: dict[str, str], as_json: bool, server: str) -> None:
-    """Create the topic NAME."""
-    created = with_client(server, lambda client: client.admin.create_topic(name, partitions or 0, config))
+def create(
+    name: str,
+    partitions: int | None,
+    if_not_exists: bool,
+    config: dict[str, str],
+    as_json: bool,
+    server: str,
+) -> None:
+    """Create TOPIC."""
+    created = with_client(
+        server,
+        lambda client: client.admin.create_topic(name, partitions or 0, config, exists_ok=if_not_exists),
+    )
     if as_json:
         print_json(message_document(created))
     else:
-        click.echo(f"created {created.name} with {counted(created.partition_count, 'partition')}")
+        partition_text = counted(created.partition_count, "partition")
+        click.echo(f"{created.name} {'exists' if if_not_exists else 'is created'} with {partition_text}")
 
 
 @topic.command(name="list")
