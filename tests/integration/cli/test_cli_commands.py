@@ -200,12 +200,53 @@ def test_reading_begins_at_the_given_position(run: Runner, topic: str) -> None:
         "1970-01-01T00:16:45.000001Z": [6, 7, 8, 9],
         "1970-01-01T00:16:44.999001Z": [5, 6, 7, 8, 9],
         "2030-01-01": [],
+        "@1005000": [5, 6, 7, 8, 9],
+        "-3": [7, 8, 9],
+        "-30": list(range(10)),
     }
     for start, values in expected.items():
         assert run("consume", topic, "--from", start).split() == [str(value) for value in values], start
     assert run("consume", topic, "--from", "3", "--max", "2").split() == ["3", "4"]
+    assert run("consume", topic, "-o", "-2").split() == ["8", "9"]
     run.failure(OffsetOutOfRangeError, "consume", topic, "--from", "11")
     assert run.result("consume", topic, "--from", "yesterday").exit_code == 2
+
+
+def test_reading_stops_at_the_given_position(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "2")
+    records = [
+        {"value": str(number), "timestamp": 1_000_000 + number * 1000, "partition": 1} for number in range(5)
+    ]
+    run("produce", topic, "--format", "json", stdin=json_lines(*records))
+    expected = {
+        "latest": [0, 1, 2, 3, 4],
+        "99": [0, 1, 2, 3, 4],
+        "2": [0, 1],
+        "0": [],
+        "-1": [0, 1, 2, 3],
+        "1970-01-01T00:16:43Z": [0, 1, 2],
+        "@1003001": [0, 1, 2, 3],
+        "2030-01-01": [0, 1, 2, 3, 4],
+        "earliest": [],
+    }
+    for until, values in expected.items():
+        assert run("consume", topic, "--until", until).split() == [str(value) for value in values], until
+    assert run("consume", topic, "--partition", "1", "--from", "2", "--until", "4").split() == ["2", "3"]
+    assert run("consume", topic, "--from", "-2", "--until", "1") == ""
+    assert run.result("consume", topic, "--until", "2", "--follow").exit_code == 2
+
+
+def test_key_and_headers_for_all_records(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, "--key", "k", "--header", "a=1", "--header", "b=x=y", stdin=b"one\ntwo\n")
+    own = {"key": None, "value": "three", "headers": [{"key": "own", "value": None}]}
+    run("produce", topic, "--format", "json", "--header", "a=", stdin=json_lines(own))
+    both = [{"key": "a", "value": "1"}, {"key": "b", "value": "x=y"}]
+    assert [(line["key"], line["headers"]) for line in run.lines("consume", topic)] == [
+        ("k", both),
+        ("k", both),
+        (None, [{"key": "own", "value": None}, {"key": "a", "value": ""}]),
+    ]
 
 
 def test_reading_may_be_limited_to_partitions(run: Runner, topic: str) -> None:
@@ -282,6 +323,9 @@ def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> N
         ("earliest-pending-upload", 3, None),
         ("compacted-upto", 0, None),
         ("max-timestamp", 1, 3000),
+        ("-3", 1, None),
+        ("1970-01-01T00:00:01.001Z", 1, 3000),
+        ("@1001", 1, 3000),
         ("0", 0, 1000),
         ("1001", 1, 3000),
         ("3001", None, None),
@@ -317,6 +361,11 @@ def test_an_unknown_topic_is_said_by_every_command(run: Runner, arguments: tuple
         ("produce", "t", "--format", "xml"),
         ("produce", "t", "--format", "json", "--key-separator", ":"),
         ("produce", "t", "--acks", "all"),
+        ("produce", "t", "--header", "name"),
+        ("produce", "t", "--key", "k", "--format", "json"),
+        ("produce", "t", "--key", "k", "--key-separator", ":"),
+        ("consume", "t", "--from", "-x"),
+        ("consume", "t", "--until", "yesterday"),
         ("consume", "t", "--max", "0"),
         ("records", "delete", "t", "--before", "1"),
         ("nonsense",),
