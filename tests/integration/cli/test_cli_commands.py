@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -275,7 +276,7 @@ def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) 
     assert run("consume", topic, "--key-separator", "=") == "a=2\nb=2\n"
     shown = dict(line.split("  ", 1) for line in run("tier", "status").splitlines())
     status = run.json("tier", "status")
-    assert status["live_objects"] == int(shown["live objects"]) >= 1
+    assert status["live_objects"] == int(shown["objects"]) >= 1
     last_upload = datetime.fromisoformat(shown["last successful upload"].strip())
     assert last_upload.timestamp() * 1000 == pytest.approx(status["last_successful_upload_ms"])
     assert last_upload.tzinfo is not None
@@ -287,6 +288,60 @@ def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) 
     }
     assert run("consume", topic) == "2\n"
     run.failure(OffsetOutOfRangeError, "records", "delete", topic, "--partition", "0", "--before", "99")
+
+
+def lag_of(table: str) -> str:
+    """The lag in a table of one partition, whose titles are two blanks apart."""
+    titles, cells = (re.split(" {2,}", line.strip()) for line in table.splitlines())
+    return cells[titles.index("LAG")]
+
+
+def test_the_lag_counts_records_that_are_not_tiered(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, stdin=b"one\n")
+    run("tier", "upload", topic)
+    run("produce", topic, stdin=b"two\nthree\n")
+    assert lag_of(run("log", "describe", topic)) == "2"
+
+
+def test_a_topic_that_is_not_tiered_has_no_lag(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--config", "remote.storage.enable=false")
+    run("produce", topic, stdin=b"one\n")
+    assert lag_of(run("log", "describe", topic)) == "-"
+
+
+def test_a_compaction_without_work_says_why(run: Runner, topic: str) -> None:
+    def reason_of(name: str) -> str:
+        first, second = run("compaction", "run", name).splitlines()
+        assert first == "nothing to compact"
+        assert second.startswith(f"  {name}: ")
+        return second.removeprefix(f"  {name}: ")
+
+    names = [f"{topic}-{number}" for number in range(4)]
+    run("topic", "create", names[0], "--config", "remote.storage.enable=false")
+    run("topic", "create", names[1], "--config", "cleanup.policy=compact")
+    run("topic", "create", names[2], "--config", "cleanup.policy=compact")
+    run("topic", "create", names[3])
+    for name in names[2:]:
+        run("produce", name, "--key-separator", ":", stdin=b"a:1\na:2\n")
+        run("tier", "upload", name)
+    run("compaction", "run", names[2])
+    reasons = [reason_of(name) for name in names]
+    assert reasons[0].startswith("not tiered")
+    assert reasons[1].startswith("no records in the object store")
+    assert reasons[2].startswith("compacted already")
+    assert reasons[3].startswith("cleanup.policy is delete")
+
+
+def test_a_topic_is_described_by_the_keys_that_were_set(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--config", "segment.bytes=2048")
+    _, titles, row, rest = run("topic", "describe", topic).splitlines()
+    assert (titles.split(), row.split()) == (["KEY", "VALUE", "FROM"], ["segment.bytes", "2048", "topic"])
+    assert "--all" in rest
+    _, _, first, *others = run("topic", "describe", topic, "--all").splitlines()
+    assert first.split() == row.split()
+    assert len(others) > 20
+    assert {line.split()[-1] for line in others} == {"default"}
 
 
 def test_the_status_of_a_server_that_was_replaced_says_so(

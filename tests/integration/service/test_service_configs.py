@@ -224,7 +224,7 @@ async def test_a_topic_is_described_with_the_source_of_each_value(tmp_path: Path
     async with service_bench(tmp_path, config=static) as bench:
         await bench.client.admin.create_topic("t", 1, {"segment.bytes": "2048"})
         await bench.client.admin.alter_configs({"log.retention.ms": "5"})
-        arguments = ["topic", "describe", "--server", f"127.0.0.1:{bench.server.port}"]
+        arguments = ["topic", "describe", "--all", "--server", f"127.0.0.1:{bench.server.port}"]
         shown = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
         rows = {row[0]: row[1:] for line in shown.output.splitlines() if len(row := line.split()) == 3}
         assert rows["segment.bytes"] == ["2048", "topic"]

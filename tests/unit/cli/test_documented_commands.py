@@ -35,13 +35,17 @@ def mentions(text: str) -> Iterator[str]:
 def command_of(line: str) -> tuple[click.Command, list[str]]:
     """The command that the line names, and its arguments. Fails if there is none."""
     command: click.Command = stratalog
-    _, *words = shlex.split(line)
+    words = shlex.split(line)[1:]
     while isinstance(command, click.Group) and words and words[0][0] not in "[-":
-        name, *words = words
+        name = words.pop(0)
         found = command.get_command(click.Context(command), name)
         assert found is not None, f"{line}: no {name}"
         command = found
     return command, words
+
+
+def unchanged(_type: click.Path, value: str, *_: object) -> str:
+    return value
 
 
 WHOLE = [
@@ -59,7 +63,7 @@ MENTIONED = [
 @pytest.mark.parametrize("line", WHOLE)
 def test_a_command_line_is_accepted(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The paths of a document are not on this machine.
-    monkeypatch.setattr(click.Path, "convert", lambda _path, value, *_: value)
+    monkeypatch.setattr(click.Path, "convert", unchanged)
     command, words = command_of(line)
     command.make_context(command.name, words)
 

@@ -20,6 +20,7 @@ _FROM = {
     admin_pb2.DEFAULT_CONFIG: "default",
 }
 """The sources of a value, for people."""
+_DEFAULT = _FROM[admin_pb2.DEFAULT_CONFIG]
 
 
 @click.group()
@@ -71,13 +72,15 @@ def list_topics(as_json: bool, server: str) -> None:
 
 
 @topic.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, metavar="[TOPIC]...")
+@click.option("--all", "shows_defaults", is_flag=True, help="Also show the keys that have their defaults.")
 @json_option
 @server_option
-def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
+def describe(names: tuple[str, ...], shows_defaults: bool, as_json: bool, server: str) -> None:
     """Show the configuration of topics and the source of values.
 
-    Shows the topics NAMES, or all. The source is the topic, the server, or the default.
+    Shows these topics, or all of them: the keys that were set for the topic or the server, then, with --all,
+    those that have their defaults. JSON always has all keys.
     """
     if as_json:
         topics = with_client(server, lambda client: client.admin.describe_topics(names))
@@ -88,12 +91,15 @@ def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
         click.echo(f"{entry.name}  id {entry.topic_id}  {counted(entry.partition_count, 'partition')}")
         print_offline(entry.offline_partitions)
         rows = [
-            (name, value, sources.get(name, _FROM[admin_pb2.DEFAULT_CONFIG]))
-            for name, value in sorted(entry.config.items())
+            ("  " + name, value, sources.get(name, _DEFAULT)) for name, value in sorted(entry.config.items())
         ]
-        print_table(
-            ("  KEY", "VALUE", "FROM"), [("  " + name, value, source) for name, value, source in rows]
-        )
+        set_rows = [row for row in rows if row[2] != _DEFAULT]
+        defaults = [row for row in rows if row[2] == _DEFAULT]
+        shown = [*set_rows, *defaults] if shows_defaults else set_rows
+        if shown:
+            print_table(("  KEY", "VALUE", "FROM"), shown)
+        if defaults and not shows_defaults:
+            click.echo(f"  {counted(len(defaults), 'more key')}, with defaults; --all shows them")
 
 
 @topic.command()
