@@ -147,7 +147,7 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")
         altered = await bench.command(
-            "config", "alter", "--topic", "t", "--add", "retention.ms=5", "--add", "segment.ms=6", "--json"
+            "config", "alter", "t", "--add", "retention.ms=5", "--add", "segment.ms=6", "--json"
         )
         assert altered.exit_code == 0, altered.output
         values = {entry["name"]: (entry["value"], entry["source"]) for entry in json.loads(altered.output)}
@@ -155,8 +155,8 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
             "retention.ms": ("5", "DYNAMIC_TOPIC_CONFIG"),
             "segment.ms": ("6", "DYNAMIC_TOPIC_CONFIG"),
         }
-        await bench.command("config", "alter", "--topic", "t", "--delete", "segment.ms")
-        shown = await bench.command("config", "describe", "--topic", "t", "retention.ms", "segment.ms")
+        await bench.command("config", "alter", "t", "--delete", "segment.ms")
+        shown = await bench.command("config", "describe", "t", "retention.ms", "segment.ms")
         assert [line.split() for line in shown.output.splitlines()] == [
             ["KEY", "VALUE", "SOURCE", "UPDATE"],
             ["retention.ms", "5", "DYNAMIC_TOPIC_CONFIG", "cluster-wide"],
@@ -180,6 +180,7 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
     [
         ("describe",),
         ("describe", "--broker", "--topic", "t"),
+        ("alter", "t", "--broker", "--add", "log.roll.ms=1"),
         ("alter", "--broker"),
         ("alter", "--broker", "--add", "log.roll.ms"),
         ("alter", "--broker", "--add", "log.roll.ms=1", "--delete", "log.roll.ms"),
