@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
@@ -91,9 +93,9 @@ def test_a_topic_from_creation_to_deletion(run: Runner, topic: str) -> None:
     assert "retention.ms" in run("topic", "describe", topic)
     run.failure(TopicAlreadyExistsError, "topic", "create", topic)
     assert run.json("topic", "create", topic, "--if-not-exists", "--partitions", "9") == described
-    run("topic", "delete", topic)
+    run("topic", "delete", topic, "--yes")
     assert topic not in run("topic", "list").split()
-    run.failure(UnknownTopicOrPartitionError, "topic", "delete", topic)
+    run.failure(UnknownTopicOrPartitionError, "topic", "delete", topic, "--yes")
 
 
 def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
@@ -395,7 +397,7 @@ def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> N
         ("consume", "nope"),
         ("produce", "nope"),
         ("topic", "describe", "nope"),
-        ("topic", "delete", "nope"),
+        ("topic", "delete", "nope", "--yes"),
         ("log", "describe", "nope"),
         ("records", "delete", "nope", "--partition", "0", "--before", "0"),
         ("tier", "upload", "nope"),
@@ -413,6 +415,9 @@ def test_an_unknown_topic_is_said_by_every_command(run: Runner, arguments: tuple
         ("topic", "create"),
         ("topic", "create", "t", "--config", "retention.ms"),
         ("topic", "create", "t", "--partitions", "0"),
+        ("topic", "delete", "t"),
+        ("config", "alter", "--add", "retention.ms=1"),
+        ("config", "describe"),
         ("produce", "t", "--format", "xml"),
         ("produce", "t", "--format", "json", "--key-separator", ":"),
         ("produce", "t", "--acks", "all"),
@@ -482,6 +487,20 @@ def test_following_goes_on_behind_a_restart_of_the_server_until_interrupted(
             assert output.readline() == b"after\n"
             follower.send_signal(signal.SIGINT)
             assert follower.wait(60) == 130
+
+
+def test_a_topic_is_deleted_only_after_a_yes(server: ServerProcess, run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    for answer, code in ((b"n", 1), (b"y", 0)):
+        terminal, stdin = pty.openpty()
+        os.write(terminal, answer + b"\n")
+        ended = subprocess.run(
+            [*PROGRAM, "topic", "delete", topic], stdin=stdin, capture_output=True, timeout=60, check=False
+        )
+        os.close(stdin)
+        os.close(terminal)
+        assert (ended.returncode, f"Delete {topic} and" in ended.stdout.decode()) == (code, True)
+        assert (topic in run("topic", "list").split()) == (answer == b"n")
 
 
 def test_a_reader_that_leaves_the_pipe_ends_it_quietly(run: Runner, topic: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 import click
@@ -103,10 +104,16 @@ def describe(names: tuple[str, ...], shows_defaults: bool, as_json: bool, server
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", metavar="TOPIC")
+@click.option("--yes", is_flag=True, help="Do not ask. Required if standard input is no terminal.")
 @server_option
-def delete(name: str, server: str) -> None:
-    """Delete the topic NAME and all its records, in every tier."""
+def delete(name: str, yes: bool, server: str) -> None:
+    """Delete TOPIC and all its records, in every tier."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"deleting {name} needs a confirmation; give --yes if you are sure")
+        if not click.confirm(f"Delete {name} and all its records, in every tier?"):
+            raise click.ClickException(f"not confirmed, {name} is not deleted")
     left_over = with_client(server, lambda client: client.admin.delete_topic(name))
     click.echo(f"deleted {name}")
     for path in left_over:
