@@ -512,18 +512,36 @@ def test_a_reader_that_leaves_the_pipe_ends_it_quietly(run: Runner, topic: str) 
         assert reader.wait(60) in (0, 1)
 
 
-def test_help_needs_no_server_and_imports_little() -> None:
+def test_help_needs_no_server() -> None:
     ended = as_process("--help")
     assert ended.returncode == 0
     for command in COMMANDS:
         assert command.encode() in ended.stdout
-    heavy = ("grpc", "google.protobuf", "boto3", "asyncio")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["--help"], ("grpc", "google.protobuf", "boto3", "asyncio")),
+        (["topic", "list", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
+        (
+            ["topic", "list"],
+            ("boto3", "numpy", "crc32c", "rich", "stratalog.record", "stratalog.server", "stratalog.log"),
+        ),
+    ],
+)
+def test_a_command_imports_little(
+    server: ServerProcess, arguments: list[str], heavy: tuple[str, ...]
+) -> None:
     check = (
         "import sys; from stratalog.cli.main import stratalog;"
-        "stratalog.main(['--help'], standalone_mode=False);"
-        f"sys.exit(any(name in sys.modules for name in {heavy!r}))"
+        f"stratalog.main({arguments!r}, standalone_mode=False);"
+        f"found = {{name for name in {heavy!r} if name in sys.modules}};"
+        "sys.exit(', '.join(found) or 0)"
     )
-    assert subprocess.run([sys.executable, "-c", check], capture_output=True, check=False).returncode == 0
+    environment = {**os.environ, "STRATALOG_SERVER": server.address}
+    ended = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_the_version_is_that_of_the_distribution(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,8 +12,10 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION_COUNT
 from stratalog.cli.options import config_option, json_option, server_option
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table
-from stratalog.client.client import Client
 from stratalog.v1 import admin_pb2
+
+if TYPE_CHECKING:
+    from stratalog.client.client import Client
 
 _FROM = {
     admin_pb2.DYNAMIC_TOPIC_CONFIG: "topic",
