@@ -58,7 +58,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def utc_time(time_ms: int) -> str | None:
-    """The time in ISO 8601, which `consume --from` also reads; None if the calendar does not have it."""
+    """The time in ISO 8601, as positions take it; None if the calendar does not have it."""
     if not 0 <= time_ms <= _MAX_TIME_MS:
         return None
     moment = _EPOCH + timedelta(milliseconds=time_ms)

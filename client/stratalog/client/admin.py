@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stratalog.base.errors import TopicAlreadyExistsError
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.retry import RetryPolicy, retrying
@@ -28,15 +29,27 @@ class Admin:
         self._stub = admin_pb2_grpc.AdminServiceStub(channel.grpc)
 
     async def create_topic(
-        self, name: str, partition_count: int = 0, config: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partition_count: int = 0,
+        config: Mapping[str, str] | None = None,
+        *,
+        exists_ok: bool = False,
     ) -> admin_pb2.Topic:
-        """Create a topic; 0 partitions mean the server's default. `config` uses Kafka's names. Raises
-        TopicAlreadyExistsError, InvalidRequestError for the name, InvalidConfigError."""
+        """Create a topic; 0 partitions mean the server's default. `config` uses Kafka's names. With
+        `exists_ok` a topic that exists is returned unchanged. Raises TopicAlreadyExistsError,
+        InvalidRequestError for the name, InvalidConfigError."""
         with refusing_misfits():
             request = admin_pb2.CreateTopicRequest(
                 name=name, partition_count=partition_count, config=config or {}
             )
-        response = await self._channel.call(self._stub.CreateTopic(request, timeout=CALL_TIMEOUT_S))
+        try:
+            response = await self._channel.call(self._stub.CreateTopic(request, timeout=CALL_TIMEOUT_S))
+        except TopicAlreadyExistsError:
+            if not exists_ok:
+                raise
+            [topic] = await self.describe_topics([name])
+            return topic
         return response.topic
 
     async def list_topics(self) -> list[admin_pb2.Topic]:

@@ -1,29 +1,32 @@
 """The client of one server: single appends, fetches and offset look-ups, and producers, consumers and
 admin.
+
+Methods import the record format when they need it: a program that only administrates starts in half the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from stratalog.base.errors import DataDirectoryError, LogStoreError, OverloadedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
-from stratalog.client.consumer import Consumer
 from stratalog.client.errors import error_of_info, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_durability, wire_isolation
-from stratalog.client.producer import BatchOutcome, Producer
-from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy, retrying
-from stratalog.record.builder import encode_batch
-from stratalog.record.codecs.compression import Codec
-from stratalog.record.record import RecordLike
 from stratalog.v1 import log_pb2, log_pb2_grpc
+
+if TYPE_CHECKING:
+    from stratalog.client.consumer import Consumer
+    from stratalog.client.producer import BatchOutcome, Producer
+    from stratalog.client.producer_settings import ProducerSettings
+    from stratalog.record.codecs.compression import Codec
+    from stratalog.record.record import RecordLike
 
 CALL_TIMEOUT_S = 30.0
 
@@ -63,15 +66,18 @@ class Client:
         records: Sequence[RecordLike],
         *,
         durability: Durability | None = None,
-        codec: Codec = Codec.NONE,
+        codec: Codec | None = None,
     ) -> log_pb2.AppendResponse:
-        """Append records to one partition as one batch: all become visible together, or none.
+        """Append records to one partition as one batch: all become visible together, or none. Without a
+        codec it is not compressed.
 
         Retried only after OverloadedError: after ServerUnavailableError the outcome is unknown.
         """
-        return await self.append_batches(
-            topic, partition, encode_batch(records, codec=codec), durability=durability
-        )
+        from stratalog.record.builder import encode_batch
+        from stratalog.record.codecs.compression import Codec
+
+        batch = encode_batch(records, codec=codec or Codec.NONE)
+        return await self.append_batches(topic, partition, batch, durability=durability)
 
     async def append_batches(
         self, topic: str, partition: int, batches: Buffer, *, durability: Durability | None = None
@@ -180,6 +186,9 @@ class Client:
         """A producer over this connection. `on_outcome` is called for each batch that is acknowledged or
         fails.
         """
+        from stratalog.client.producer import Producer
+        from stratalog.client.producer_settings import ProducerSettings
+
         return Producer(self._channel, self.admin, settings or ProducerSettings(), self._retry, on_outcome)
 
     def consumer(
@@ -198,6 +207,8 @@ class Client:
         long it waits for a lost server; default: the client's policy. `on_broken`, `on_offline`: see
         `Consumer`.
         """
+        from stratalog.client.consumer import Consumer
+
         return Consumer(
             self._channel, positions, end_offsets, retry or self._retry, on_broken, isolation, on_offline
         )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.record.header import BatchHeader
-from stratalog.record.record import Record
-from stratalog.record.record_portions import record_portions
 from stratalog.v1 import log_pb2
+
+if TYPE_CHECKING:
+    from stratalog.record.header import BatchHeader
+    from stratalog.record.record import Record
 
 
 class FetchedRecords(NamedTuple):
@@ -85,6 +86,9 @@ def fetched_parts(
     There is at least one part; the last may be empty, and its `next_offset` is the end of the response or the
     end offset. Raises CorruptRecordError, after the records of all batches before the damaged one.
     """
+    # Not above: messages without records need no record format.
+    from stratalog.record.record_portions import record_portions
+
     answer_end = answer.next_fetch_offset
     limit = answer_end if end_offset is None else min(answer_end, end_offset)
     empty = FetchedRecords(

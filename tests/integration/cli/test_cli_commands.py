@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -89,9 +92,10 @@ def test_a_topic_from_creation_to_deletion(run: Runner, topic: str) -> None:
     assert list(described["config"]) == sorted(described["config"])
     assert "retention.ms" in run("topic", "describe", topic)
     run.failure(TopicAlreadyExistsError, "topic", "create", topic)
-    run("topic", "delete", topic)
+    assert run.json("topic", "create", topic, "--if-not-exists", "--partitions", "9") == described
+    run("topic", "delete", topic, "--yes")
     assert topic not in run("topic", "list").split()
-    run.failure(UnknownTopicOrPartitionError, "topic", "delete", topic)
+    run.failure(UnknownTopicOrPartitionError, "topic", "delete", topic, "--yes")
 
 
 def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
@@ -199,12 +203,53 @@ def test_reading_begins_at_the_given_position(run: Runner, topic: str) -> None:
         "1970-01-01T00:16:45.000001Z": [6, 7, 8, 9],
         "1970-01-01T00:16:44.999001Z": [5, 6, 7, 8, 9],
         "2030-01-01": [],
+        "@1005000": [5, 6, 7, 8, 9],
+        "-3": [7, 8, 9],
+        "-30": list(range(10)),
     }
     for start, values in expected.items():
         assert run("consume", topic, "--from", start).split() == [str(value) for value in values], start
     assert run("consume", topic, "--from", "3", "--max", "2").split() == ["3", "4"]
+    assert run("consume", topic, "-o", "-2").split() == ["8", "9"]
     run.failure(OffsetOutOfRangeError, "consume", topic, "--from", "11")
     assert run.result("consume", topic, "--from", "yesterday").exit_code == 2
+
+
+def test_reading_stops_at_the_given_position(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "2")
+    records = [
+        {"value": str(number), "timestamp": 1_000_000 + number * 1000, "partition": 1} for number in range(5)
+    ]
+    run("produce", topic, "--format", "json", stdin=json_lines(*records))
+    expected = {
+        "latest": [0, 1, 2, 3, 4],
+        "99": [0, 1, 2, 3, 4],
+        "2": [0, 1],
+        "0": [],
+        "-1": [0, 1, 2, 3],
+        "1970-01-01T00:16:43Z": [0, 1, 2],
+        "@1003001": [0, 1, 2, 3],
+        "2030-01-01": [0, 1, 2, 3, 4],
+        "earliest": [],
+    }
+    for until, values in expected.items():
+        assert run("consume", topic, "--until", until).split() == [str(value) for value in values], until
+    assert run("consume", topic, "--partition", "1", "--from", "2", "--until", "4").split() == ["2", "3"]
+    assert run("consume", topic, "--from", "-2", "--until", "1") == ""
+    assert run.result("consume", topic, "--until", "2", "--follow").exit_code == 2
+
+
+def test_key_and_headers_for_all_records(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, "--key", "k", "--header", "a=1", "--header", "b=x=y", stdin=b"one\ntwo\n")
+    own = {"key": None, "value": "three", "headers": [{"key": "own", "value": None}]}
+    run("produce", topic, "--format", "json", "--header", "a=", stdin=json_lines(own))
+    both = [{"key": "a", "value": "1"}, {"key": "b", "value": "x=y"}]
+    assert [(line["key"], line["headers"]) for line in run.lines("consume", topic)] == [
+        ("k", both),
+        ("k", both),
+        (None, [{"key": "own", "value": None}, {"key": "a", "value": ""}]),
+    ]
 
 
 def test_reading_may_be_limited_to_partitions(run: Runner, topic: str) -> None:
@@ -242,7 +287,7 @@ def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) 
     assert run("consume", topic, "--key-separator", "=") == "a=2\nb=2\n"
     shown = dict(line.split("  ", 1) for line in run("tier", "status").splitlines())
     status = run.json("tier", "status")
-    assert status["live_object_count"] == int(shown["live object count"]) >= 1
+    assert status["live_object_count"] == int(shown["objects"]) >= 1
     last_upload = datetime.fromisoformat(shown["last successful upload"].strip())
     assert last_upload.timestamp() * 1000 == pytest.approx(status["last_successful_upload_ms"])
     assert last_upload.tzinfo is not None
@@ -254,6 +299,60 @@ def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) 
     }
     assert run("consume", topic) == "2\n"
     run.failure(OffsetOutOfRangeError, "records", "delete", topic, "--partition", "0", "--before", "99")
+
+
+def lag_of(table: str) -> str:
+    """The lag in a table of one partition, whose titles are two blanks apart."""
+    titles, cells = (re.split(" {2,}", line.strip()) for line in table.splitlines())
+    return cells[titles.index("LAG")]
+
+
+def test_the_lag_counts_records_that_are_not_tiered(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, stdin=b"one\n")
+    run("tier", "upload", topic)
+    run("produce", topic, stdin=b"two\nthree\n")
+    assert lag_of(run("log", "describe", topic)) == "2"
+
+
+def test_a_topic_that_is_not_tiered_has_no_lag(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--config", "remote.storage.enable=false")
+    run("produce", topic, stdin=b"one\n")
+    assert lag_of(run("log", "describe", topic)) == "-"
+
+
+def test_a_compaction_without_work_says_why(run: Runner, topic: str) -> None:
+    def reason_of(name: str) -> str:
+        first, second = run("compaction", "run", name).splitlines()
+        assert first == "nothing to compact"
+        assert second.startswith(f"  {name}: ")
+        return second.removeprefix(f"  {name}: ")
+
+    names = [f"{topic}-{number}" for number in range(4)]
+    run("topic", "create", names[0], "--config", "remote.storage.enable=false")
+    run("topic", "create", names[1], "--config", "cleanup.policy=compact")
+    run("topic", "create", names[2], "--config", "cleanup.policy=compact")
+    run("topic", "create", names[3])
+    for name in names[2:]:
+        run("produce", name, "--key-separator", ":", stdin=b"a:1\na:2\n")
+        run("tier", "upload", name)
+    run("compaction", "run", names[2])
+    reasons = [reason_of(name) for name in names]
+    assert reasons[0].startswith("not tiered")
+    assert reasons[1].startswith("no records in the object store")
+    assert reasons[2].startswith("compacted already")
+    assert reasons[3].startswith("cleanup.policy is delete")
+
+
+def test_a_topic_is_described_by_the_keys_that_were_set(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--config", "segment.bytes=2048")
+    _, titles, row, rest = run("topic", "describe", topic).splitlines()
+    assert (titles.split(), row.split()) == (["KEY", "VALUE", "FROM"], ["segment.bytes", "2048", "topic"])
+    assert "--all" in rest
+    _, _, first, *others = run("topic", "describe", topic, "--all").splitlines()
+    assert first.split() == row.split()
+    assert len(others) > 20
+    assert {line.split()[-1] for line in others} == {"default"}
 
 
 def test_the_status_of_a_server_that_was_replaced_says_so(
@@ -290,6 +389,9 @@ def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> N
         ("earliest-pending-upload", 3, None),
         ("compacted-upto", 0, None),
         ("max-timestamp", 1, 3000),
+        ("-3", 1, None),
+        ("1970-01-01T00:00:01.001Z", 1, 3000),
+        ("@1001", 1, 3000),
         ("0", 0, 1000),
         ("1001", 1, 3000),
         ("3001", None, None),
@@ -304,7 +406,7 @@ def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> N
         ("consume", "nope"),
         ("produce", "nope"),
         ("topic", "describe", "nope"),
-        ("topic", "delete", "nope"),
+        ("topic", "delete", "nope", "--yes"),
         ("log", "describe", "nope"),
         ("records", "delete", "nope", "--partition", "0", "--before", "0"),
         ("tier", "upload", "nope"),
@@ -322,9 +424,17 @@ def test_an_unknown_topic_is_said_by_every_command(run: Runner, arguments: tuple
         ("topic", "create"),
         ("topic", "create", "t", "--config", "retention.ms"),
         ("topic", "create", "t", "--partitions", "0"),
+        ("topic", "delete", "t"),
+        ("config", "alter", "--add", "retention.ms=1"),
+        ("config", "describe"),
         ("produce", "t", "--format", "xml"),
         ("produce", "t", "--format", "json", "--key-separator", ":"),
         ("produce", "t", "--durability", "all"),
+        ("produce", "t", "--header", "name"),
+        ("produce", "t", "--key", "k", "--format", "json"),
+        ("produce", "t", "--key", "k", "--key-separator", ":"),
+        ("consume", "t", "--from", "-x"),
+        ("consume", "t", "--until", "yesterday"),
         ("consume", "t", "--max", "0"),
         ("records", "delete", "t", "--before", "1"),
         ("nonsense",),
@@ -388,6 +498,20 @@ def test_following_goes_on_behind_a_restart_of_the_server_until_interrupted(
             assert follower.wait(60) == 130
 
 
+def test_a_topic_is_deleted_only_after_a_yes(server: ServerProcess, run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    for answer, code in ((b"n", 1), (b"y", 0)):
+        terminal, stdin = pty.openpty()
+        os.write(terminal, answer + b"\n")
+        ended = subprocess.run(
+            [*PROGRAM, "topic", "delete", topic], stdin=stdin, capture_output=True, timeout=60, check=False
+        )
+        os.close(stdin)
+        os.close(terminal)
+        assert (ended.returncode, f"Delete {topic} and" in ended.stdout.decode()) == (code, True)
+        assert (topic in run("topic", "list").split()) == (answer == b"n")
+
+
 def test_a_reader_that_leaves_the_pipe_ends_it_quietly(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     run("produce", topic, stdin=b"x" * 100 + b"\n" + b"y\n" * 50_000)
@@ -397,18 +521,36 @@ def test_a_reader_that_leaves_the_pipe_ends_it_quietly(run: Runner, topic: str) 
         assert reader.wait(60) in (0, 1)
 
 
-def test_help_needs_no_server_and_imports_little() -> None:
+def test_help_needs_no_server() -> None:
     ended = as_process("--help")
     assert ended.returncode == 0
     for command in COMMANDS:
         assert command.encode() in ended.stdout
-    heavy = ("grpc", "google.protobuf", "boto3", "asyncio")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["--help"], ("grpc", "google.protobuf", "boto3", "asyncio")),
+        (["topic", "list", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
+        (
+            ["topic", "list"],
+            ("boto3", "numpy", "crc32c", "rich", "stratalog.record", "stratalog.server", "stratalog.log"),
+        ),
+    ],
+)
+def test_a_command_imports_little(
+    server: ServerProcess, arguments: list[str], heavy: tuple[str, ...]
+) -> None:
     check = (
         "import sys; from stratalog.cli.main import stratalog;"
-        "stratalog.main(['--help'], standalone_mode=False);"
-        f"sys.exit(any(name in sys.modules for name in {heavy!r}))"
+        f"stratalog.main({arguments!r}, standalone_mode=False);"
+        f"found = {{name for name in {heavy!r} if name in sys.modules}};"
+        "sys.exit(', '.join(found) or 0)"
     )
-    assert subprocess.run([sys.executable, "-c", check], capture_output=True, check=False).returncode == 0
+    environment = {**os.environ, "STRATALOG_SERVER": server.address}
+    ended = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_the_version_is_that_of_the_distribution(

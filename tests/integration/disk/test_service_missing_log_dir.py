@@ -136,7 +136,7 @@ async def test_a_topic_with_a_partition_on_a_failed_disk_is_deleted(tmp_path: Pa
         disk.broken = str(other)
         with pytest.raises(DataDirectoryError):
             await bench.append("t", [b"x" * 900], lost)
-        result = await bench.command("topic", "delete", "t")
+        result = await bench.command("topic", "delete", "t", "--yes")
         assert result.exit_code == 0
         assert result.output == (
             f"deleted t\nnote: {other}/t-{lost} cannot be deleted now;"

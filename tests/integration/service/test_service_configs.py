@@ -159,7 +159,7 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")
         altered = await bench.command(
-            "config", "alter", "--topic", "t", "--add", "retention.ms=5", "--add", "segment.ms=6", "--json"
+            "config", "alter", "t", "--add", "retention.ms=5", "--add", "segment.ms=6", "--json"
         )
         assert altered.exit_code == 0, altered.output
         values = {entry["name"]: (entry["value"], entry["source"]) for entry in json.loads(altered.output)}
@@ -167,8 +167,8 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
             "retention.ms": ("5", "DYNAMIC_TOPIC_CONFIG"),
             "segment.ms": ("6", "DYNAMIC_TOPIC_CONFIG"),
         }
-        await bench.command("config", "alter", "--topic", "t", "--delete", "segment.ms")
-        shown = await bench.command("config", "describe", "--topic", "t", "retention.ms", "segment.ms")
+        await bench.command("config", "alter", "t", "--delete", "segment.ms")
+        shown = await bench.command("config", "describe", "t", "retention.ms", "segment.ms")
         assert [line.split() for line in shown.output.splitlines()] == [
             ["KEY", "VALUE", "SOURCE", "UPDATE"],
             ["retention.ms", "5", "DYNAMIC_TOPIC_CONFIG", "cluster-wide"],
@@ -192,6 +192,7 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
     [
         ("describe",),
         ("describe", "--broker", "--topic", "t"),
+        ("alter", "t", "--broker", "--add", "log.roll.ms=1"),
         ("alter", "--broker"),
         ("alter", "--broker", "--add", "log.roll.ms"),
         ("alter", "--broker", "--add", "log.roll.ms=1", "--delete", "log.roll.ms"),
@@ -236,7 +237,7 @@ async def test_a_topic_is_described_with_the_source_of_each_value(tmp_path: Path
     async with service_bench(tmp_path, config=static) as bench:
         await bench.client.admin.create_topic("t", 1, {"segment.bytes": "2048"})
         await bench.client.admin.alter_configs({"log.retention.ms": "5"})
-        arguments = ["topic", "describe", "--server", f"127.0.0.1:{bench.server.port}"]
+        arguments = ["topic", "describe", "--all", "--server", f"127.0.0.1:{bench.server.port}"]
         shown = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
         rows = {row[0]: row[1:] for line in shown.output.splitlines() if len(row := line.split()) == 3}
         assert rows["segment.bytes"] == ["2048", "topic"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.options import json_option, server_option
@@ -37,11 +38,13 @@ def status(as_json: bool, server: str) -> None:
         print_json(document)
         return
     del document["next_clean_ms"], document["uncleanable_partitions"]
+    document["cleaned_bytes"] = ByteSize(response.cleaned_bytes)
+    document["reclaimed_bytes"] = ByteSize(response.reclaimed_bytes)
     rows = [(name.replace("_", " "), str(value)) for name, value in document.items()]
     print_table(("WHAT", "VALUE"), [*rows, ("next clean", _next_clean(response.next_clean_ms))])
     if response.uncleanable_partitions:
         print_table(
-            ("UNCLEANABLE", "KIND", "FAILURES", "SINCE", "NEXT TRY", "DIRTY BYTES", "ALARM", "REASON"),
+            ("UNCLEANABLE", "KIND", "FAILURES", "SINCE", "NEXT TRY", "DIRTY", "ALARM", "REASON"),
             [
                 (
                     f"{failed.topic}-{failed.partition}",
@@ -49,7 +52,7 @@ def status(as_json: bool, server: str) -> None:
                     failed.failure_count,
                     utc_time(failed.since_ms),
                     utc_time(failed.next_try_ms),
-                    failed.dirty_bytes,
+                    ByteSize(failed.dirty_bytes),
                     "yes" if failed.alarm else "no",
                     failed.reason,
                 )

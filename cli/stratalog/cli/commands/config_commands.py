@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import click
 
@@ -12,13 +11,9 @@ from stratalog.cli.options import config_option, json_option, server_option
 from stratalog.cli.output import enum_word, kafka_word, message_document, print_json, print_table
 from stratalog.v1 import admin_pb2
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def _resource_options(command: _Command) -> _Command:
-    broker = click.option("--broker", is_flag=True, help="Use the server's configuration.")
-    topic = click.option("--topic", metavar="TOPIC", help="This topic.")
-    return topic(broker(command))
+broker_option = click.option(
+    "--broker", is_flag=True, help="Use the server's configuration, without a TOPIC."
+)
 
 
 @click.group()
@@ -31,22 +26,24 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("keys", nargs=-1)
-@_resource_options
+@click.argument("names", nargs=-1, metavar="[TOPIC] [KEY]...")
+@broker_option
 @click.option("--synonyms", is_flag=True, help="Also print the sources behind each value.")
 @json_option
 @server_option
-def describe(
-    keys: tuple[str, ...], topic: str | None, broker: bool, synonyms: bool, as_json: bool, server: str
-) -> None:
-    """Show KEYS, or all: value, source, and when it may change."""
-    _require_one(topic, broker)
+def describe(names: tuple[str, ...], broker: bool, synonyms: bool, as_json: bool, server: str) -> None:
+    """Show keys, or all: value, source, and when it may change.
+
+    `describe TOPIC` shows a topic, `describe --broker` the server.
+    """
+    topic, keys = (None, names) if broker else (_required(names[0] if names else None), names[1:])
     entries = with_client(server, lambda client: client.admin.describe_configs(topic, keys))
     _print(entries, as_json, synonyms)
 
 
 @config.command()
-@_resource_options
+@click.argument("topic", required=False)
+@broker_option
 @config_option("--add", text="Set this; may be repeated.")
 @click.option(
     "--delete", "deleted", multiple=True, metavar="KEY", help="Remove the value that is set; may be repeated."
@@ -63,11 +60,15 @@ def alter(
     as_json: bool,
     server: str,
 ) -> None:
-    """Change keys, and show the result. Keys of topics and of the server are kept in the object store, and
-    change all or nothing. cordoned.log.dirs is kept in the log directories, and changes in one after the
-    other: if a disk refuses it, the error names the directories that have changed.
+    """Change keys of TOPIC, or of the server, and show the result.
+
+    Keys of topics and of the server are kept in the object store, and change all or nothing.
+    cordoned.log.dirs is kept in the log directories, and changes in one after the other: if a disk refuses
+    it, the error names the directories that have changed.
     """
-    _require_one(topic, broker)
+    if broker and topic is not None:
+        raise click.UsageError("give TOPIC or --broker, not both")
+    topic = None if broker else _required(topic)
     changes: dict[str, str | None] = {**add, **dict.fromkeys(deleted)}
     if not changes or set(add) & set(deleted):
         raise click.UsageError("give --add KEY=VALUE or --delete KEY, each key once")
@@ -77,9 +78,10 @@ def alter(
     _print(entries, as_json, is_long=False)
 
 
-def _require_one(topic: str | None, broker: bool) -> None:
-    if (topic is None) == (not broker):
-        raise click.UsageError("give --topic TOPIC or --broker")
+def _required(topic: str | None) -> str:
+    if topic is None:
+        raise click.UsageError("give TOPIC, or --broker for the server's configuration")
+    return topic
 
 
 def _print(entries: Sequence[admin_pb2.ConfigEntry], as_json: bool, is_long: bool) -> None:

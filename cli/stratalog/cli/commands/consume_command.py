@@ -3,61 +3,52 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
 
 import click
 
-from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import with_client
-from stratalog.cli.int_ranges import COUNT, OFFSET, PARTITION
+from stratalog.cli.int_ranges import COUNT, PARTITION
 from stratalog.cli.json_pieces import json_pieces
 from stratalog.cli.left_out import LeftOut
 from stratalog.cli.options import isolation_option, json_option, server_option
 from stratalog.cli.output import counted
+from stratalog.cli.positions import (
+    POSITION_HELP,
+    OffsetPosition,
+    Position,
+    PositionFinder,
+    parse_position,
+)
 from stratalog.cli.record_json import line_of, record_fields
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
-from stratalog.v1 import log_pb2
-
-Start = str | int | datetime
-"""The start: earliest or latest, an offset, or a time with its zone."""
 
 FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
 """`--follow` continues after a restart of the server."""
-
-_LATEST = log_pb2.OFFSET_SPEC_LATEST
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _parse_start(context: click.Context, parameter: click.Parameter, text: str) -> Start:
-    if text in ("earliest", "latest"):
-        return text
-    if text.isdecimal():
-        return int(OFFSET(text, parameter, context))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            "use earliest, latest, an offset, or a time in ISO 8601 such as 2013-01-01T05:00:00Z"
-        ) from None
-    # A time without a zone means UTC, on every machine.
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 @click.command()
 @click.argument("topic")
 @click.option(
+    "-o",
     "--from",
     "start",
-    callback=_parse_start,
+    callback=parse_position,
     default="earliest",
     show_default=True,
-    help="Start at earliest, latest, an offset, or a time in ISO 8601, such as 2013-01-01T05:00:00Z or"
-    " 2013-01-01T00:00-05:00; a time without a zone is UTC.",
+    metavar="POSITION",
+    help="Start at this position: " + POSITION_HELP,
+)
+@click.option(
+    "--until",
+    callback=parse_position,
+    metavar="POSITION",
+    help="Stop before this position, or at the current end if that comes first. Same notation.",
 )
 @click.option(
     "--follow",
@@ -83,7 +74,8 @@ def _parse_start(context: click.Context, parameter: click.Parameter, text: str) 
 @server_option
 def consume(
     topic: str,
-    start: Start,
+    start: Position,
+    until: Position | None,
     follow: bool,
     max_count: int | None,
     wanted: tuple[int, ...],
@@ -99,11 +91,30 @@ def consume(
     value. If a partition cannot be read, standard error names it, and the exit code is 1. With --follow the
     first such partition ends the command.
     """
+    if follow and until is not None:
+        raise click.UsageError("give --follow or --until, not both: --until stops at the current end")
     printer = _Printer(as_json or line_format == "json", key_separator, max_count)
     left_out = LeftOut(is_allowed=not follow)
-    with_client(
-        server, lambda client: _consume(client, topic, start, follow, wanted, isolation, printer, left_out)
-    )
+
+    async def work(client: Client) -> None:
+        partitions = _chosen(await client.partitions(topic), wanted)
+        finder = PositionFinder(client, isolation, left_out)
+        ends = None if follow else await _ends(finder, partitions, until)
+        starts = await _starts(finder, partitions if ends is None else list(ends), start)
+        consumer = client.consumer(
+            starts,
+            end_offsets=ends,
+            isolation=isolation,
+            retry=FOLLOW_RETRY if follow else None,
+            on_broken=_say_it_waits,
+            on_offline=left_out.add,
+        )
+        async for fetched in consumer.fetches():
+            printer.print(fetched.topic_partition.partition, fetched.records)
+            if printer.is_done:
+                return
+
+    with_client(server, work)
     left_out.require_none()
 
 
@@ -148,30 +159,23 @@ def _json_line(partition: int, record: Record) -> Iterator[bytes]:
     yield b"\n"
 
 
-async def _consume(
-    client: Client,
-    topic: str,
-    start: Start,
-    follow: bool,
-    wanted: tuple[int, ...],
-    isolation: IsolationLevel,
-    printer: _Printer,
-    left_out: LeftOut,
-) -> None:
-    partitions = _chosen(await client.partitions(topic), wanted)
-    ends = None if follow else await left_out.offsets(client, partitions, _LATEST, isolation)
-    consumer = client.consumer(
-        await _positions(client, partitions if ends is None else list(ends), start, isolation, left_out),
-        end_offsets=ends,
-        isolation=isolation,
-        retry=FOLLOW_RETRY if follow else None,
-        on_broken=_say_it_waits,
-        on_offline=left_out.add,
-    )
-    async for fetched in consumer.fetches():
-        printer.print(fetched.topic_partition.partition, fetched.records)
-        if printer.is_done:
-            return
+async def _ends(
+    finder: PositionFinder, partitions: list[TopicPartition], until: Position | None
+) -> dict[TopicPartition, int]:
+    """The offset before which each partition stops."""
+    ends = await finder.ends(partitions)
+    if until is None:
+        return ends
+    return {one: min(offset, ends[one]) for one, offset in (await finder.offsets(list(ends), until)).items()}
+
+
+async def _starts(
+    finder: PositionFinder, partitions: list[TopicPartition], start: Position
+) -> dict[TopicPartition, int]:
+    """The first offset of each partition that can be read."""
+    if isinstance(start, OffsetPosition):
+        partitions = await finder.require_inside(partitions, start.offset)
+    return await finder.offsets(partitions, start)
 
 
 def _say_it_waits(error: LogStoreError) -> None:
@@ -187,47 +191,3 @@ def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[T
                 partition=partition,
             )
     return [partitions[partition] for partition in sorted(set(wanted))] if wanted else partitions
-
-
-async def _positions(
-    client: Client,
-    partitions: Sequence[TopicPartition],
-    start: Start,
-    isolation: IsolationLevel,
-    left_out: LeftOut,
-) -> Mapping[TopicPartition, int]:
-    """The first offset of each partition that can be read."""
-    if start == "earliest":
-        return await left_out.offsets(client, partitions, log_pb2.OFFSET_SPEC_EARLIEST)
-    if start == "latest":
-        return await left_out.offsets(client, partitions, _LATEST, isolation)
-    if isinstance(start, int):
-        return dict.fromkeys(await _inside(client, partitions, start, left_out), start)
-    assert isinstance(start, datetime)
-    # Records have whole milliseconds: of those not before that time this is the first.
-    timestamp_ms = -((_EPOCH - start) // timedelta(milliseconds=1))
-    latest = await left_out.offsets(client, partitions, _LATEST, isolation)
-    queries = [(partition, None, timestamp_ms) for partition in latest]
-    answers = await left_out.answers(client, queries, isolation)
-    found = {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
-    # A partition without a record at or behind that time begins at its end.
-    return {partition: latest[partition] if offset < 0 else offset for partition, offset in found.items()}
-
-
-async def _inside(
-    client: Client, partitions: Sequence[TopicPartition], offset: int, left_out: LeftOut
-) -> list[TopicPartition]:
-    """The partitions that can be read. Checks the offset, because one behind the end would look like a
-    partition without records."""
-    earliest = await left_out.offsets(client, partitions, log_pb2.OFFSET_SPEC_EARLIEST)
-    latest = await left_out.offsets(client, list(earliest), _LATEST)
-    for partition in latest:
-        if not earliest[partition] <= offset <= latest[partition]:
-            raise OffsetOutOfRangeError(
-                "the offset lies outside the partition, choose another one or a --partition that has it",
-                partition=partition,
-                offset=offset,
-                log_start_offset=earliest[partition],
-                log_end_offset=latest[partition],
-            )
-    return list(latest)

@@ -14,6 +14,7 @@ from stratalog.base.errors import CorruptRecordError, LogStoreError, OffsetOutOf
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
+from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import json_option, server_option
@@ -218,12 +219,12 @@ def _print(exported: Sequence[ExportedLog], log_dir: str) -> None:
             str(log.topic_partition),
             log.log_start_offset,
             log.log_end_offset,
-            log.size_bytes,
+            ByteSize(log.size_bytes),
             format_topic_id(log.topic_id),
         )
         for log in exported
     ]
-    print_table(("PARTITION", "START", "END", "BYTES", "TOPIC ID"), rows)
+    print_table(("PARTITION", "START", "END", "SIZE", "TOPIC ID"), rows)
     for log in exported:
         if log.open_transaction_count:
             click.echo(

@@ -13,6 +13,7 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator, system_random
 from stratalog.base.types import TopicPartition
+from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.commands.import_remarks import plan_remarks, report_remarks
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import config_option, data_dir_option, json_option, store_option
@@ -134,13 +135,13 @@ def _print_plan(plan: ImportPlan, as_json: bool, *, links: bool) -> None:
             partition.log_start_offset,
             partition.high_watermark,
             partition.segment_count,
-            partition.size_bytes,
-            partition.linked_bytes if links else 0,
+            ByteSize(partition.size_bytes),
+            ByteSize(partition.linked_bytes if links else 0),
         )
         for topic in plan.topics
         for partition in topic.partitions
     ]
-    print_table(("PARTITION", "START", "HIGH WATERMARK", "SEGMENTS", "BYTES", "TO BE LINKED"), rows)
+    print_table(("PARTITION", "START", "HIGH WATERMARK", "SEGMENTS", "SIZE", "TO BE LINKED"), rows)
     _print_lines(plan_remarks(plan))
     click.echo(f"would import {counted(len(plan.topics), 'topic')}; nothing was changed")
 
@@ -156,12 +157,12 @@ def _print_report(report: ImportReport, as_json: bool) -> None:
             str(partition.topic_partition),
             partition.log.log_start_offset,
             partition.log.log_end_offset,
-            partition.log.recovery.recovered_bytes,
-            partition.log.recovery.truncated_bytes,
+            ByteSize(partition.log.recovery.recovered_bytes),
+            ByteSize(partition.log.recovery.truncated_bytes),
         )
         for partition in partitions
     ]
-    print_table(("PARTITION", "START", "END", "RECOVERED BYTES", "TRUNCATED BYTES"), rows)
+    print_table(("PARTITION", "START", "END", "RECOVERED", "TRUNCATED"), rows)
     _print_lines(report_remarks(report))
     click.echo(f"imported {counted(len(report.topics), 'topic')}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.options import json_option, server_option
@@ -26,13 +27,13 @@ def describe(as_json: bool, server: str) -> None:
         print_json(message_document(response))
         return
     print_table(
-        ("PATH", "STATE", "PARTITIONS", "BYTES", "TO OPEN", "ID"),
+        ("PATH", "STATE", "PARTITIONS", "SIZE", "TO OPEN", "ID"),
         [
             (
                 found.path,
                 _state(found),
                 found.partition_count,
-                found.size_bytes,
+                ByteSize(found.size_bytes),
                 found.remaining_log_count,
                 found.directory_id or None,
             )
@@ -52,8 +53,8 @@ def describe(as_json: bool, server: str) -> None:
                     f"{move.topic}-{move.partition}",
                     move.target_path,
                     enum_word(admin_pb2.PartitionMoveState.DESCRIPTOR, move.state),
-                    move.copied_bytes,
-                    move.remaining_bytes,
+                    ByteSize(move.copied_bytes),
+                    ByteSize(move.remaining_bytes),
                     move.reason or None,
                 )
                 for move in response.moves

@@ -15,7 +15,7 @@ from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
-from stratalog.cli.options import json_option, server_option
+from stratalog.cli.options import json_option, require_unicode, server_option
 from stratalog.cli.output import counted, print_json
 from stratalog.cli.record_json import InputRecord, parse_line
 from stratalog.client.client import Client
@@ -25,6 +25,17 @@ from stratalog.client.producer_settings import ProducerSettings
 from stratalog.record.codecs.compression import Codec
 
 CHUNK_BYTES = 1 << 18
+Headers = tuple[tuple[str, bytes], ...]
+
+
+def _parse_headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Headers:
+    headers: list[tuple[str, bytes]] = []
+    for value in values:
+        name, separator, text = value.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE, for example source=web")
+        headers.append((require_unicode(context, parameter, name), _encoded(text)))
+    return tuple(headers)
 
 
 @click.command()
@@ -39,6 +50,15 @@ CHUNK_BYTES = 1 << 18
     help="Contents of a line: a value, or a JSON object with key, value, timestamp, headers.",
 )
 @click.option("--key-separator", help="With --format text: a line is KEY, this separator, VALUE.")
+@click.option("--key", help="With --format text: the key of all records.")
+@click.option(
+    "--header",
+    "headers",
+    callback=_parse_headers,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Add this header to all records; may be repeated.",
+)
 @click.option("--partition", type=PARTITION, help="The partition for all records. Default: by key.")
 @click.option(
     "--durability",
@@ -59,6 +79,8 @@ def produce(
     file: BinaryIO,
     line_format: str,
     key_separator: str | None,
+    key: str | None,
+    headers: Headers,
     partition: int | None,
     durability: str | None,
     compression: str,
@@ -66,16 +88,23 @@ def produce(
     server: str,
 ) -> None:
     """Append the lines of FILE, or of standard input, to TOPIC."""
-    if key_separator is not None and line_format != "text":
-        raise click.UsageError("--key-separator goes with --format text; JSON lines have a key of their own")
-    parse = parse_line if line_format == "json" else _text_parser(key_separator)
+    if (key_separator, key) != (None, None) and line_format != "text":
+        raise click.UsageError(
+            "--key and --key-separator go with --format text; JSON lines have a key of their own"
+        )
+    if key_separator is not None and key is not None:
+        raise click.UsageError("give --key or --key-separator, not both")
+    parse = parse_line if line_format == "json" else _text_parser(key_separator, key)
     settings = ProducerSettings(
         durability=Durability[durability.upper()] if durability else None, codec=Codec[compression.upper()]
     )
     tally = _Tally()
     try:
         with_client(
-            server, lambda client: _produce(client, topic, _records(file, parse), partition, settings, tally)
+            server,
+            lambda client: _produce(
+                client, topic, _with_headers(_records(file, parse), headers), partition, settings, tally
+            ),
         )
     except LogStoreError as error:
         error.message += tally.what_is_stored()
@@ -116,10 +145,12 @@ class _Tally:
         )
 
 
-def _text_parser(key_separator: str | None) -> Callable[[str], InputRecord]:
+def _text_parser(key_separator: str | None, fixed_key: str | None) -> Callable[[str], InputRecord]:
+    fixed = None if fixed_key is None else _encoded(fixed_key)
+
     def parse(line: str) -> InputRecord:
         if key_separator is None:
-            return InputRecord(None, _encoded(line))
+            return InputRecord(fixed, _encoded(line))
         key, separator, value = line.partition(key_separator)
         if not separator:
             raise InvalidRequestError("the line has no key separator; tombstones need --format json")
@@ -131,6 +162,14 @@ def _text_parser(key_separator: str | None) -> Callable[[str], InputRecord]:
 def _encoded(text: str) -> bytes:
     # Bytes of the input that are not UTF-8 went through `surrogateescape` and come out as they were.
     return text.encode("utf-8", "surrogateescape")
+
+
+async def _with_headers(
+    records: AsyncIterator[tuple[int, InputRecord]], headers: Headers
+) -> AsyncIterator[tuple[int, InputRecord]]:
+    """The records with these headers behind their own."""
+    async for number, record in records:
+        yield number, record._replace(headers=(*record.headers, *headers))
 
 
 async def _records(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stratalog.base.errors import DataDirectoryError
+from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table, utc_time
@@ -24,8 +25,16 @@ def tier() -> None:
 @json_option
 @server_option
 def status(as_json: bool, server: str) -> None:
-    """Show what the object store holds and how far the uploader is. Where nothing was uploaded since the
-    server started, the time is shown as a dash, or null in JSON.
+    """Show the contents of the object store, and the uploader.
+
+    \b
+    owner epoch            how many times a server has claimed this store
+    slices in the objects  parts of partitions; one object has slices of many
+    objects to be deleted  replaced by compaction or retention; readers may
+                           still use them for a while
+    waits for upload       closed segments that are not yet in the store
+
+    Where nothing was uploaded since the server started, the time is shown as a dash, or null in JSON.
     """
     answer = with_client(server, lambda client: client.admin.tier_status())
     document = message_document(answer)
@@ -34,10 +43,20 @@ def status(as_json: bool, server: str) -> None:
     if as_json:
         print_json(document)
     else:
-        del document["last_successful_upload_ms"], document["takeover"]
-        document["offline_partitions"] = len(answer.offline_partitions)
-        rows = [(name.replace("_", " "), str(value) or None) for name, value in document.items()]
-        rows.insert(-2, ("last successful upload", utc_time(answer.last_successful_upload_ms)))
+        rows = [
+            ("store", answer.store_url),
+            ("id of the store", answer.store_id),
+            ("owner epoch", str(answer.epoch)),
+            ("objects", str(answer.live_object_count)),
+            ("size of the objects", str(ByteSize(answer.live_bytes))),
+            ("slices in the objects", str(answer.live_slice_count)),
+            ("objects to be deleted", str(answer.dropped_object_count)),
+            ("size of these", str(ByteSize(answer.dropped_bytes))),
+            ("waits for upload", str(ByteSize(answer.pending_upload_bytes))),
+            ("last successful upload", utc_time(answer.last_successful_upload_ms)),
+            ("last upload error", answer.last_upload_error or None),
+            ("offline partitions", str(len(answer.offline_partitions))),
+        ]
         print_table(("WHAT", "VALUE"), rows)
         print_offline(answer.offline_partitions)
         if answer.HasField("takeover"):
@@ -71,7 +90,7 @@ def upload(topics: tuple[str, ...], delete_local: bool, as_json: bool, server: s
     else:
         click.echo(
             f"uploaded {counted(answer.slice_count, 'slice')} in {counted(answer.object_count, 'object')}, "
-            f"{counted(answer.size_bytes, 'byte')}; "
+            f"{ByteSize(answer.size_bytes)}; "
             f"deleted {counted(answer.deleted_segment_count, 'local segment')}"
         )
     if answer.offline_partitions:

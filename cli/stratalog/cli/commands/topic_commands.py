@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,8 +12,10 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION_COUNT
 from stratalog.cli.options import config_option, json_option, server_option
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table
-from stratalog.client.client import Client
 from stratalog.v1 import admin_pb2
+
+if TYPE_CHECKING:
+    from stratalog.client.client import Client
 
 _FROM = {
     admin_pb2.CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG: "topic",
@@ -20,6 +24,7 @@ _FROM = {
     admin_pb2.CONFIG_SOURCE_DEFAULT_CONFIG: "default",
 }
 """The sources of a value, for people."""
+_DEFAULT = _FROM[admin_pb2.CONFIG_SOURCE_DEFAULT_CONFIG]
 
 
 @click.group()
@@ -28,18 +33,30 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", metavar="TOPIC")
 @click.option("--partitions", type=PARTITION_COUNT, help="Number of partitions. Default: the server's.")
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is, without an error.")
 @config_option()
 @json_option
 @server_option
-def create(name: str, partitions: int | None, config: dict[str, str], as_json: bool, server: str) -> None:
-    """Create the topic NAME."""
-    created = with_client(server, lambda client: client.admin.create_topic(name, partitions or 0, config))
+def create(
+    name: str,
+    partitions: int | None,
+    if_not_exists: bool,
+    config: dict[str, str],
+    as_json: bool,
+    server: str,
+) -> None:
+    """Create TOPIC."""
+    created = with_client(
+        server,
+        lambda client: client.admin.create_topic(name, partitions or 0, config, exists_ok=if_not_exists),
+    )
     if as_json:
         print_json(message_document(created))
     else:
-        click.echo(f"created {created.name} with {counted(created.partition_count, 'partition')}")
+        partition_text = counted(created.partition_count, "partition")
+        click.echo(f"{created.name} {'exists' if if_not_exists else 'is created'} with {partition_text}")
 
 
 @topic.command(name="list")
@@ -59,13 +76,15 @@ def list_topics(as_json: bool, server: str) -> None:
 
 
 @topic.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, metavar="[TOPIC]...")
+@click.option("--all", "shows_defaults", is_flag=True, help="Also show the keys that have their defaults.")
 @json_option
 @server_option
-def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
+def describe(names: tuple[str, ...], shows_defaults: bool, as_json: bool, server: str) -> None:
     """Show the configuration of topics and the source of values.
 
-    Shows the topics NAMES, or all. The source is the topic, the server, or the default.
+    Shows these topics, or all of them: the keys that were set for the topic or the server, then, with --all,
+    those that have their defaults. JSON always has all keys.
     """
     if as_json:
         topics = with_client(server, lambda client: client.admin.describe_topics(names))
@@ -76,19 +95,28 @@ def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
         click.echo(f"{entry.name}  id {entry.topic_id}  {counted(entry.partition_count, 'partition')}")
         print_offline(entry.offline_partitions)
         rows = [
-            (name, value, sources.get(name, _FROM[admin_pb2.CONFIG_SOURCE_DEFAULT_CONFIG]))
-            for name, value in sorted(entry.config.items())
+            ("  " + name, value, sources.get(name, _DEFAULT)) for name, value in sorted(entry.config.items())
         ]
-        print_table(
-            ("  KEY", "VALUE", "FROM"), [("  " + name, value, source) for name, value, source in rows]
-        )
+        set_rows = [row for row in rows if row[2] != _DEFAULT]
+        defaults = [row for row in rows if row[2] == _DEFAULT]
+        shown = [*set_rows, *defaults] if shows_defaults else set_rows
+        if shown:
+            print_table(("  KEY", "VALUE", "FROM"), shown)
+        if defaults and not shows_defaults:
+            click.echo(f"  {counted(len(defaults), 'more key')}, with defaults; --all shows them")
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", metavar="TOPIC")
+@click.option("--yes", is_flag=True, help="Do not ask. Required if standard input is no terminal.")
 @server_option
-def delete(name: str, server: str) -> None:
-    """Delete the topic NAME and all its records, in every tier."""
+def delete(name: str, yes: bool, server: str) -> None:
+    """Delete TOPIC and all its records, in every tier."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"deleting {name} needs a confirmation; give --yes if you are sure")
+        if not click.confirm(f"Delete {name} and all its records, in every tier?"):
+            raise click.ClickException(f"not confirmed, {name} is not deleted")
     left_over = with_client(server, lambda client: client.admin.delete_topic(name))
     click.echo(f"deleted {name}")
     for path in left_over:
