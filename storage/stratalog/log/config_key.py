@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from stratalog.base.errors import InvalidConfigError
@@ -15,7 +16,20 @@ INT_MAX = 2**31 - 1
 FLOAT_MAX = sys.float_info.max
 """Java's Double.MAX_VALUE: Kafka's word for no limit."""
 
+_MAX_NEAR_COUNT = 3
 _DECIMAL_CHARACTERS = frozenset("0123456789+-.eE")
+
+
+def unknown_key(
+    name: str, text: str | None, reason: str, known: Iterable[str], *, remedy: str
+) -> InvalidConfigError:
+    """The error for a key that is not known. It names the known keys whose names are near, or the remedy."""
+    fields = {"name": name} if text is None else {"name": name, "value": text}
+    near = difflib.get_close_matches(name, list(known), _MAX_NEAR_COUNT)
+    if not near:
+        return InvalidConfigError(f"`{name}` {reason}; {remedy}", **fields)
+    suggestion = " or ".join(f"`{key}`" for key in near)
+    return InvalidConfigError(f"`{name}` {reason}; did you mean {suggestion}?", **fields, near=",".join(near))
 
 
 class ConfigKey(Generic[Value]):

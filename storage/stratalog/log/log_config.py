@@ -15,7 +15,16 @@ from typing import Any
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.base.types import Durability
-from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, choice_of, flag_key, number_key, ratio_key
+from stratalog.log.config_key import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigKey,
+    choice_of,
+    flag_key,
+    number_key,
+    ratio_key,
+    unknown_key,
+)
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import TimestampType
 
@@ -288,13 +297,11 @@ _KAFKA_KEYS = frozenset(
 
 
 def _unknown_key(name: str, text: str) -> InvalidConfigError:
-    reason = (
-        "is a key of Kafka's that this version does not honour"
-        if name in _KAFKA_KEYS
-        else "is not a known key"
-    )
-    allowed = ", ".join(_KEYS)
-    return InvalidConfigError(f"`{name}` {reason}; leave it out", name=name, value=text, allowed=allowed)
+    if name in _KAFKA_KEYS:
+        reason = "is a key of Kafka's that this version does not honour; leave it out"
+        return InvalidConfigError(f"`{name}` {reason}", name=name, value=text)
+    remedy = "leave it out; `stratalog topic describe --all` shows the keys"
+    return unknown_key(name, text, "is not a key of topics", _KEYS, remedy=remedy)
 
 
 def _with_overrides(overrides: Mapping[str, str], defaults: LogConfig | None) -> LogConfig:

@@ -20,7 +20,15 @@ from typing import Any
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.cleaner.cleaner_settings import CleanerSettings
-from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, decimal_key, flag_key, number_key
+from stratalog.log.config_key import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigKey,
+    decimal_key,
+    flag_key,
+    number_key,
+    unknown_key,
+)
 from stratalog.log.log_config import LogConfig, topic_key
 
 HOUR_MS = 60 * 60 * 1000
@@ -293,10 +301,13 @@ def broker_key(name: str, text: str | None = None) -> BrokerKey:
     if name in _REFUSED:
         reason = "is a key of Kafka that this server does not take; remove it: " + _REFUSED[name]
     elif name in BROKER_KEY_OF_TOPIC_KEY:
-        reason = f"is a key of topics; use the key of its default, `{BROKER_KEY_OF_TOPIC_KEY[name]}`"
+        right_name = BROKER_KEY_OF_TOPIC_KEY[name]
+        message = f"`{name}` is a key of topics; use the key of its default, `{right_name}`"
+        raise InvalidConfigError(message, name=name, value=text, near=right_name)
     else:
-        reason = "is not a key of this server; `stratalog config describe --broker` lists the keys"
-    raise InvalidConfigError(f"`{name}` {reason}", name=name, value=text, allowed="the keys of the server")
+        remedy = "`stratalog config describe --broker` lists the keys"
+        raise unknown_key(name, text, "is not a key of this server", BROKER_KEYS, remedy=remedy)
+    raise InvalidConfigError(f"`{name}` {reason}", name=name, value=text)
 
 
 def value_text(name: str, overrides: Mapping[str, str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stratalog.base.errors import InvalidConfigError
+from stratalog.log.config_key import unknown_key
 from stratalog.server.configuration.broker_config import CORDONED
 from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry
 from stratalog.server.configuration.runtime_config import RuntimeConfig
@@ -35,11 +36,7 @@ class ConfigManager:
         known = {entry.name for entry in entries}
         for name in names:
             if name not in known:
-                raise InvalidConfigError(
-                    f"`{name}` is not a known key; correct the name",
-                    name=name,
-                    allowed=", ".join(sorted(known)),
-                )
+                raise unknown_key(name, None, "is not a known key", known, remedy="correct the name")
         return [entry for entry in entries if not names or entry.name in names]
 
     def alter(

@@ -221,6 +221,12 @@ def test_a_key_that_is_not_honoured_is_refused_with_the_right_name(name: str, na
     assert failure.value.fields["name"] == name
 
 
+def test_a_mistyped_key_is_refused_with_the_near_ones() -> None:
+    with pytest.raises(InvalidConfigError) as failure:
+        BrokerConfig.from_overrides({"log.retention.mss": "1"})
+    assert str(failure.value.fields["near"]).split(",")[0] == "log.retention.ms"
+
+
 def test_values_that_contradict_each_other_are_refused_by_the_servers_names() -> None:
     with pytest.raises(InvalidConfigError) as failure:
         BrokerConfig.from_overrides({"log.local.retention.ms": "2", "log.retention.ms": "1"})
