@@ -39,12 +39,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+ERROR_DOMAIN = "stratalog"
+"""The namespace of the codes where errors leave the process: `domain` of a `google.rpc.ErrorInfo`."""
+
 
 class LogStoreError(Exception):
     """Base of all errors that leave the engine. `fields` are the values that a program may act on."""
 
     code: ClassVar[str] = "UNKNOWN"
     retriable: ClassVar[bool] = False
+    retry_delay_s: float = 0.0
+    """The shortest pause before a retry, if the error came from a server that asks for one."""
 
     def __init__(self, message: str, **fields: object) -> None:
         super().__init__(message)

@@ -17,7 +17,7 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.base.types import Durability
-from stratalog.client.errors import error_of_call, error_of_info
+from stratalog.client.errors import error_of_call, error_of_status
 from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import NO_PRODUCER, encode_batch
@@ -163,7 +163,7 @@ async def stream(
     async for answer in bench.client.log.AppendStream(send(), metadata=ANSWER_ERRORS_METADATA):
         if answer.HasField("error"):
             assert (answer.base_offset, answer.last_offset) == (-1, -1)
-            return answers, error_of_info(answer.error)
+            return answers, error_of_status(answer.error)
         answers.append(answer)
     return answers, None
 

@@ -8,8 +8,8 @@ import pytest
 
 from stratalog.base.errors import (
     CorruptRecordError,
-    InvalidRecordError,
     DataDirectoryError,
+    InvalidRecordError,
     InvalidTimestampError,
     LogStoreError,
     OffsetOutOfRangeError,

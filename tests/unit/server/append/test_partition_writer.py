@@ -168,7 +168,7 @@ async def test_an_acknowledgement_at_os_does_not_wait_for_others_flush() -> None
     assert (await os_level).base_offset == 0
     with pytest.raises(DataDirectoryError) as failure:
         await disk
-    assert failure.value.fields == {"path": "/data/x.log"}
+    assert failure.value.fields == {"path": "/data/x.log", "reason": "Input/output error"}
 
 
 async def test_appends_during_a_run_form_the_next_group() -> None:
