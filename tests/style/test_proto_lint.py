@@ -27,8 +27,6 @@ from proto_files import Declared, compiled, declarations, own_files
 Rule = Callable[[FileDescriptorProto, list[Declared]], Iterator[str]]
 
 CALL_OF_SESSION = {"AppendStream": "Append", "FetchStream": "Fetch"}
-UNCOMMENTED = {"ErrorInfo.message", "ErrorInfo.retriable"}
-"""They leave the wire with their message."""
 LOWER_SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 PASCAL = re.compile(r"([A-Z][a-z0-9]*)+")
 UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
@@ -104,7 +102,7 @@ def services_and_calls_have_standard_names(
 
 def everything_has_a_comment(_: FileDescriptorProto, declared: list[Declared]) -> Iterator[str]:
     for one in declared:
-        if not one.comment and one.name not in UNCOMMENTED:
+        if not one.comment:
             yield f"{one.name}: no comment"
 
 

@@ -33,7 +33,7 @@ import grpc
 from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLargeError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import ServerChannel
-from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_info
+from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
 from stratalog.client.messages import wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sealed_batch import Acknowledged, SealedBatch
@@ -149,7 +149,7 @@ class PartitionSender:
             self._changed.set()
             async for response in call:
                 if response.HasField("error"):
-                    self._fail(error_of_info(response.error), is_judged=True)
+                    self._fail(error_of_status(response.error), is_judged=True)
                     return
                 self._acknowledge_oldest(response)
                 self._changed.set()
@@ -271,7 +271,7 @@ class PartitionSender:
 
     def _failed_count(self, cause: LogStoreError, *, is_judged: bool) -> int:
         if isinstance(cause, OverloadedError):
-            return 0 if self._may_try_again() else 1
+            return 0 if self._may_try_again(cause) else 1
         if is_judged:
             return 1
         if self._in_flight:
@@ -279,13 +279,13 @@ class PartitionSender:
         # Nothing was sent; the queue may be empty.
         if not cause.retriable:
             return min(1, len(self._queued))
-        return 0 if self._may_try_again() else len(self._queued)
+        return 0 if self._may_try_again(cause) else len(self._queued)
 
-    def _may_try_again(self) -> bool:
+    def _may_try_again(self, cause: LogStoreError) -> bool:
         """Count a failure without effect. Returns False if the next attempt would be too late; the
         deadline begins anew for later batches then.
         """
-        pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time())
+        pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time(), cause.retry_delay_s)
         self._pause_s = pause_s or 0.0
         if pause_s is None:
             self._patience.succeed()

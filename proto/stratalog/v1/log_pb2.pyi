@@ -7,6 +7,10 @@ Rules of all messages: offsets and sizes are 64 bits as in Kafka. A time is in m
 Kafka's batches, so there is no google.protobuf.Timestamp. -1 in an answer's offset, time or size means that there is
 none, or that it is unknown. A range of offsets includes `last_` and excludes `end_`. A topic's name has 1 to 249
 ASCII letters, digits, `.`, `_` and `-`. Partitions of a topic have the numbers from 0 to `partition_count` - 1.
+
+Errors are google.rpc.Status. A failed call has it in the trailing metadata "grpc-status-details-bin". An answer with
+several results has it inside. The details are an ErrorInfo (domain "stratalog", a reason such as
+OFFSET_OUT_OF_RANGE, and the values that matter as metadata) and, if the same request may succeed later, a RetryInfo.
 """
 
 from collections import abc as _abc
@@ -14,6 +18,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.rpc import status_pb2 as _status_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -287,8 +292,10 @@ class AppendResponse(_message.Message):
     duplicate: _builtins.bool
     """The request came before, from the same idempotent producer. Nothing was stored now, the offsets are those of then."""
     @_builtins.property
-    def error(self) -> Global___ErrorInfo:
-        """Only in a stream that asked for it, and then in its last answer: why the request failed. The offsets are -1."""
+    def error(self) -> _status_pb2.Status:
+        """Only in a stream that asked for it, and then in its last answer: why the request failed. The offsets are -1.
+        Details as in a failed call.
+        """
 
     def __init__(
         self,
@@ -297,7 +304,7 @@ class AppendResponse(_message.Message):
         last_offset: _builtins.int = ...,
         log_start_offset: _builtins.int = ...,
         durability: Global___Durability.ValueType = ...,
-        error: Global___ErrorInfo | None = ...,
+        error: _status_pb2.Status | None = ...,
         duplicate: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
@@ -451,8 +458,8 @@ class FetchedPartition(_message.Message):
     last_stable_offset: _builtins.int
     """End of the records of decided transactions (exclusive), at most the high watermark."""
     @_builtins.property
-    def error(self) -> Global___ErrorInfo:
-        """Set where this partition could not be read; the others are not affected."""
+    def error(self) -> _status_pb2.Status:
+        """Set where this partition could not be read; the others are not affected. Details as in a failed call."""
 
     @_builtins.property
     def aborted_transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AbortedTransaction]:
@@ -471,7 +478,7 @@ class FetchedPartition(_message.Message):
         local_log_start_offset: _builtins.int = ...,
         high_watermark: _builtins.int = ...,
         last_stable_offset: _builtins.int = ...,
-        error: Global___ErrorInfo | None = ...,
+        error: _status_pb2.Status | None = ...,
         aborted_transactions: _abc.Iterable[Global___AbortedTransaction] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
@@ -592,8 +599,8 @@ class OffsetAnswer(_message.Message):
     timestamp_ms: _builtins.int
     """Milliseconds since 1970 UTC; -1 if the offset is not that of a record."""
     @_builtins.property
-    def error(self) -> Global___ErrorInfo:
-        """Set if the query failed; the others are not affected."""
+    def error(self) -> _status_pb2.Status:
+        """Set if the query failed; the others are not affected. Details as in a failed call."""
 
     def __init__(
         self,
@@ -602,7 +609,7 @@ class OffsetAnswer(_message.Message):
         partition: _builtins.int = ...,
         offset: _builtins.int = ...,
         timestamp_ms: _builtins.int = ...,
-        error: Global___ErrorInfo | None = ...,
+        error: _status_pb2.Status | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -635,57 +642,3 @@ class ListOffsetsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListOffsetsResponse: _TypeAlias = ListOffsetsResponse  # noqa: Y015
-
-@_typing.final
-class ErrorInfo(_message.Message):
-    """The cause of a failure for programs. As trailing metadata "stratalog-error-bin" of a failed call, or inside an answer."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class FieldsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    CODE_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    RETRIABLE_FIELD_NUMBER: _builtins.int
-    FIELDS_FIELD_NUMBER: _builtins.int
-    code: _builtins.str
-    """A name of base/errors.py, for example OFFSET_OUT_OF_RANGE."""
-    message: _builtins.str
-    retriable: _builtins.bool
-    @_builtins.property
-    def fields(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The values that matter, by name."""
-
-    def __init__(
-        self,
-        *,
-        code: _builtins.str = ...,
-        message: _builtins.str = ...,
-        retriable: _builtins.bool = ...,
-        fields: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "fields", b"fields", "message", b"message", "retriable", b"retriable"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ErrorInfo: _TypeAlias = ErrorInfo  # noqa: Y015

@@ -7,6 +7,10 @@ Rules of all messages: offsets and sizes are 64 bits as in Kafka. A time is in m
 Kafka's batches, so there is no google.protobuf.Timestamp. -1 in an answer's offset, time or size means that there is
 none, or that it is unknown. A range of offsets includes `last_` and excludes `end_`. A topic's name has 1 to 249
 ASCII letters, digits, `.`, `_` and `-`. Partitions of a topic have the numbers from 0 to `partition_count` - 1.
+
+Errors are google.rpc.Status. A failed call has it in the trailing metadata "grpc-status-details-bin". An answer with
+several results has it inside. The details are an ErrorInfo (domain "stratalog", a reason such as
+OFFSET_OUT_OF_RANGE, and the values that matter as metadata) and, if the same request may succeed later, a RetryInfo.
 """
 
 from collections import abc as _abc

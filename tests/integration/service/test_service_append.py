@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from stratalog.base.errors import (
-    CorruptRecordError,
+    InvalidRecordError,
     InvalidRequestError,
     LogStoreError,
     RecordTooLargeError,
@@ -17,7 +17,7 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.base.types import Durability
-from stratalog.client.errors import error_of_call, error_of_info
+from stratalog.client.errors import error_of_call, error_of_status
 from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import NO_PRODUCER, encode_batch
@@ -83,7 +83,7 @@ async def test_object_durability_is_refused_with_advice(bench: ServiceBench) -> 
     ("sent", "expected"),
     [
         (b"", InvalidRequestError),
-        (of_values(b"abc")[:-1] + b"\x7f", CorruptRecordError),
+        (of_values(b"abc")[:-1] + b"\x7f", InvalidRecordError),
         (of_values(bytes(3000)), RecordTooLargeError),
         (of_values(b"a", producer=TRANSACTIONAL), UnsupportedOperationError),
     ],
@@ -165,7 +165,7 @@ async def stream(
     async for answer in bench.client.log.AppendStream(send(), metadata=ANSWER_ERRORS_METADATA):
         if answer.HasField("error"):
             assert (answer.base_offset, answer.last_offset) == (-1, -1)
-            return answers, error_of_info(answer.error)
+            return answers, error_of_status(answer.error)
         answers.append(answer)
     return answers, None
 
@@ -183,7 +183,7 @@ async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:
     good = [append_request(of_values(str(number).encode())) for number in range(60)]
     requests = [*good[:30], append_request(b"\x00" * 80), *good[30:]]
     answers, error = await stream(bench, requests)
-    assert isinstance(error, CorruptRecordError)
+    assert isinstance(error, InvalidRecordError)
     assert [answer.base_offset for answer in answers] == list(range(30))
     # A client that does not ask for failures as answers gets the status alone.
     call = bench.client.log.AppendStream()
@@ -193,7 +193,7 @@ async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:
     assert isinstance(first, log_pb2.AppendResponse)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
-    assert isinstance(error_of_call(caught.value, ""), CorruptRecordError)
+    assert isinstance(error_of_call(caught.value, ""), InvalidRecordError)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert await bench.values("t") == [[str(number).encode() for number in (*range(30), 29)]]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError
+from google.rpc.status_pb2 import Status
+
+from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.rpc.status import error_info
 from stratalog.v1 import log_pb2
 
 _DURABILITIES = {
@@ -82,6 +83,6 @@ def append_response(info: AppendInfo, durability: Durability) -> log_pb2.AppendR
     )
 
 
-def append_failure(error: LogStoreError) -> log_pb2.AppendResponse:
+def append_failure(status: Status) -> log_pb2.AppendResponse:
     """The answer to an append that failed, for streams that asked for it."""
-    return log_pb2.AppendResponse(base_offset=-1, last_offset=-1, error=error_info(error))
+    return log_pb2.AppendResponse(base_offset=-1, last_offset=-1, error=status)

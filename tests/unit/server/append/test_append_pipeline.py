@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stratalog.base.errors import (
-    CorruptRecordError,
+    InvalidRecordError,
     LogStoreError,
     OverloadedError,
     UnknownTopicOrPartitionError,
@@ -46,7 +46,7 @@ class FakeWriter(PartitionWriter):
                 continue
             if data == BAD:
                 append.session.is_broken = True
-                append.future.set_exception(CorruptRecordError("bad"))
+                append.future.set_exception(InvalidRecordError("bad"))
                 continue
             offset = len(self.written)
             self.written.append(data)
@@ -149,7 +149,7 @@ async def test_nothing_behind_a_failure_is_written_in_any_partition(bad_at: int)
     requests[bad_at] = (bad_at % 3, BAD)
     session = Session(requests)
     await session.write_until_done()
-    assert isinstance(session.failure, CorruptRecordError)
+    assert isinstance(session.failure, InvalidRecordError)
     assert sorted(value for writer in session.writers for value in writer.written) == [
         b"%d" % number for number in range(bad_at)
     ]
