@@ -15,10 +15,14 @@ python=${PYTHON:-"$root/.venv/bin/python"}
 PATH="$(dirname -- "$python"):$PATH"
 export PATH
 
+# The directory that holds google/rpc/status.proto of googleapis-common-protos.
+googleapis=$("$python" -c 'import pathlib, google.rpc.status_pb2 as m; print(pathlib.Path(m.__file__).parents[2])')
+
 mkdir -p "$target"
 cd "$root/proto"
 "$python" -m grpc_tools.protoc \
     --proto_path=. \
+    --proto_path="$googleapis" \
     --python_out="$target" \
     --grpc_python_out="$target" \
     --mypy_out="quiet:$target" \

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import grpc
+from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import (
     InvalidRequestError,
@@ -68,6 +69,15 @@ def error_of_info(info: log_pb2.ErrorInfo) -> LogStoreError:
     if error_class is None:
         return _ForeignError(info)
     return error_class(info.message, **_fields(info))
+
+
+def error_of_status(status: Status) -> LogStoreError:
+    """The error that a status inside a message describes."""
+    info = log_pb2.ErrorInfo()
+    for detail in status.details:
+        if detail.Unpack(info):
+            return error_of_info(info)
+    return LogStoreError(status.message, status=status.code)
 
 
 def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.rpc import status_pb2 as _status_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -241,7 +242,6 @@ class AppendResponse(_message.Message):
     LAST_OFFSET_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     DURABILITY_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
     last_offset: _builtins.int
@@ -250,10 +250,6 @@ class AppendResponse(_message.Message):
     """The level that held when this was sent."""
     duplicate: _builtins.bool
     """The request came before, from the same idempotent producer. Nothing was stored now, the offsets are those of then."""
-    @_builtins.property
-    def error(self) -> Global___ErrorInfo:
-        """Only in a stream that asked for it, and then in its last answer: why the request failed. The offsets are -1."""
-
     def __init__(
         self,
         *,
@@ -261,16 +257,91 @@ class AppendResponse(_message.Message):
         last_offset: _builtins.int = ...,
         log_start_offset: _builtins.int = ...,
         durability: Global___Durability.ValueType = ...,
-        error: Global___ErrorInfo | None = ...,
         duplicate: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicate", b"duplicate", "durability", b"durability", "error", b"error", "last_offset", b"last_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicate", b"duplicate", "durability", b"durability", "last_offset", b"last_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AppendResponse: _TypeAlias = AppendResponse  # noqa: Y015
+
+@_typing.final
+class AppendStreamRequest(_message.Message):
+    """A request of a stream: the fields of an AppendRequest, with the same numbers, and two more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ACKS_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    acks: Global___Durability.ValueType
+    batches: _builtins.bytes
+    sequence: _builtins.int
+    """Names the request in its answer. Chosen by the client; larger than that of the request before it in the stream."""
+    resume: _builtins.bool
+    """Begins the partition anew in this stream: this request is applied although an earlier one has failed."""
+    @_builtins.property
+    def records(self) -> Global___Records: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        acks: Global___Durability.ValueType = ...,
+        batches: _builtins.bytes = ...,
+        records: Global___Records | None = ...,
+        sequence: _builtins.int = ...,
+        resume: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "payload", b"payload", "records", b"records"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batches", b"batches", "partition", b"partition", "payload", b"payload", "records", b"records", "resume", b"resume", "sequence", b"sequence", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["batches", "records"]  # noqa: Y015
+    _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
+
+Global___AppendStreamRequest: _TypeAlias = AppendStreamRequest  # noqa: Y015
+
+@_typing.final
+class AppendStreamResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    ACK_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """That of the request."""
+    @_builtins.property
+    def ack(self) -> Global___AppendResponse: ...
+    @_builtins.property
+    def status(self) -> _status_pb2.Status:
+        """Why nothing of the request counts as stored."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        ack: Global___AppendResponse | None = ...,
+        status: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "outcome", b"outcome", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "outcome", b"outcome", "sequence", b"sequence", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["ack", "status"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___AppendStreamResponse: _TypeAlias = AppendStreamResponse  # noqa: Y015
 
 @_typing.final
 class FetchPartition(_message.Message):

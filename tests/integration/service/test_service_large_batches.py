@@ -7,14 +7,14 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import LogStoreError, RecordTooLargeError
-from stratalog.client.errors import error_of_info
+from stratalog.client.errors import error_of_status
 from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.sealed_batch import Acknowledged
 from stratalog.record.codecs.compression import Codec
-from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 ALL_AT_ONCE = ProducerSettings(linger_ms=3_600_000)
@@ -75,11 +75,13 @@ async def test_the_size_that_was_refused_is_not_sent_again(
 ) -> None:
     refused: list[LogStoreError] = []
 
-    def counted(info: log_pb2.ErrorInfo) -> LogStoreError:
-        refused.append(error_of_info(info))
-        return refused[-1]
+    def counted(status: Status) -> LogStoreError:
+        error = error_of_status(status)
+        if isinstance(error, RecordTooLargeError):
+            refused.append(error)
+        return error
 
-    monkeypatch.setattr("stratalog.client.partition_sender.error_of_info", counted)
+    monkeypatch.setattr("stratalog.client.append_sender.error_of_status", counted)
     await bench.client.admin.create_topic("t", config={"segment.bytes": "20000"})
     producer = bench.client.producer(ProducerSettings(batch_bytes=64 << 10, linger_ms=3_600_000))
     for number in range(2000):

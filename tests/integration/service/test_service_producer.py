@@ -18,11 +18,12 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.append_sender import AppendSender
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.partition_chooser import partition_for_key
-from stratalog.client.partition_sender import PartitionSender
+from stratalog.client.partition_lane import PartitionLane
 from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
@@ -183,17 +184,17 @@ async def test_a_sender_that_fails_by_a_defect_leaves_no_send_waiting(
     await bench.client.admin.create_topic("t")
     producer = bench.client.producer(SMALL_BATCHES)
 
-    def fail(_sender: PartitionSender, _batch: SealedBatch, _response: log_pb2.AppendResponse) -> None:
+    def fail(_lane: PartitionLane, _sequence: int, _ack: log_pb2.AppendResponse) -> None:
         raise ValueError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionSender, "_acknowledge", fail)
+        patch.setattr(PartitionLane, "acknowledge", fail)
         futures = [await producer.send("t", None, b"%03d" % number) for number in range(100)]
         await asyncio.wait_for(producer.flush(), 30)
         assert all(future.done() for future in futures)
     lost = [future for future in futures if future.exception() is not None]
     assert len(lost) > 10
-    assert "sending to t-0 failed" in caplog.text
+    assert f"sending to {bench.client.address} failed" in caplog.text
     # What is sent from then on gets its own answers.
     before = await bench.client.latest("t")
     last = await producer.send("t", None, b"last")
@@ -250,8 +251,8 @@ class QueuedBatches:
     def __init__(self, address: str, retry: RetryPolicy, count: int) -> None:
         self._channel = ServerChannel(address)
         partition = TopicPartition("t", 0)
-        sender = PartitionSender(
-            self._channel, partition, None, retry, lambda _batch, _error: None, lambda _batch, _halves: None
+        sender = AppendSender(
+            self._channel, None, retry, lambda _batch, _error: None, lambda _batch, _halves: None
         )
         self.acknowledged: list[asyncio.Future[Acknowledged]] = []
         for number in range(count):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 
 import grpc
+from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import (
     CoordinatorFencedError,
@@ -28,6 +29,7 @@ from stratalog.base.errors import (
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     OverloadedError,
+    PrecedingAppendFailedError,
     PreconditionFailedError,
     ProducerFencedError,
     RecordTooLargeError,
@@ -71,6 +73,7 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     CoordinatorFencedError: grpc.StatusCode.FAILED_PRECONDITION,
     OutOfOrderSequenceError: grpc.StatusCode.FAILED_PRECONDITION,
     InvalidTxnStateError: grpc.StatusCode.FAILED_PRECONDITION,
+    PrecedingAppendFailedError: grpc.StatusCode.ABORTED,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StoppingError: grpc.StatusCode.UNAVAILABLE,
     DataDirectoryError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -105,6 +108,14 @@ def error_info(error: BaseException) -> log_pb2.ErrorInfo:
     }
     message = _bounded(error.message, MAX_MESSAGE_CHARS)
     return log_pb2.ErrorInfo(code=error.code, message=message, retriable=error.retriable, fields=fields)
+
+
+def rpc_status(error: BaseException) -> Status:
+    """The form of `error` inside a message: its status code, its message, and its `ErrorInfo` as a detail."""
+    code_number, _ = status_of(error).value
+    status = Status(code=code_number, message=details_of(error))
+    status.details.add().Pack(error_info(error))
+    return status
 
 
 def details_of(error: BaseException) -> str:
