@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import CorruptRecordError, OverloadedError, PrecedingAppendFailedError
+from stratalog.base.errors import InvalidRecordError, OverloadedError, PrecedingAppendFailedError
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.append.append_decoding import Decoded, DecodedStreamAppend
@@ -71,7 +71,7 @@ def oracle(requests: Sequence[Step]) -> tuple[dict[int, Expected], dict[int, lis
             outcomes[sequence] = Expected({None})
             stored[request.partition].append(b"%d" % sequence)
         else:
-            error = CorruptRecordError if request.kind == "bad" else OverloadedError
+            error = InvalidRecordError if request.kind == "bad" else OverloadedError
             outcomes[sequence] = Expected({error})
             has_failed[request.partition] = True
     return outcomes, stored

@@ -9,7 +9,7 @@ import click
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client, OffsetQuery
-from stratalog.client.errors import error_of_info
+from stratalog.client.errors import error_of_status
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.v1 import log_pb2
 
@@ -29,9 +29,8 @@ class LeftOut:
             raise DataDirectoryError(reason.message, **{**reason.fields, "partition": str(partition)})
         if partition not in self._partitions:
             self._partitions.add(partition)
-            others = {name: value for name, value in reason.fields.items() if name != "path"}
-            text = DataDirectoryError(reason.message, **others)
-            click.echo(f"{partition} cannot be read, path {reason.fields.get('path', '-')}: {text}", err=True)
+            hint = f"`stratalog topic describe {partition.topic}` shows the reason"
+            click.echo(f"{partition} cannot be read, {hint}: {reason}", err=True)
 
     async def answers(
         self, client: Client, queries: Sequence[OffsetQuery], isolation: IsolationLevel
@@ -43,7 +42,7 @@ class LeftOut:
             if not answer.HasField("error"):
                 found.append(answer)
                 continue
-            error = error_of_info(answer.error)
+            error = error_of_status(answer.error)
             if not isinstance(error, DataDirectoryError):
                 raise error
             self.add(TopicPartition(answer.topic, answer.partition), error)

@@ -237,7 +237,7 @@ class AppendSender:
         """Fail the batches that the end of the stream by `cause` demands, and queue the others again."""
         in_flight_count = sum(lane.in_flight_count for lane in self._busy.values())
         if isinstance(cause, OverloadedError):
-            may_try_again = self._may_try_again()
+            may_try_again = self._may_try_again(cause)
             self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.fail_oldest(cause))
         elif in_flight_count == 1:
             # The cause is about this batch.
@@ -246,7 +246,7 @@ class AppendSender:
             self._fail_lanes(lambda lane: lane.fail_in_flight(cause))
         elif not cause.retriable:
             self._fail_lanes(lambda lane: lane.fail_oldest(cause))
-        elif not self._may_try_again():
+        elif not self._may_try_again(cause):
             self._fail_lanes(lambda lane: lane.fail_all(cause))
 
     def _fail_lanes(self, fail: Callable[[PartitionLane], None]) -> None:
@@ -256,11 +256,11 @@ class AppendSender:
                 fail(lane)
             self._offer(lane)
 
-    def _may_try_again(self) -> bool:
+    def _may_try_again(self, cause: LogStoreError) -> bool:
         """Count a failure without effect. Returns False if the next attempt would be too late; the
         deadline begins anew for later batches then.
         """
-        pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time())
+        pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time(), cause.retry_delay_s)
         self._pause_s = pause_s or 0.0
         if pause_s is None:
             self._patience.succeed()

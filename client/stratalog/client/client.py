@@ -14,7 +14,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.consumer import Consumer
-from stratalog.client.errors import error_of_info, refusing_misfits
+from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_acks, wire_isolation
 from stratalog.client.producer import BatchOutcome, Producer
@@ -116,7 +116,7 @@ class Client:
         answers = await self.offset_answers(queries, isolation=isolation)
         for answer in answers:
             if answer.HasField("error"):
-                raise error_of_info(answer.error)
+                raise error_of_status(answer.error)
         return answers
 
     async def offset_answers(

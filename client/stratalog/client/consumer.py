@@ -20,7 +20,7 @@ import grpc
 from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import ServerChannel
-from stratalog.client.errors import error_of_call, error_of_info
+from stratalog.client.errors import error_of_call, error_of_status
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchedRecords, fetch_request, fetched_parts
 from stratalog.client.retry import Patience, RetryPolicy
@@ -110,7 +110,7 @@ class Consumer:
                     patience.succeed()
                     yield fetched
             except LogStoreError as error:
-                pause_s = patience.next_pause_s(loop.time()) if error.retriable else None
+                pause_s = patience.next_pause_s(loop.time(), error.retry_delay_s) if error.retriable else None
                 if pause_s is None:
                     raise
                 if self._on_broken is not None and patience.failure_count == 1:
@@ -149,7 +149,7 @@ class Consumer:
         """The records of a response below the end offset; the position moves with each part."""
         topic_partition = TopicPartition(answer.topic, answer.partition)
         if answer.HasField("error"):
-            error = error_of_info(answer.error)
+            error = error_of_status(answer.error)
             if self._on_offline is None or not isinstance(error, DataDirectoryError):
                 raise error
             # The server's session has dropped the partition as well.

@@ -1,10 +1,10 @@
 """Turns failed calls back into the errors of the engine.
 
-The server sends an ``ErrorInfo``: the code of a class of ``stratalog.base.errors``, its message and its
-fields. The client raises that class, so a program catches the same errors whether it embeds the engine or
-calls a server. A call without an answer from the server's code raises `ServerUnavailableError`, which only a
-client knows, or the error of the transport's status. Requests that cannot be sent are refused here, with the
-server's error for them.
+The server sends a ``google.rpc.Status``: its ``ErrorInfo`` has the code of a class of
+``stratalog.base.errors`` and the fields. The client raises that class, so a program catches the same errors
+whether it embeds the engine or calls a server. A call without an answer from the server's code raises
+`ServerUnavailableError`, which only a client knows, or the error of the transport's status. Requests that
+cannot be sent are refused here, with the server's error for them.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import grpc
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
 
 from stratalog.base.errors import (
+    ERROR_DOMAIN,
     InvalidRequestError,
     LogStoreError,
     OverloadedError,
     RecordTooLargeError,
     UnsupportedOperationError,
 )
-from stratalog.v1 import log_pb2
-
-ERROR_METADATA_KEY = "stratalog-error-bin"
-"""Trailing metadata of a failed call: a serialized `stratalog.v1.ErrorInfo`."""
 
 _INTEGER = re.compile(r"-?\d{1,19}")
 
@@ -51,41 +52,28 @@ def _classes(base: type[LogStoreError]) -> Iterator[type[LogStoreError]]:
 _CLASS_BY_CODE = {error_class.code: error_class for error_class in _classes(LogStoreError)}
 
 
-class _ForeignError(LogStoreError):
-    """An error of a newer server, of a kind that this client does not know. Retriable if the server
-    says so.
-    """
-
-    def __init__(self, info: log_pb2.ErrorInfo) -> None:
-        super().__init__(info.message, **_fields(info))
-        # Instance attributes, because the kind is known only at run time.
-        vars(self)["code"] = info.code
-        vars(self)["retriable"] = info.retriable
-
-
-def error_of_info(info: log_pb2.ErrorInfo) -> LogStoreError:
-    """The error that an `ErrorInfo` describes. Fields that are whole numbers become ints; others are text."""
-    error_class = _CLASS_BY_CODE.get(info.code)
-    if error_class is None:
-        return _ForeignError(info)
-    return error_class(info.message, **_fields(info))
-
-
 def error_of_status(status: Status) -> LogStoreError:
-    """The error that a status inside a message describes."""
-    info = log_pb2.ErrorInfo()
-    for detail in status.details:
-        if detail.Unpack(info):
-            return error_of_info(info)
-    return LogStoreError(status.message, status=status.code)
+    """The error that a status of an answer describes: of the class with its code, or a LogStoreError for a
+    code that only newer servers know. Retriable if the server says so, after `retry_delay_s` at the earliest.
+    Fields that are whole numbers become ints; others are text.
+    """
+    info = _info(status)
+    code = LogStoreError.code if info is None else info.reason
+    error = _CLASS_BY_CODE.get(code, LogStoreError)(status.message, **({} if info is None else _fields(info)))
+    retry = RetryInfo()
+    # Instance attributes, because these are known only at run time.
+    vars(error)["code"] = code
+    vars(error)["retriable"] = any(detail.Unpack(retry) for detail in status.details)
+    error.retry_delay_s = max(retry.retry_delay.ToMicroseconds() / 1e6, 0.0)
+    return error
 
 
 def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
     """The error for a failed call. `server` is its address, for the message."""
     assert isinstance(error, grpc.aio.AioRpcError)
-    info = info_of_call(error)
-    if info is not None:
-        return error_of_info(info)
+    rich = _status_of_call(error)
+    if rich is not None:
+        return error_of_status(rich)
     status, details = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
         return unreachable(server)
@@ -128,18 +116,31 @@ def unreachable(server: str) -> ServerUnavailableError:
     )
 
 
-def info_of_call(error: grpc.aio.AioRpcError) -> log_pb2.ErrorInfo | None:
-    """The server's description of the failure; None for a failure of the transport."""
-    for key, value in error.trailing_metadata() or ():
-        if key == ERROR_METADATA_KEY and isinstance(value, bytes):
-            return log_pb2.ErrorInfo.FromString(value)
+def _status_of_call(error: grpc.aio.AioRpcError) -> Status | None:
+    """The server's description of the failure; None for a failure of the transport, or of another program
+    between client and server.
+    """
+    try:
+        # It needs three methods, which this error has.
+        status = cast(object, rpc_status.from_call(cast(grpc.Call, error)))  # pyright: ignore[reportUnknownMemberType]  # without types
+    except (ValueError, DecodeError):
+        return None
+    return status if isinstance(status, Status) and _info(status) is not None else None
+
+
+def _info(status: Status) -> ErrorInfo | None:
+    """The details of our own servers; None without any."""
+    info = ErrorInfo()
+    for detail in status.details:
+        if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+            return info
     return None
 
 
-def _fields(info: log_pb2.ErrorInfo) -> dict[str, object]:
+def _fields(info: ErrorInfo) -> dict[str, object]:
     return {
         name: int(value) if _INTEGER.fullmatch(value) else value
         # A map has no order on the wire; sorting keeps messages equal.
-        for name, value in sorted(info.fields.items())
+        for name, value in sorted(info.metadata.items())
         if name not in ("self", "message")
     }

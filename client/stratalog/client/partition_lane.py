@@ -150,7 +150,7 @@ class PartitionLane:
             return
         self._needs_resume = True
         had_no_effect = isinstance(cause, OverloadedError | PrecedingAppendFailedError)
-        if had_no_effect and self._may_try_again():
+        if had_no_effect and self._may_try_again(cause):
             self.put_back()
         else:
             self.fail_oldest(cause)
@@ -215,12 +215,12 @@ class PartitionLane:
         batch.fail(cause)
         self._on_settled(batch, cause)
 
-    def _may_try_again(self) -> bool:
+    def _may_try_again(self, cause: LogStoreError) -> bool:
         """Count a refusal without effect, and pause. Returns False if the next attempt would be too late; the
         deadline begins anew for later batches then.
         """
         loop = asyncio.get_running_loop()
-        pause_s = self._patience.next_pause_s(loop.time())
+        pause_s = self._patience.next_pause_s(loop.time(), cause.retry_delay_s)
         if pause_s is None:
             self._patience.succeed()
             return False

@@ -59,9 +59,9 @@ class Patience:
         """Note that the work has begun. It counts as a success once it has lasted longer than any pause."""
         self._works_since_s = now_s
 
-    def next_pause_s(self, now_s: float) -> float | None:
-        """Count a failure; returns the pause before the next attempt. None if that attempt would begin
-        after the deadline, which runs from the first failure.
+    def next_pause_s(self, now_s: float, least_s: float = 0.0) -> float | None:
+        """Count a failure; returns the pause before the next attempt, at least `least_s`. None if that
+        attempt would begin after the deadline, which runs from the first failure.
         """
         since_s, self._works_since_s = self._works_since_s, None
         if since_s is not None and now_s - since_s > self._policy.max_pause_s:
@@ -69,7 +69,7 @@ class Patience:
         if self.failure_count == 0:
             self._deadline_s = now_s + self._policy.deadline_s
         self.failure_count += 1
-        pause_s = self._policy.pause_s(self.failure_count)
+        pause_s = max(self._policy.pause_s(self.failure_count), least_s)
         return pause_s if now_s + pause_s <= self._deadline_s else None
 
 
@@ -77,7 +77,7 @@ async def retrying(
     policy: RetryPolicy, call: Callable[[], Awaitable[_T]], after: type[LogStoreError] = LogStoreError
 ) -> _T:
     """The result of `call`, which is repeated after retriable errors of class `after`, until the policy's
-    deadline.
+    deadline. No pause is shorter than the server asks for.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + policy.deadline_s
@@ -87,7 +87,7 @@ async def retrying(
             return await call()
         except LogStoreError as error:
             attempt += 1
-            pause_s = policy.pause_s(attempt)
+            pause_s = max(policy.pause_s(attempt), error.retry_delay_s)
             is_repeatable = error.retriable and isinstance(error, after)
             if not is_repeatable or loop.time() + pause_s > deadline_s:
                 raise

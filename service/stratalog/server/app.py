@@ -38,8 +38,9 @@ from stratalog.server.fetch.closing import Closing
 from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
-from stratalog.server.request_memory import RequestMemory
+from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin_servicer import AdminServicer
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
@@ -196,16 +197,17 @@ class Server:
             raise _cannot_listen(self.settings.listen, str(error)) from None
 
     def _register(self, engine: StorageEngine) -> None:
+        statuses = ErrorStatuses(self._clock, self._ids)
         log_servicer = LogServicer(
             clock=self._clock,
             partitions=engine.topics.registry,
             pools=self._pools,
             closing=self._closing,
-            append_memory=self.append_memory,
-            fetch_memory=self.fetch_memory,
+            memories=RequestMemories(appends=self.append_memory, fetches=self.fetch_memory),
             settings=self.settings,
+            statuses=statuses,
         )
-        admin_servicer = AdminServicer(engine, self._pools)
+        admin_servicer = AdminServicer(engine, self._pools, statuses)
         log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
         self._grpc.add_generic_rpc_handlers((log_handlers,))
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin_servicer, self._grpc)

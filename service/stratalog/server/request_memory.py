@@ -14,6 +14,7 @@ given back twice or lost after a failure, whichever of two threads comes first.
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 from stratalog.base.errors import OverloadedError
 
@@ -99,3 +100,12 @@ class MemoryLease:
             self._is_closed = True
             self._memory.add(-self._size_bytes)
             self._size_bytes = 0
+
+
+class RequestMemories(NamedTuple):
+    """The two counts of a server."""
+
+    appends: RequestMemory
+    """Bytes of running appends."""
+    fetches: RequestMemory
+    """Bytes of fetch answers that are not sent yet."""

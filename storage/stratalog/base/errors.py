@@ -10,7 +10,8 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     |   +-- UnsupportedOperationError     ask for something else: this version cannot do it
     |   +-- InvalidTimestampError         give the record a time inside the bounds in the fields
     |   +-- RecordTooLargeError           send less at once, or raise the topic's limit
-    |   +-- CorruptRecordError            find out which program changed the bytes
+    |   +-- InvalidRecordError            encode the batch again
+    +-- CorruptRecordError                stored or fetched bytes are damaged: restore them from a copy
     +-- UnknownTopicOrPartitionError      create it, or correct the name
     +-- TopicAlreadyExistsError           choose another name
     +-- OffsetOutOfRangeError             go on from an offset inside the range in the fields
@@ -39,12 +40,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+ERROR_DOMAIN = "stratalog"
+"""The namespace of the codes where errors leave the process: `domain` of a `google.rpc.ErrorInfo`."""
+
 
 class LogStoreError(Exception):
     """Base of all errors that leave the engine. `fields` are the values that a program may act on."""
 
     code: ClassVar[str] = "UNKNOWN"
     retriable: ClassVar[bool] = False
+    retry_delay_s: float = 0.0
+    """The shortest pause before a retry, if the error came from a server that asks for one."""
 
     def __init__(self, message: str, **fields: object) -> None:
         super().__init__(message)
@@ -88,8 +94,16 @@ class RecordTooLargeError(InvalidRequestError):
     code = "RECORD_TOO_LARGE"
 
 
-class CorruptRecordError(InvalidRequestError):
-    """Bytes from the wire, the disk or the object store violate their format or their checksum."""
+class InvalidRecordError(InvalidRequestError):
+    """The batches of a request violate their format or their checksum. Fields: position (in the request) or
+    base_offset, batch_index, and those of the rule that is broken."""
+
+    code = "INVALID_RECORD"
+
+
+class CorruptRecordError(LogStoreError):
+    """Bytes from the disk, the object store or a fetch violate their format or their checksum. Parsers raise
+    it for any bytes; where a request's own bytes are judged, it becomes InvalidRecordError."""
 
     code = "CORRUPT_RECORD"
 

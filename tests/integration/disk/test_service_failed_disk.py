@@ -82,7 +82,8 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
         with pytest.raises(DataDirectoryError) as failure:
             await admin.upload(["t"])
         fields = failure.value.fields
-        assert (fields["path"], fields["uploaded_objects"], fields["uploaded_slices"]) == (other, 1, 1)
+        assert (fields["uploaded_objects"], fields["uploaded_slices"]) == (1, 1)
+        assert "path" not in fields
         assert int(str(fields["uploaded_bytes"])) > 1800
         assert (await admin.describe_log("t", [1 - lost]))[0].tiered_end_offset == 2
         answer = await admin.upload()
@@ -120,8 +121,8 @@ async def test_records_and_offsets_of_the_others_are_printed(
         ):
             shown = await bench.command(*command)
             [told] = shown.stderr.splitlines()
-            assert told.startswith(f"t-{lost} cannot be read, path {other}"), command
-            assert "Input/output error" in told
+            assert told.startswith(f"t-{lost} cannot be read, "), command
+            assert other not in told
             assert shown.stdout.count(printed) == (2 if printed == "\n" else 1), command
             assert f'"partition": {lost}' not in shown.stdout
             assert isinstance(shown.exception, DataDirectoryError)

@@ -5,7 +5,6 @@ The disk is a small file system in memory of its own, which not every user may m
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 from collections.abc import Generator
@@ -113,7 +112,7 @@ async def fill(client: Client, topic: str) -> int:
             count += 1
     with pytest.raises(DataDirectoryError) as failure:
         await client.append(topic, 0, [record(50)])
-    assert os.strerror(errno.ENOSPC) in str(failure.value.fields["reason"])
+    assert not failure.value.fields
     return count
 
 

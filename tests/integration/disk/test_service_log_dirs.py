@@ -215,7 +215,7 @@ async def test_the_cordon_of_an_offline_directory_cannot_be_altered(tmp_path: Pa
         assert isinstance(shown.exception, DataDirectoryError)
         with pytest.raises(DataDirectoryError) as refusal:
             await bench.client.admin.alter_configs({"cordoned.log.dirs": data})
-        assert refusal.value.fields["path"] == other
+        assert "path" not in refusal.value.fields
         assert dict(bench.server.engine.topics.runtime.layers.dynamic) == {"cordoned.log.dirs": other}
 
 

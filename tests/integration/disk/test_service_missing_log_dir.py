@@ -15,7 +15,7 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
 from stratalog.base.types import TopicPartition
-from stratalog.client.errors import error_of_info
+from stratalog.client.errors import error_of_status
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.testing.failing_directory import FailingDirectory
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -27,7 +27,7 @@ async def fetch(bench: ServiceBench, partition: TopicPartition) -> None:
     """Fetch once. Raises the error of the answer."""
     [answer] = await bench.client.fetch({partition: 0})
     if answer.HasField("error"):
-        raise error_of_info(answer.error)
+        raise error_of_status(answer.error)
 
 
 def numbers_by_dir(bench: ServiceBench, topic: str) -> dict[str, int]:
@@ -60,8 +60,10 @@ async def test_a_directory_that_is_missing_is_waited_for(tmp_path: Path) -> None
         for call in refused:
             with pytest.raises(DataDirectoryError) as failure:
                 await call()
-            assert failure.value.fields["path"] == f"{other}/t-{lost}"
-            assert "log directory that is missing" in str(failure.value.fields["reason"])
+            assert failure.value.fields == {"topic": "t", "partition": lost}
+        [offline] = (await bench.client.admin.tier_status()).offline_partitions
+        assert offline.path == f"{other}/t-{lost}"
+        assert "log directory that is missing" in offline.reason
         [described] = [
             one for one in (await bench.client.admin.describe_log_dirs()).log_dirs if one.state == "missing"
         ]

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from stratalog.base.errors import (
-    CorruptRecordError,
+    InvalidRecordError,
     InvalidRequestError,
     LogStoreError,
     PrecedingAppendFailedError,
@@ -83,7 +83,7 @@ async def test_object_durability_is_refused_with_advice(bench: ServiceBench) -> 
     ("sent", "expected"),
     [
         (b"", InvalidRequestError),
-        (of_values(b"abc")[:-1] + b"\x7f", CorruptRecordError),
+        (of_values(b"abc")[:-1] + b"\x7f", InvalidRecordError),
         (of_values(bytes(3000)), RecordTooLargeError),
         (of_values(b"a", producer=TRANSACTIONAL), UnsupportedOperationError),
     ],
@@ -203,7 +203,7 @@ async def test_a_partition_stops_at_its_first_failure_until_it_is_resumed(bench:
     outcomes = await stream(bench, requests)
     assert list(outcomes) == list(range(60))
     assert [offset_of(outcomes[number]) for number in (*range(30), *range(50, 60))] == list(range(40))
-    assert type(outcomes[30]) is CorruptRecordError
+    assert type(outcomes[30]) is InvalidRecordError
     assert {type(outcomes[number]) for number in range(31, 50)} == {PrecedingAppendFailedError}
     assert await bench.values("t") == [[*values[:30], *values[50:]]]
 

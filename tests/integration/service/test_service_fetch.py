@@ -18,6 +18,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
+from tests.support.service.error_details import error_info
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
 T0 = TopicPartition("t", 0)
@@ -56,7 +57,7 @@ async def test_one_failing_partition_does_not_hide_the_others(bench: ServiceBenc
         T0: 9,
     }
     answers = await bench.client.fetch(positions, max_wait_ms=60_000)
-    assert [answer.error.code for answer in answers] == [
+    assert [error_info(answer.error).reason for answer in answers] == [
         "",
         "UNKNOWN_TOPIC_OR_PARTITION",
         "UNKNOWN_TOPIC_OR_PARTITION",
@@ -207,7 +208,7 @@ async def test_a_partition_that_fails_leaves_the_session_and_the_others_go_on(be
         async for response in bench.fetch_stream(positions):
             for answer in response.partitions:
                 if answer.HasField("error"):
-                    errors.append(answer.error.code)
+                    errors.append(error_info(answer.error).reason)
                     await bench.append("t", [b"a"], partition=1)
                 else:
                     values += values_of(answer, 0)
@@ -216,7 +217,7 @@ async def test_a_partition_that_fails_leaves_the_session_and_the_others_go_on(be
         assert (errors, values) == (["OFFSET_OUT_OF_RANGE"], [b"a"])
         # A session without a partition left ends.
         [response] = [response async for response in bench.fetch_stream({T0: 5})]
-    assert [answer.error.code for answer in response.partitions] == ["OFFSET_OUT_OF_RANGE"]
+    assert [error_info(answer.error).reason for answer in response.partitions] == ["OFFSET_OUT_OF_RANGE"]
 
 
 async def test_deleting_a_topic_ends_its_readers(bench: ServiceBench) -> None:
@@ -225,7 +226,7 @@ async def test_deleting_a_topic_ends_its_readers(bench: ServiceBench) -> None:
     await bench.until_waiting(1)
     await bench.client.admin.delete_topic("t")
     answer = await asyncio.wait_for(poll, PATIENCE_S)
-    assert answer.error.code == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert error_info(answer.error).reason == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 async def test_a_shutdown_ends_polls_and_sessions_at_once(tmp_path: Path) -> None:
@@ -252,7 +253,7 @@ async def test_a_replaced_server_refuses_readers_and_writers(tmp_path: Path) -> 
         store = f"file://{tmp_path}/data.store"
         async with service_bench(tmp_path / "other", store_url=store):
             await bench.refresh()
-            assert (await asyncio.wait_for(poll, PATIENCE_S)).error.code == "FENCED"
+            assert error_info((await asyncio.wait_for(poll, PATIENCE_S)).error).reason == "FENCED"
             with pytest.raises(FencedError):
                 await bench.append("t", [b"x"])
             with pytest.raises(FencedError):
@@ -308,4 +309,4 @@ async def test_an_offset_outside_the_log_is_refused(bench: ServiceBench, offset:
     await bench.client.admin.create_topic("t")
     await bench.append("t", [b"a", b"b", b"c"])
     [answer] = await bench.client.fetch({T0: offset})
-    assert answer.error.code == "OFFSET_OUT_OF_RANGE"
+    assert error_info(answer.error).reason == "OFFSET_OUT_OF_RANGE"

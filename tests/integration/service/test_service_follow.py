@@ -26,6 +26,7 @@ from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Fault, Operation
 from stratalog.v1 import log_pb2
+from tests.support.service.error_details import error_info
 from tests.support.service.service_bench import (
     HOUR_MS,
     PATIENCE_S,
@@ -51,7 +52,7 @@ async def poll_error(client: Client, topic: str, offset: int) -> str:
         partitions=[log_pb2.FetchPartition(topic=topic, fetch_offset=offset)], max_wait_ms=60_000
     )
     response = await client.log.Fetch(request)
-    return response.partitions[0].error.code
+    return error_info(response.partitions[0].error).reason
 
 
 async def test_a_poll_of_a_topic_that_is_deleted_elsewhere_ends_with_the_next_look(tmp_path: Path) -> None:

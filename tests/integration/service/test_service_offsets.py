@@ -13,6 +13,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.record.record import Record
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
+from tests.support.service.error_details import error_info
 from tests.support.service.service_bench import ServiceBench
 
 T0 = TopicPartition("t", 0)
@@ -159,7 +160,7 @@ async def test_a_query_without_sense_is_refused_and_harms_no_other(bench: Servic
     request.queries.add(topic="nope", spec=log_pb2.OFFSET_SPEC_LATEST)
     request.queries.add(topic="t", spec=log_pb2.OFFSET_SPEC_LATEST)
     answers = (await bench.client.log.ListOffsets(request)).answers
-    assert [(answer.error.code, answer.offset) for answer in answers] == [
+    assert [(error_info(answer.error).reason, answer.offset) for answer in answers] == [
         ("UNKNOWN_TOPIC_OR_PARTITION", -1),
         ("", 0),
     ]

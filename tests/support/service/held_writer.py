@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import InvalidRecordError
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.append.partition_writer import PartitionWriter
@@ -46,7 +46,7 @@ class HeldWriter(PartitionWriter):
             self._answer(append, preceding_append_failed())
         elif data == BAD:
             session.is_broken = True
-            self._answer(append, CorruptRecordError("bad"))
+            self._answer(append, InvalidRecordError("bad"))
         else:
             offset = len(self.written)
             self.written.append(data)

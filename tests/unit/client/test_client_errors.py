@@ -6,20 +6,22 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
 from grpc.aio import AioRpcError, Metadata
+from grpc_status import rpc_status
 
 from stratalog.base.errors import (
+    ERROR_DOMAIN,
     InvalidRequestError,
     LogStoreError,
-    OffsetOutOfRangeError,
     OverloadedError,
     RecordTooLargeError,
     StoreUnavailableError,
     UnsupportedOperationError,
 )
-from stratalog.client.errors import ERROR_METADATA_KEY, ServerUnavailableError, error_of_call, error_of_info
-from stratalog.server.rpc import status
-from stratalog.v1 import log_pb2
+from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
+from stratalog.server.rpc.status import status_of_defect, status_of_error
 
 
 def leaves(base: type[LogStoreError]) -> Iterator[type[LogStoreError]]:
@@ -33,38 +35,76 @@ def failed_call(code: grpc.StatusCode, details: str = "", metadata: Metadata | N
     return AioRpcError(code, Metadata(), metadata or Metadata(), details=details)
 
 
+def rich_status(
+    reason: str, *, domain: str = ERROR_DOMAIN, delay_ms: int | None = None, **metadata: str
+) -> Status:
+    """A status as a server sends it; retriable with a delay."""
+    status = Status(code=grpc.StatusCode.OUT_OF_RANGE.value[0], message="m")
+    status.details.add().Pack(ErrorInfo(reason=reason, domain=domain, metadata=metadata))
+    if delay_ms is not None:
+        retry = RetryInfo()
+        retry.retry_delay.FromMilliseconds(delay_ms)
+        status.details.add().Pack(retry)
+    return status
+
+
+def call_of(status: Status, details: str | None = None) -> AioRpcError:
+    """A call that failed with the status."""
+    rich = rpc_status.to_status(status)  # pyright: ignore[reportUnknownMemberType]  # its parameter has no type
+    metadata = Metadata(*(rich.trailing_metadata or ()))
+    return failed_call(rich.code, rich.details if details is None else details, metadata)
+
+
 @pytest.mark.parametrize("error_class", list(leaves(LogStoreError)), ids=lambda leaf: leaf.__name__)
 def test_every_class_comes_back_as_itself(error_class: type[LogStoreError]) -> None:
     sent = error_class("something happened, do something", topic="t", offset=-5)
-    received = error_of_info(status.error_info(sent))
-    assert type(received) is error_class
-    assert (received.message, received.fields) == (sent.message, {"topic": "t", "offset": -5})
-    assert received.retriable == error_class.retriable
+    wire = status_of_error(sent)
+    for received in (error_of_status(wire), error_of_call(call_of(wire), "here:1")):
+        assert type(received) is error_class
+        assert (received.message, received.fields) == (sent.message, {"topic": "t", "offset": -5})
+        assert received.code == error_class.code
+        assert received.retriable == error_class.retriable
+        assert (received.retry_delay_s > 0) == error_class.retriable
+    assert error_class.retry_delay_s == 0
 
 
-def test_both_sides_use_the_same_metadata_key() -> None:
-    assert ERROR_METADATA_KEY == status.ERROR_METADATA_KEY
+def test_a_defect_of_the_server_comes_back_with_its_id() -> None:
+    error = error_of_call(call_of(status_of_defect("4f2a")), "here:1")
+    assert type(error) is LogStoreError
+    assert (error.code, error.fields, error.retriable) == ("INTERNAL", {"error_id": "4f2a"}, False)
 
 
-def test_the_info_of_a_failed_call_wins_over_its_status() -> None:
-    info = status.error_info(OffsetOutOfRangeError("gone", offset=3, log_start_offset=5, log_end_offset=9))
-    metadata = Metadata((ERROR_METADATA_KEY, info.SerializeToString()))
-    error = error_of_call(failed_call(grpc.StatusCode.OUT_OF_RANGE, "gone", metadata), "here:1")
-    assert isinstance(error, OffsetOutOfRangeError)
-    assert error.fields["log_start_offset"] == 5
-
-
-def test_an_unknown_code_keeps_what_the_server_said() -> None:
-    error = error_of_info(log_pb2.ErrorInfo(code="NEWER", message="m", retriable=True, fields={"a": "1x"}))
-    assert (error.code, error.retriable, error.fields) == ("NEWER", True, {"a": "1x"})
+def test_an_unknown_reason_keeps_what_the_server_said() -> None:
+    error = error_of_status(rich_status("NEWER", delay_ms=250, a="1x"))
+    assert (error.code, error.message, error.fields) == ("NEWER", "m", {"a": "1x"})
+    assert (error.retriable, error.retry_delay_s) == (True, 0.25)
+    assert not error_of_status(rich_status("NEWER")).retriable
     assert not LogStoreError.retriable
+    assert LogStoreError.code == "UNKNOWN"
+
+
+def test_a_status_of_another_domain_is_a_failure_of_the_transport() -> None:
+    foreign = rich_status("OFFSET_OUT_OF_RANGE", domain="proxy.example.com")
+    assert type(error_of_call(call_of(foreign), "here:1")) is LogStoreError
+    assert error_of_call(call_of(foreign), "here:1").fields == {"server": "here:1"}
+    unavailable = Status(code=grpc.StatusCode.UNAVAILABLE.value[0], message="no upstream")
+    assert type(error_of_call(call_of(unavailable), "here:1")) is ServerUnavailableError
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff", rich_status("FENCED").SerializeToString()])
+def test_details_that_contradict_their_call_are_ignored(data: bytes) -> None:
+    metadata = Metadata(("grpc-status-details-bin", data))
+    error = error_of_call(failed_call(grpc.StatusCode.UNAVAILABLE, "m", metadata), "here:1")
+    assert type(error) is ServerUnavailableError
 
 
 def test_fields_that_are_named_like_parameters_do_no_harm() -> None:
-    error = error_of_info(
-        log_pb2.ErrorInfo(code="INVALID_REQUEST", message="m", fields={"self": "x", "message": "y", "a": "b"})
+    status = rich_status("INVALID_REQUEST")
+    info = ErrorInfo(
+        reason="INVALID_REQUEST", domain=ERROR_DOMAIN, metadata={"self": "x", "message": "y", "a": "b"}
     )
-    assert error.fields == {"a": "b"}
+    status.details[0].Pack(info)
+    assert error_of_status(status).fields == {"a": "b"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from stratalog.base.errors import (
@@ -98,3 +100,20 @@ def test_what_breaks_at_once_again_and_again_uses_patience_up() -> None:
 
 def test_no_patience_means_one_attempt() -> None:
     assert steady(0.0).next_pause_s(1000.0) is None
+
+
+async def test_no_pause_is_shorter_than_the_server_asks_for() -> None:
+    error = StoreUnavailableError("away")
+    error.retry_delay_s = 0.03
+    loop = asyncio.get_running_loop()
+    begin_s = loop.time()
+    assert await retrying(QUICK, Flaky(2, error)) == "done"
+    assert loop.time() - begin_s >= 0.06
+    # The deadline still holds.
+    error.retry_delay_s = QUICK.deadline_s + 1
+    with pytest.raises(StoreUnavailableError):
+        await retrying(QUICK, Flaky(2, error))
+    patience = Patience(QUICK)
+    assert patience.next_pause_s(0.0, 0.5) == 0.5
+    assert patience.next_pause_s(0.0, QUICK.deadline_s + 1) is None
+    assert (patience.next_pause_s(0.0) or 0) < 0.5

@@ -9,6 +9,7 @@ import pytest
 from stratalog.base.errors import (
     CorruptRecordError,
     DataDirectoryError,
+    InvalidRecordError,
     InvalidTimestampError,
     LogStoreError,
     OffsetOutOfRangeError,
@@ -45,7 +46,7 @@ def test_a_group_is_one_write_and_each_request_stands_for_itself() -> None:
     outcomes = log.appender.append_group([batch(2), batch()[:-1], batch(3) + batch(1), b""], 4)
     assert disk.trace[before:].count(f"append {PARTITION_DIR}/{0:020d}.log") == 1
     assert outcomes[0] == AppendInfo(1, 2, len(batch(2)))
-    assert isinstance(outcomes[1], CorruptRecordError)
+    assert isinstance(outcomes[1], InvalidRecordError)
     assert outcomes[2] == AppendInfo(3, 6, len(batch(3)) + len(batch(1)))
     assert isinstance(outcomes[3], LogStoreError)
     assert [record.offset for record in read_local(log)] == list(range(7))

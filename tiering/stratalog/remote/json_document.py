@@ -94,7 +94,9 @@ def parse_json(data: bytes, what: str) -> JsonFields:
     try:
         value: object = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise StoreCorruptError(f"this is not JSON ({error}); keep it and investigate", what=what) from error
+        raise StoreCorruptError(
+            "this is not JSON; keep it and investigate", what=what, reason=error
+        ) from error
     return JsonFields.of(value, what)
 
 
@@ -107,7 +109,11 @@ def _decompress(data: bytes, what: str) -> bytes:
             )
         return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as error:
-        raise StoreCorruptError(f"zstd: {error}; keep the object and investigate", what=what) from error
+        raise StoreCorruptError(
+            "a compressed object cannot be decompressed; keep the object and investigate",
+            what=what,
+            reason=error,
+        ) from error
 
 
 class JsonFields:

@@ -19,7 +19,7 @@ from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import Cell, counted, print_json, print_table
 from stratalog.client.client import Client
-from stratalog.client.errors import ServerUnavailableError, error_of_info
+from stratalog.client.errors import ServerUnavailableError, error_of_status
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.partition_metadata import format_topic_id, parse_topic_id
 from stratalog.record.header import parse_header
@@ -188,7 +188,7 @@ async def _export_range(
     while offset < end_offset or writer is None:
         [answer] = await client.fetch({partition: offset}, max_bytes=_FETCH_BYTES)
         if answer.HasField("error"):
-            raise error_of_info(answer.error)
+            raise error_of_status(answer.error)
         if writer is None:
             # The first batch may begin below the log start, and with it the log.
             begins = parse_header(answer.batches).base_offset if answer.batches else start_offset

@@ -203,8 +203,9 @@ def _as_engine_error(error: BaseException) -> Exception:
     """The error to answer with; a refusal of the operating system says what to do."""
     if isinstance(error, OSError):
         return DataDirectoryError(
-            "the local disk refused a write, look at its space and health: " + (error.strerror or str(error)),
+            "the local disk refused a write; look at its space and health",
             path=error.filename or "",
+            reason=error.strerror or str(error),
         )
     return error if isinstance(error, Exception) else RuntimeError(str(error))
 

@@ -21,6 +21,7 @@ from stratalog.server.rpc.admin_convert import (
     topic_message,
 )
 from stratalog.server.rpc.call_guard import Context, guarded
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.tier_status import tier_status_message
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.topics.config_manager import ConfigManager
@@ -31,8 +32,9 @@ from stratalog.v1 import admin_pb2, admin_pb2_grpc
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """Answers the requests of the admin service. Belongs to the event loop."""
 
-    def __init__(self, engine: StorageEngine, pools: WorkerPools) -> None:
+    def __init__(self, engine: StorageEngine, pools: WorkerPools, statuses: ErrorStatuses) -> None:
         self._engine = engine
+        self.statuses = statuses
         self._registry = engine.topics.registry
         self._topics = engine.topics.manager
         self._tiers = engine.tier.manager

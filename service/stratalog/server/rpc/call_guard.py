@@ -1,7 +1,7 @@
 """Turns the errors of handlers into gRPC statuses. Every handler of every servicer is wrapped in this.
 
-The engine's errors end the call with the status of ``stratalog.server.rpc.status`` and an ``ErrorInfo`` in
-the trailing metadata; anything else is a defect: INTERNAL, with a bounded message, and a traceback in the
+The engine's errors end the call with the status of ``stratalog.server.rpc.status``, which is also in the
+trailing metadata with its details; anything else is a defect: INTERNAL, with an id, and a traceback in the
 log. A decorator and not an interceptor: grpc.aio interceptors wrap every message of a stream and cost the
 data plane measurably.
 """
@@ -12,17 +12,13 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 import grpc
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
 
-from stratalog.server.rpc.status import (
-    ERROR_METADATA_KEY,
-    details_of,
-    error_info,
-    log_if_unexpected,
-    status_of,
-)
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +27,18 @@ _Parameters = ParamSpec("_Parameters")
 _Response = TypeVar("_Response")
 
 
+class Servicer(Protocol):
+    """An object with guarded handlers."""
+
+    @property
+    def statuses(self) -> ErrorStatuses: ...
+
+
 def guarded(
     handler: Callable[_Parameters, Awaitable[_Response]],
 ) -> Callable[_Parameters, Awaitable[_Response]]:
-    """Wrap a method of (self, request, context) that returns one response, or sends many by `send`."""
+    """Wrap a method of a `Servicer` with (request, context) that returns one response, or sends many by
+    `send`."""
 
     @functools.wraps(handler)
     async def guarding(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Response:
@@ -43,7 +47,8 @@ def guarded(
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - every failure becomes a status
-            await abort(cast(Context, args[-1]), error, handler.__qualname__)
+            status = cast(Servicer, args[0]).statuses.status(error, handler.__qualname__)
+            await _abort(cast(Context, args[-1]), status)
 
     return guarding
 
@@ -71,9 +76,8 @@ async def _while_connected(sending: Awaitable[None]) -> None:
         raise asyncio.CancelledError from error
 
 
-async def abort(context: Context, error: Exception, where: str) -> NoReturn:
-    """End the call with the status of `error`."""
-    log_if_unexpected(error, where)
-    metadata = ((ERROR_METADATA_KEY, error_info(error).SerializeToString()),)
-    await context.abort(status_of(error), details_of(error), metadata)
+async def _abort(context: Context, status: Status) -> NoReturn:
+    """End the call with the status, and with its details in the trailing metadata."""
+    rich = rpc_status.to_status(status)  # pyright: ignore[reportUnknownMemberType]  # its parameter has no type
+    await context.abort(rich.code, rich.details, tuple(rich.trailing_metadata or ()))
     raise AssertionError("abort always raises")

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor
-from stratalog.server.rpc.status import error_info
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.v1 import log_pb2
 
 _LENGTH_DELIMITED = 2
@@ -34,12 +34,12 @@ _PARTITIONS_TAG = _tag("FetchResponse", "partitions")
 _BATCHES_TAG = _tag("FetchedPartition", "batches")
 
 
-def encode_fetch_response(cursors: Iterable[FetchCursor]) -> bytes:
+def encode_fetch_response(statuses: ErrorStatuses, cursors: Iterable[FetchCursor]) -> bytes:
     """A serialised `FetchResponse` with the data of the cursors, which continue behind it."""
     parts: list[bytes] = []
     for cursor in cursors:
         chunks, size_bytes, aborted_transactions = cursor.take()
-        head = _without_batches(cursor, aborted_transactions).SerializeToString()
+        head = _without_batches(statuses, cursor, aborted_transactions).SerializeToString()
         if size_bytes:
             head += _BATCHES_TAG + varint(size_bytes)
         parts += (_PARTITIONS_TAG, varint(len(head) + size_bytes), head, *chunks)
@@ -58,7 +58,7 @@ def varint(number: int) -> bytes:
 
 
 def _without_batches(
-    cursor: FetchCursor, aborted_transactions: Iterable[AbortedTransaction]
+    statuses: ErrorStatuses, cursor: FetchCursor, aborted_transactions: Iterable[AbortedTransaction]
 ) -> log_pb2.FetchedPartition:
     answer = log_pb2.FetchedPartition(
         topic=cursor.topic_partition.topic,
@@ -78,5 +78,5 @@ def _without_batches(
         answer.high_watermark = marks.high_watermark
         answer.last_stable_offset = marks.last_stable_offset
     if cursor.error is not None:
-        answer.error.CopyFrom(error_info(cursor.error))
+        answer.error.CopyFrom(statuses.status(cursor.error, f"a fetch from {cursor.topic_partition}"))
     return answer

@@ -34,12 +34,12 @@ from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, negative_offset
 from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.partitions.partition_registry import PartitionRegistry
-from stratalog.server.request_memory import RequestMemory
+from stratalog.server.request_memory import RequestMemories
 from stratalog.server.rpc import convert
 from stratalog.server.rpc.call_guard import Context, announce, guarded, send
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.fetch_encoding import encode_fetch_response
 from stratalog.server.rpc.offset_lookup import OffsetLookup
-from stratalog.server.rpc.status import log_if_unexpected, rpc_status
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
 
@@ -59,18 +59,19 @@ class LogServicer:
         partitions: PartitionRegistry,
         pools: WorkerPools,
         closing: Closing,
-        append_memory: RequestMemory,
-        fetch_memory: RequestMemory,
+        memories: RequestMemories,
         settings: ServerSettings,
+        statuses: ErrorStatuses,
     ) -> None:
         self._clock = clock
         self._partitions = partitions
         self._pools = pools
         self._closing = closing
-        self._append_memory = append_memory
-        self._fetch_memory = fetch_memory
+        self._append_memory = memories.appends
+        self._fetch_memory = memories.fetches
         self._settings = settings
-        self._lookup = OffsetLookup(partitions)
+        self.statuses = statuses
+        self._lookup = OffsetLookup(partitions, statuses)
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers that generated code would register, with codecs of our own for large messages."""
@@ -109,16 +110,15 @@ class LogServicer:
     async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
         session = self._session(request, context)
         await session.collect(max(request.min_bytes, 1), self._max_wait_s(request))
-        return encode_fetch_response(session.cursors)
+        return encode_fetch_response(self.statuses, session.cursors)
 
     @guarded
     async def FetchStream(self, request: log_pb2.FetchRequest, context: Context) -> None:
         session = self._session(request, context)
         # A session may have nothing to send for long; the headers show its client that it is open.
         await announce(context)
-        responses = session.stream(
-            max(request.min_bytes, 1), self._max_wait_s(request), encode_fetch_response
-        )
+        encode = partial(encode_fetch_response, self.statuses)
+        responses = session.stream(max(request.min_bytes, 1), self._max_wait_s(request), encode)
         async with aclosing(responses):
             async for response in responses:
                 await send(context, response)
@@ -171,8 +171,8 @@ class LogServicer:
     def _stream_response(self, answer: StreamAnswer) -> log_pb2.AppendStreamResponse:
         if answer.error is None:
             return convert.append_stream_ack(answer)
-        log_if_unexpected(answer.error, "LogServicer.AppendStream")
-        return log_pb2.AppendStreamResponse(sequence=answer.sequence, status=rpc_status(answer.error))
+        status = self.statuses.status(answer.error, "LogServicer.AppendStream")
+        return log_pb2.AppendStreamResponse(sequence=answer.sequence, status=status)
 
     def _payload(self, decoded: DecodedAppend | DecodedStreamAppend) -> Buffer | partial[bytes]:
         """The batches, or a function that encodes them on the writer's thread."""

@@ -19,7 +19,7 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.log.isolation import Isolation
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
-from stratalog.server.rpc.status import error_info, log_if_unexpected
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.v1 import log_pb2
 
 NO_OFFSET = -1
@@ -40,8 +40,9 @@ class OffsetLookup:
     """Looks up offsets by timestamp. Thread-safe: has no state. Reads disk and object store, so call it on a
     pool."""
 
-    def __init__(self, partitions: PartitionRegistry) -> None:
+    def __init__(self, partitions: PartitionRegistry, statuses: ErrorStatuses) -> None:
         self._partitions = partitions
+        self._statuses = statuses
 
     def answer_all(
         self, queries: Sequence[log_pb2.OffsetQuery], isolation: Isolation
@@ -57,8 +58,7 @@ class OffsetLookup:
             partition = self._partitions.partition(query.topic, query.partition)
             answer.offset, answer.timestamp_ms = self._find(partition, query, isolation)
         except Exception as error:  # noqa: BLE001 - a failure is inside its answer
-            log_if_unexpected(error, "ListOffsets")
-            answer.error.CopyFrom(error_info(error))
+            answer.error.CopyFrom(self._statuses.status(error, "ListOffsets"))
         return answer
 
     def _find(self, partition: HostedPartition, query: log_pb2.OffsetQuery, isolation: Isolation) -> Found:

@@ -1,26 +1,34 @@
 """The table from the engine's errors to gRPC status codes, and the wire form of an error.
 
-A failed call carries three things: the status code, for generic gRPC clients; the message, for people; and an
-``ErrorInfo`` as trailing metadata ``stratalog-error-bin``, for programs. Answers that hold several results
-(Fetch, ListOffsets) carry the ``ErrorInfo`` inside, so that one failing partition does not hide the others.
+The wire form is a ``google.rpc.Status``: the status code, the message for people, and for programs an
+``ErrorInfo`` with the code of the class (the reason) and the fields (the metadata). A ``RetryInfo`` means
+that the same request may succeed later; no other error has one. A failed call carries the status as trailing
+metadata ``grpc-status-details-bin``. Answers that hold several results (Fetch, ListOffsets) carry it inside,
+so that one failing partition does not hide the others.
+
+Paths and reasons of the server's disk stay inside, unless the caller's own request has them.
 
 Messages and fields are bounded: metadata beyond 8 KiB would make the transport drop the call.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import (
+    ERROR_DOMAIN,
     CoordinatorFencedError,
     CorruptRecordError,
     DataDirectoryError,
     DataDirectoryInUseError,
     FencedError,
     InvalidConfigError,
+    InvalidRecordError,
     InvalidRequestError,
     InvalidTimestampError,
     InvalidTxnStateError,
@@ -43,19 +51,30 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
-from stratalog.v1 import log_pb2
-
-logger = logging.getLogger(__name__)
-
-ERROR_METADATA_KEY = "stratalog-error-bin"
-"""Trailing metadata of a failed call: a serialized `stratalog.v1.ErrorInfo`."""
 
 INTERNAL_CODE = "INTERNAL"
-"""`ErrorInfo.code` of a failure that no class of the tree describes: a defect, logged with its traceback."""
+"""The reason of a failure that no class of the tree describes: a defect, logged with its traceback."""
 
-MAX_MESSAGE_CHARS = 1024
-MAX_FIELD_CHARS = 550
+# The message may count four times: the transport sends it once more, with three bytes for each that is not
+# ASCII.
+MAX_MESSAGE_BYTES = 768
+MAX_FIELD_BYTES = 550
 MAX_FIELD_COUNT = 8
+
+INNER_FIELDS = frozenset(
+    {
+        "path",
+        "other_path",
+        "real_path",
+        "data_dir",
+        "log_dirs",
+        "looked_in",
+        "store",
+        "wanted_store",
+        "reason",
+    }
+)
+"""Fields with paths of the server, and with reasons, which quote paths and the operating system."""
 
 STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     LogStoreError: grpc.StatusCode.UNKNOWN,
@@ -64,7 +83,8 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     UnsupportedOperationError: grpc.StatusCode.UNIMPLEMENTED,
     InvalidTimestampError: grpc.StatusCode.INVALID_ARGUMENT,
     RecordTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
-    CorruptRecordError: grpc.StatusCode.INVALID_ARGUMENT,
+    InvalidRecordError: grpc.StatusCode.INVALID_ARGUMENT,
+    CorruptRecordError: grpc.StatusCode.DATA_LOSS,
     UnknownTopicOrPartitionError: grpc.StatusCode.NOT_FOUND,
     TopicAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
     OffsetOutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
@@ -90,49 +110,69 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
 }
 
 
-def status_of(error: BaseException) -> grpc.StatusCode:
-    """The status code of the nearest class in the table; INTERNAL outside the tree."""
-    for ancestor in type(error).__mro__:
-        if issubclass(ancestor, LogStoreError) and ancestor in STATUS_BY_ERROR:
-            return STATUS_BY_ERROR[ancestor]
-    return grpc.StatusCode.INTERNAL
+RETRY_DELAY_S: dict[type[LogStoreError], float] = {
+    # Memory comes free with the next answer.
+    OverloadedError: 0.05,
+    # Another server, or this one once it has started again.
+    StoppingError: 0.5,
+    StoreUnavailableError: 0.5,
+}
+"""The shortest pause before a retry, for each retriable class."""
 
 
-def error_info(error: BaseException) -> log_pb2.ErrorInfo:
-    """The wire form of `error`. An error outside the tree keeps its class name and part of its text."""
-    if not isinstance(error, LogStoreError):
-        return log_pb2.ErrorInfo(code=INTERNAL_CODE, message=_bounded(_unexpected(error), MAX_MESSAGE_CHARS))
-    fields = {
-        name: _bounded(str(value), MAX_FIELD_CHARS)
-        for name, value in list(error.fields.items())[:MAX_FIELD_COUNT]
-    }
-    message = _bounded(error.message, MAX_MESSAGE_CHARS)
-    return log_pb2.ErrorInfo(code=error.code, message=message, retriable=error.retriable, fields=fields)
+def status_code_of(error: LogStoreError) -> grpc.StatusCode:
+    """The status code of the nearest class in the table."""
+    return STATUS_BY_ERROR[_nearest(error, STATUS_BY_ERROR)]
 
 
-def rpc_status(error: BaseException) -> Status:
-    """The form of `error` inside a message: its status code, its message, and its `ErrorInfo` as a detail."""
-    code_number, _ = status_of(error).value
-    status = Status(code=code_number, message=details_of(error))
-    status.details.add().Pack(error_info(error))
+def inner_fields(error: LogStoreError) -> dict[str, object]:
+    """The fields of `error` that stay inside. A request that names a path gets it back in its refusal."""
+    is_about_request = isinstance(error, InvalidRequestError)
+    # This version's limits also concern files of the server.
+    if is_about_request and not isinstance(error, UnsupportedOperationError):
+        return {}
+    return {name: value for name, value in error.fields.items() if name in INNER_FIELDS}
+
+
+def status_of_error(error: LogStoreError) -> Status:
+    """The wire form of `error`."""
+    inner = inner_fields(error)
+    shown = [(name, value) for name, value in error.fields.items() if name not in inner]
+    metadata = {name: _bounded(str(value), MAX_FIELD_BYTES) for name, value in shown[:MAX_FIELD_COUNT]}
+    status = _status(status_code_of(error), error.message, error.code, metadata)
+    if error.retriable:
+        delay = Duration()
+        delay.FromMilliseconds(round(RETRY_DELAY_S[_nearest(error, RETRY_DELAY_S)] * 1000))
+        status.details.add().Pack(RetryInfo(retry_delay=delay))
     return status
 
 
-def details_of(error: BaseException) -> str:
-    """The bounded status message for people."""
-    text = str(error) if isinstance(error, LogStoreError) else _unexpected(error)
-    return _bounded(text, MAX_MESSAGE_CHARS)
+def status_of_defect(error_id: str) -> Status:
+    """The wire form of an error outside the tree: its id, which is also in the server's log."""
+    message = f"internal error; see the server's log for {error_id}"
+    return _status(grpc.StatusCode.INTERNAL, message, INTERNAL_CODE, {"error_id": error_id})
 
 
-def log_if_unexpected(error: BaseException, where: str) -> None:
-    """Log a defect with its traceback; errors of the tree go to the caller only."""
-    if not isinstance(error, LogStoreError):
-        logger.error("%s failed unexpectedly", where, exc_info=error)
+def _nearest(error: LogStoreError, table: Mapping[type[LogStoreError], object]) -> type[LogStoreError]:
+    """The nearest class of `error` in the table."""
+    return next(
+        ancestor
+        for ancestor in type(error).__mro__
+        if issubclass(ancestor, LogStoreError) and ancestor in table
+    )
 
 
-def _unexpected(error: BaseException) -> str:
-    return f"internal error, see the server's log: {type(error).__name__}: {error}"
+def _status(code: grpc.StatusCode, message: str, reason: str, metadata: Mapping[str, str]) -> Status:
+    number: int = code.value[0]
+    status = Status(code=number, message=_bounded(message, MAX_MESSAGE_BYTES))
+    status.details.add().Pack(ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata))
+    return status
 
 
-def _bounded(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def _bounded(text: str, max_bytes: int) -> str:
+    """The text as Unicode that the wire takes, cut to `max_bytes` of UTF-8."""
+    data = text.encode(errors="backslashreplace")
+    if len(data) <= max_bytes:
+        return data.decode()
+    ellipsis = "…"
+    return data[: max_bytes - len(ellipsis.encode())].decode(errors="ignore") + ellipsis

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratalog.base.errors import (
-    CorruptRecordError,
+    InvalidRecordError,
     InvalidRequestError,
     RecordTooLargeError,
 )
@@ -106,9 +106,9 @@ def require_size(
 
 
 def require_every_offset(header: BatchHeader, summary: RecordsSummary, batch_index: int) -> None:
-    """Raise CorruptRecordError for a batch with holes: only compaction makes them."""
+    """Raise InvalidRecordError for a batch with holes: only compaction makes them."""
     if not summary.is_dense:
-        raise CorruptRecordError(
+        raise InvalidRecordError(
             "a producer's batch lacks a record for some of its offsets; build the batch anew",
             batch_index=batch_index,
             records_count=header.records_count,

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from stratalog.base.errors import (
     CorruptRecordError,
+    InvalidRecordError,
     InvalidRequestError,
     RecordTooLargeError,
     UnsupportedOperationError,
@@ -54,9 +55,17 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
     """Check a producer's request, and bring its batches into the codec of the topic.
 
     `now_ms`: the time to which the timestamps of records are compared. Duplicates are not detected here.
-    Raises CorruptRecordError, RecordTooLargeError, InvalidTimestampError, UnsupportedOperationError,
+    Raises InvalidRecordError, RecordTooLargeError, InvalidTimestampError, UnsupportedOperationError,
     InvalidRequestError.
     """
+    try:
+        return _validated(buffer, config, now_ms)
+    except CorruptRecordError as failure:
+        # The parsers do not know that a client sent these bytes.
+        raise InvalidRecordError(failure.message, **failure.fields) from failure
+
+
+def _validated(buffer: Buffer, config: LogConfig, now_ms: int) -> ValidatedAppend:
     located = _located(buffer)
     view = memoryview(buffer)
     require_one_producer_batch([header for _, header in located])

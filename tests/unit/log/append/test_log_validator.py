@@ -11,6 +11,7 @@ import pytest
 
 from stratalog.base.errors import (
     CorruptRecordError,
+    InvalidRecordError,
     InvalidRequestError,
     LogStoreError,
     RecordTooLargeError,
@@ -104,7 +105,7 @@ class Refused(NamedTuple):
     name: str
     request: bytes
     fields: dict[str, object]
-    error: type[LogStoreError] = CorruptRecordError
+    error: type[LogStoreError] = InvalidRecordError
     config: LogConfig = CONFIG
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from stratalog.base.errors import (
-    CorruptRecordError,
+    InvalidRecordError,
     InvalidRequestError,
     LogStoreError,
     OverloadedError,
@@ -192,7 +192,7 @@ async def test_a_failure_stops_its_partition_and_no_other(bad_at: int) -> None:
     assert stream.failure is None
     assert sorted(stream.answered) == list(range(8)), "one answer for each request"
     behind = dict.fromkeys(range(bad_at + 2, 8, 2), PrecedingAppendFailedError)
-    assert stream.errors == {bad_at: CorruptRecordError, **behind}
+    assert stream.errors == {bad_at: InvalidRecordError, **behind}
     for partition in range(2):
         assert stream.writers[partition].written == [
             b"%d" % number for number in range(partition, 8, 2) if number not in stream.errors
@@ -212,9 +212,9 @@ async def test_a_partition_is_refused_until_it_is_resumed() -> None:
     await stream.write_until_done()
     assert stream.answered == list(range(6))
     assert stream.errors == {
-        0: CorruptRecordError,
+        0: InvalidRecordError,
         1: PrecedingAppendFailedError,
-        4: CorruptRecordError,
+        4: InvalidRecordError,
         5: PrecedingAppendFailedError,
     }
     assert stream.writers[0].written == [b"resumed", b"behind"]
@@ -226,7 +226,7 @@ async def test_after_the_answer_of_a_failure_its_partition_is_refused_at_once() 
     await stream.settle()
     assert stream.taken == 3, "memory is scarce"
     await stream.write_until_done()
-    assert stream.errors == {0: CorruptRecordError, 5: PrecedingAppendFailedError}
+    assert stream.errors == {0: InvalidRecordError, 5: PrecedingAppendFailedError}
     assert stream.writers[0].submitted_count == 1, "the later request has not reached the writer"
 
 
@@ -236,7 +236,7 @@ async def test_a_failure_of_an_earlier_session_breaks_no_later_one() -> None:
     await stream.settle()
     assert len(stream.writers[0].waiting) == 3, "the resume did not wait for the failure"
     await stream.write_until_done()
-    assert (stream.answered, stream.errors) == ([0, 1, 2], {0: CorruptRecordError})
+    assert (stream.answered, stream.errors) == ([0, 1, 2], {0: InvalidRecordError})
     assert stream.writers[0].written == [b"resumed", b"behind"]
 
 

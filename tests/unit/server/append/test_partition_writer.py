@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from stratalog.base.errors import (
-    CorruptRecordError,
     DataDirectoryError,
     FencedError,
+    InvalidRecordError,
     LogStoreError,
     PrecedingAppendFailedError,
     StoreUnavailableError,
@@ -66,7 +66,7 @@ class FakeLog:
         outcomes: list[AppendInfo | LogStoreError] = []
         for request in requests:
             if request == BAD:
-                outcomes.append(CorruptRecordError("bad"))
+                outcomes.append(InvalidRecordError("bad"))
             else:
                 outcomes.append(AppendInfo(len(self.stored), len(self.stored), len(request)))
                 self.stored.append(bytes(request))
@@ -169,7 +169,7 @@ async def test_an_acknowledgement_at_os_does_not_wait_for_others_flush() -> None
     assert (await os_level).base_offset == 0
     with pytest.raises(DataDirectoryError) as failure:
         await disk
-    assert failure.value.fields == {"path": "/data/x.log"}
+    assert failure.value.fields == {"path": "/data/x.log", "reason": "Input/output error"}
 
 
 async def test_appends_during_a_run_form_the_next_group() -> None:
@@ -194,7 +194,7 @@ async def test_one_bad_request_does_not_harm_its_group() -> None:
     await bench.run_all()
     assert (await good).base_offset == 0
     assert (await after).base_offset == 1
-    with pytest.raises(CorruptRecordError):
+    with pytest.raises(InvalidRecordError):
         await bad
 
 
@@ -206,7 +206,7 @@ async def test_a_session_stops_at_its_first_failure() -> None:
     await bench.run_all()
     assert bench.log.stored == [b"1", b"other"]
     assert (await futures[0]).base_offset == 0
-    assert isinstance(futures[1].exception(), CorruptRecordError)
+    assert isinstance(futures[1].exception(), InvalidRecordError)
     assert [type(future.exception()) for future in futures[2:]] == [PrecedingAppendFailedError] * 2
     assert (await other).base_offset == 1
 
@@ -263,13 +263,13 @@ async def test_an_append_at_os_behind_one_at_disk_of_its_session_shares_the_outc
 
 async def test_an_encoder_runs_on_the_writer_and_its_failure_is_its_own() -> None:
     def fail() -> bytes:
-        raise CorruptRecordError("cannot be encoded")
+        raise InvalidRecordError("cannot be encoded")
 
     bench = Bench()
     encoded, failed = bench.append(lambda: b"encoded"), bench.append(fail)
     await bench.run_all()
     assert (await encoded).base_offset == 0
-    assert isinstance(failed.exception(), CorruptRecordError)
+    assert isinstance(failed.exception(), InvalidRecordError)
     assert bench.log.stored == [b"encoded"]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from google.rpc.code_pb2 import OUT_OF_RANGE
+from google.rpc.error_details_pb2 import ErrorInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +16,13 @@ from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.fetch_encoding import encode_fetch_response
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.v1 import log_pb2
+
+STATUSES = ErrorStatuses(ManualClock(), SequentialIds())
 
 
 class FixedPartition:
@@ -81,13 +88,15 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
                 producer_id=producer_id, first_offset=first_offset, last_offset=last_offset
             )
         if has_failed:
-            answer.error.code = "OFFSET_OUT_OF_RANGE"
-            answer.error.message = "gone"
-            answer.error.fields["offset"] = str(position)
+            info = ErrorInfo(
+                reason="OFFSET_OUT_OF_RANGE", domain="stratalog", metadata={"offset": str(position)}
+            )
+            answer.error.code, answer.error.message = OUT_OF_RANGE, "gone"
+            answer.error.details.add().Pack(info)
         else:
             answer.log_start_offset, answer.local_log_start_offset = marks[:2]
             answer.high_watermark, answer.last_stable_offset = marks[2:]
-    assert log_pb2.FetchResponse.FromString(encode_fetch_response(cursors)) == expected
+    assert log_pb2.FetchResponse.FromString(encode_fetch_response(STATUSES, cursors)) == expected
     assert all(cursor.size_bytes == 0 and not cursor.chunks for cursor in cursors)
     assert not any(cursor.aborted_transactions for cursor in cursors)
     assert all(cursor.start == cursor.position for cursor in cursors)
@@ -97,5 +106,5 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
 def test_sizes_at_the_edges_of_their_encoding(size: int) -> None:
     cursor = FetchCursor(TopicPartition("t", 0), FixedPartition(Watermarks(0, 0, 1, 1)), 0, 1)
     cursor.chunks, cursor.size_bytes, cursor.position = [bytes(size)], size, 1
-    [answer] = log_pb2.FetchResponse.FromString(encode_fetch_response([cursor])).partitions
+    [answer] = log_pb2.FetchResponse.FromString(encode_fetch_response(STATUSES, [cursor])).partitions
     assert len(answer.batches) == size

@@ -119,7 +119,7 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
         state.check()
     except AssertionError as error:
         raise StoreCorruptError(
-            f"a checkpoint contradicts itself: {error}; keep it and investigate"
+            "a checkpoint contradicts itself; keep it and investigate", reason=error
         ) from error
     return state
 

@@ -1,0 +1,137 @@
+"""Errors on the wire, read with gRPC's own libraries and the generated stubs, without our client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+from tests.support.service.error_details import error_info, retry_info
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+LOCAL = {"remote.storage.enable": "false"}
+BATCH = encode_batch([Record(0, 0, None, b"value")])
+
+
+@contextmanager
+def refused() -> Generator[list[Status]]:
+    """The block's call must fail; the list has its status then."""
+    statuses: list[Status] = []
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        yield statuses
+    error = failure.value
+    # Raises if code and message of the call differ from those of the status.
+    status = cast(object, rpc_status.from_call(cast(grpc.Call, error)))  # pyright: ignore[reportUnknownMemberType]  # without types
+    assert isinstance(status, Status)
+    statuses.append(status)
+
+
+def described(status: Status) -> tuple[int, str, dict[str, str]]:
+    info = error_info(status)
+    assert info.domain == "stratalog"
+    return status.code, info.reason, dict(info.metadata)
+
+
+def number(code: grpc.StatusCode) -> int:
+    value: int = code.value[0]
+    return value
+
+
+async def test_a_program_without_our_client_reads_reason_and_metadata(bench: ServiceBench) -> None:
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        log, admin = log_pb2_grpc.LogServiceStub(channel), admin_pb2_grpc.AdminServiceStub(channel)
+        create = admin_pb2.CreateTopicRequest(name="t", partition_count=1, config=LOCAL)
+        await admin.CreateTopic(create)
+        with refused() as statuses:
+            await admin.CreateTopic(create)
+        assert [described(one) for one in statuses] == [
+            (number(grpc.StatusCode.ALREADY_EXISTS), "TOPIC_ALREADY_EXISTS", {"topic": "t"})
+        ]
+        request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t", fetch_offset=7)])
+        [answer] = (await log.Fetch(request)).partitions
+        assert described(answer.error) == (
+            number(grpc.StatusCode.OUT_OF_RANGE),
+            "OFFSET_OUT_OF_RANGE",
+            {"offset": "7", "log_start_offset": "0", "log_end_offset": "0"},
+        )
+        assert retry_info(answer.error) is None
+        query = log_pb2.OffsetQuery(topic="nope", spec=log_pb2.OFFSET_SPEC_LATEST)
+        [found] = (await log.ListOffsets(log_pb2.ListOffsetsRequest(queries=[query]))).answers
+        assert described(found.error)[:2] == (
+            number(grpc.StatusCode.NOT_FOUND),
+            "UNKNOWN_TOPIC_OR_PARTITION",
+        )
+
+
+async def test_a_request_without_effect_says_when_to_send_it_again(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config=LOCAL)
+        memory = bench.server.append_memory
+        lease = memory.lease(memory.limit_bytes)
+        with refused() as statuses:
+            await bench.client.log.Append(log_pb2.AppendRequest(topic="t", batches=BATCH))
+        lease.close()
+        [status] = statuses
+        assert described(status)[:2] == (number(grpc.StatusCode.RESOURCE_EXHAUSTED), "OVERLOADED")
+        retry = retry_info(status)
+        assert retry is not None
+        assert retry.retry_delay.ToMicroseconds() > 0
+
+
+async def test_bad_bytes_of_a_request_and_damage_of_stored_ones_differ(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config=LOCAL)
+        damaged = BATCH[:-1] + bytes([BATCH[-1] ^ 1])
+        with refused() as statuses:
+            await bench.client.log.Append(log_pb2.AppendRequest(topic="t", batches=damaged))
+        code, reason, fields = described(statuses[0])
+        assert (code, reason) == (number(grpc.StatusCode.INVALID_ARGUMENT), "INVALID_RECORD")
+        assert (fields["field"], fields["position"]) == ("crc", "0")
+        await bench.client.log.Append(log_pb2.AppendRequest(topic="t", batches=BATCH))
+        path = tmp_path / "data" / "t-0" / f"{0:020d}.log"
+        stored = bytearray(path.read_bytes())
+        # The highest byte of the batch's length.
+        stored[8] ^= 0x10
+        path.write_bytes(stored)
+        request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
+        with caplog.at_level(logging.WARNING):
+            first = await bench.client.log.Fetch(request)
+            [answer] = (await bench.client.log.Fetch(request)).partitions
+        assert first.partitions == [answer]
+        code, reason, fields = described(answer.error)
+        assert (code, reason) == (number(grpc.StatusCode.DATA_LOSS), "CORRUPT_RECORD")
+        assert "path" not in fields
+        assert str(tmp_path).encode() not in answer.SerializeToString()
+        assert sum(str(path) in message for message in caplog.messages) == 1
+
+
+async def test_a_defect_is_answered_with_the_id_of_its_log_line(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("the secret text")
+
+    monkeypatch.setattr("stratalog.server.topics.topic_manager.TopicManager.create", fail)
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        admin = admin_pb2_grpc.AdminServiceStub(channel)
+        with caplog.at_level(logging.ERROR), refused() as statuses:
+            await admin.CreateTopic(admin_pb2.CreateTopicRequest(name="t", partition_count=1))
+    [status] = statuses
+    code, reason, fields = described(status)
+    assert (code, reason, [*fields]) == (number(grpc.StatusCode.INTERNAL), "INTERNAL", ["error_id"])
+    assert b"secret" not in status.SerializeToString()
+    assert b"ZeroDivision" not in status.SerializeToString()
+    [record] = [one for one in caplog.records if fields["error_id"] in one.getMessage()]
+    assert record.exc_info is not None
