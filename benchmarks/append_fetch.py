@@ -2,9 +2,10 @@
 
 Reference and server each run in a process of their own, both on grpc.aio with the same options, and the same
 client code drives both: a generic handler that takes bytes and returns bytes is the ceiling of the transport.
-Three shapes:
+Four shapes:
 
 * a bidirectional stream of batches of about 1 MiB, 8 in flight, each answered by a few bytes (AppendStream);
+* the same over 12 partitions in turns, of batches of about 64 KiB, 96 in flight;
 * a server stream of the same batches (FetchStream);
 * unary calls of 100 bytes, one at a time (Append).
 
@@ -37,6 +38,8 @@ IN_FLIGHT_COUNT = 8
 BATCH_BYTES = 1 << 20
 RECORD_BYTES = 1024
 SMALL_BYTES = 100
+PARTITION_COUNT = 12
+PART_BYTES = 64 << 10
 MB = 1_000_000
 
 OPTIONS = [
@@ -48,6 +51,7 @@ BARE = "/bare.Bench/"
 LOG = "/stratalog.v1.LogService/"
 TOPIC = "bench"
 SMALL_TOPIC = "small"
+WIDE_TOPIC = "wide"
 
 
 class Work:
@@ -55,6 +59,7 @@ class Work:
 
     def __init__(self, quick: bool) -> None:
         self.batch_count = 128 if quick else 256
+        self.part_count = 1_200 if quick else 3_600
         self.call_count = 1_500 if quick else 5_000
         self.repeats = 3 if quick else 5
 
@@ -120,17 +125,21 @@ def stratalog_command(data_dir: str) -> tuple[str, ...]:
 
 
 async def push_stream(
-    channel: grpc.aio.Channel, method: str, make_message: Callable[[], bytes], count: int
+    channel: grpc.aio.Channel,
+    method: str,
+    make_message: Callable[[int], bytes],
+    count: int,
+    in_flight_count: int = IN_FLIGHT_COUNT,
 ) -> None:
-    """Send a message so often, a bounded number ahead of the answers."""
+    """Send messages with numbers from 0, a bounded number ahead of the answers."""
     call_for: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
     call = call_for()
-    room = asyncio.Semaphore(IN_FLIGHT_COUNT)
+    room = asyncio.Semaphore(in_flight_count)
 
     async def send() -> None:
-        for _ in range(count):
+        for number in range(count):
             await room.acquire()
-            await call.write(make_message())
+            await call.write(make_message(number))
         await call.done_writing()
 
     sender = asyncio.create_task(send())
@@ -191,11 +200,24 @@ def fetched_batches(response: bytes) -> bytes:
     return partition.batches
 
 
+def appends_of(topic: str, partition_count: int, batch: bytes) -> Callable[[int], bytes]:
+    """Makes the requests of a stream, which take turns over the partitions."""
+    request = log_pb2.AppendStreamRequest(topic=topic, durability=log_pb2.DURABILITY_OS, batches=batch)
+
+    def make(number: int) -> bytes:
+        request.sequence = number
+        request.partition = number % partition_count
+        return request.SerializeToString()
+
+    return make
+
+
 async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[report.Row]:
     work = Work(quick)
     batch = batch_of(BATCH_BYTES, RECORD_BYTES)
     small = batch_of(SMALL_BYTES, SMALL_BYTES - 75)
-    append = log_pb2.AppendRequest(topic=TOPIC, durability=log_pb2.DURABILITY_OS, batches=batch)
+    part = batch_of(PART_BYTES, RECORD_BYTES)
+    in_flight_count = PARTITION_COUNT * IN_FLIGHT_COUNT
     append_small = log_pb2.AppendRequest(topic=SMALL_TOPIC, durability=log_pb2.DURABILITY_OS, batches=small)
     fetch = log_pb2.FetchRequest(max_bytes=BATCH_BYTES)
     fetch.partitions.add(topic=TOPIC, max_bytes=BATCH_BYTES)
@@ -206,8 +228,19 @@ async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[
     ):
         await create_topics(ours)
         appends = await fastest(
-            lambda: push_stream(ours, LOG + "AppendStream", append.SerializeToString, work.batch_count),
-            lambda: push_stream(bare, BARE + "Take", lambda: batch, work.batch_count),
+            lambda: push_stream(ours, LOG + "AppendStream", appends_of(TOPIC, 1, batch), work.batch_count),
+            lambda: push_stream(bare, BARE + "Take", lambda _: batch, work.batch_count),
+            work.repeats,
+        )
+        wide_appends = await fastest(
+            lambda: push_stream(
+                ours,
+                LOG + "AppendStream",
+                appends_of(WIDE_TOPIC, PARTITION_COUNT, part),
+                work.part_count,
+                in_flight_count,
+            ),
+            lambda: push_stream(bare, BARE + "Take", lambda _: part, work.part_count, in_flight_count),
             work.repeats,
         )
         fetches = await fastest(
@@ -224,6 +257,12 @@ async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[
         )
     return [
         row("append stream, 1 MiB batches, 8 in flight", "MB/s", size_bytes / MB, appends),
+        row(
+            f"append stream, {PARTITION_COUNT} partitions, 64 KiB batches, {in_flight_count} in flight",
+            "MB/s",
+            work.part_count * len(part) / MB,
+            wide_appends,
+        ),
         row("fetch stream, 1 MiB batches", "MB/s", size_bytes / MB, fetches),
         row(f"append, {len(small)} B, one at a time", "calls/s", work.call_count, calls),
     ]
@@ -235,6 +274,7 @@ async def create_topics(channel: grpc.aio.Channel) -> None:
     admin = admin_pb2_grpc.AdminServiceStub(channel)
     for name in (TOPIC, SMALL_TOPIC):
         await admin.CreateTopic(admin_pb2.CreateTopicRequest(name=name))
+    await admin.CreateTopic(admin_pb2.CreateTopicRequest(name=WIDE_TOPIC, partition_count=PARTITION_COUNT))
 
 
 def row(work: str, unit: str, amount: float, seconds: tuple[float, float]) -> report.Row:

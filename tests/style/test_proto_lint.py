@@ -26,7 +26,7 @@ from proto_files import Declared, compiled, declarations, own_files
 
 Rule = Callable[[FileDescriptorProto, list[Declared]], Iterator[str]]
 
-CALL_OF_SESSION = {"AppendStream": "Append", "FetchStream": "Fetch"}
+CALL_OF_SESSION = {"FetchStream": "Fetch"}
 LOWER_SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 PASCAL = re.compile(r"([A-Z][a-z0-9]*)+")
 UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")

@@ -20,9 +20,9 @@ from stratalog.base.errors import InvalidRequestError, LogStoreError, UnknownTop
 from stratalog.base.randomness import system_random
 from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
+from stratalog.client.append_sender import AppendSender
 from stratalog.client.channel import ServerChannel
 from stratalog.client.partition_chooser import PartitionChooser
-from stratalog.client.partition_sender import PartitionSender
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sealed_batch import Acknowledged, SealedBatch
@@ -72,16 +72,14 @@ class Producer:
         `on_outcome` is called on the event loop for each batch that is acknowledged or fails; its errors are
         logged.
         """
-        self._channel = channel
         self._admin = admin
         self._settings = settings
-        self._retry = retry
         self._on_outcome = on_outcome
         self._clock = clock or SystemClock()
         self._random = system_random()
         self._topics: dict[str, PartitionChooser] = {}
         self._open: dict[TopicPartition, _OpenBatch] = {}
-        self._senders: dict[TopicPartition, PartitionSender] = {}
+        self._sender = AppendSender(channel, settings.durability, retry, self._on_settled, self._on_split)
         self._unsettled: set[SealedBatch] = set()
         self._buffered_bytes = 0
         self._settled = asyncio.Event()
@@ -147,8 +145,7 @@ class Producer:
 
     def abandon(self) -> None:
         """Discard unacknowledged records; some of them may be stored."""
-        for sender in self._senders.values():
-            sender.abandon()
+        self._sender.abandon()
         waiting = [batch.futures for batch in self._unsettled]
         for open_batch in self._open.values():
             open_batch.timer.cancel()
@@ -244,19 +241,8 @@ class Producer:
             sealed.fail(error)
             self._on_settled(sealed, error)
             return
-        sender = self._senders.get(topic_partition)
-        if sender is None:
-            sender = PartitionSender(
-                self._channel,
-                topic_partition,
-                self._settings.durability,
-                self._retry,
-                self._on_settled,
-                self._on_split,
-            )
-            self._senders[topic_partition] = sender
         self._topics[topic_partition.topic].batch_sealed(topic_partition.partition)
-        sender.send(sealed)
+        self._sender.send(sealed)
 
     def _on_settled(self, batch: SealedBatch, error: LogStoreError | None) -> None:
         self._unsettled.discard(batch)

@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16stratalog/v1/log.proto\x12\x0cstratalog.v1\x1a\x17google/rpc/status.proto\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"\x93\x01\n\x06Record\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12\x19\n\x0ctimestamp_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12%\n\x07headers\x18\x04 \x03(\x0b\x32\x14.stratalog.v1.HeaderB\x06\n\x04_keyB\x08\n\x06_valueB\x0f\n\r_timestamp_ms\"0\n\x07Records\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.stratalog.v1.Record\"\xa7\x01\n\rAppendRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12,\n\ndurability\x18\x03 \x01(\x0e\x32\x18.stratalog.v1.Durability\x12\x11\n\x07\x62\x61tches\x18\x04 \x01(\x0cH\x00\x12(\n\x07records\x18\x05 \x01(\x0b\x32\x15.stratalog.v1.RecordsH\x00\x42\t\n\x07payload\"\xb8\x01\n\x0e\x41ppendResponse\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x13\n\x0blast_offset\x18\x02 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12,\n\ndurability\x18\x04 \x01(\x0e\x32\x18.stratalog.v1.Durability\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.google.rpc.Status\x12\x11\n\tduplicate\x18\x06 \x01(\x08\"[\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0c\x66\x65tch_offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\"\xac\x01\n\x0c\x46\x65tchRequest\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.stratalog.v1.FetchPartition\x12\x13\n\x0bmax_wait_ms\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12/\n\tisolation\x18\x05 \x01(\x0e\x32\x1c.stratalog.v1.IsolationLevel\"T\n\x12\x41\x62ortedTransaction\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\x13\n\x0blast_offset\x18\x03 \x01(\x03\"\xb1\x02\n\x10\x46\x65tchedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x0c\x12\x19\n\x11next_fetch_offset\x18\x04 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x05 \x01(\x03\x12\x1e\n\x16local_log_start_offset\x18\x06 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x07 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x08 \x01(\x03\x12!\n\x05\x65rror\x18\t \x01(\x0b\x32\x12.google.rpc.Status\x12>\n\x14\x61\x62orted_transactions\x18\n \x03(\x0b\x32 .stratalog.v1.AbortedTransaction\"C\n\rFetchResponse\x12\x32\n\npartitions\x18\x01 \x03(\x0b\x32\x1e.stratalog.v1.FetchedPartition\"w\n\x0bOffsetQuery\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12(\n\x04spec\x18\x03 \x01(\x0e\x32\x18.stratalog.v1.OffsetSpecH\x00\x12\x16\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x00\x42\x04\n\x02\x61t\"q\n\x12ListOffsetsRequest\x12*\n\x07queries\x18\x01 \x03(\x0b\x32\x19.stratalog.v1.OffsetQuery\x12/\n\tisolation\x18\x02 \x01(\x0e\x32\x1c.stratalog.v1.IsolationLevel\"y\n\x0cOffsetAnswer\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.google.rpc.Status\"B\n\x13ListOffsetsResponse\x12+\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1a.stratalog.v1.OffsetAnswer*g\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x11\n\rDURABILITY_OS\x10\x01\x12\x13\n\x0f\x44URABILITY_DISK\x10\x02\x12\x15\n\x11\x44URABILITY_OBJECT\x10\x03*{\n\x0eIsolationLevel\x12\x1f\n\x1bISOLATION_LEVEL_UNSPECIFIED\x10\x00\x12$\n ISOLATION_LEVEL_READ_UNCOMMITTED\x10\x01\x12\"\n\x1eISOLATION_LEVEL_READ_COMMITTED\x10\x02*\x82\x02\n\nOffsetSpec\x12\x1b\n\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x18\n\x14OFFSET_SPEC_EARLIEST\x10\x01\x12\x16\n\x12OFFSET_SPEC_LATEST\x10\x02\x12\x1d\n\x19OFFSET_SPEC_MAX_TIMESTAMP\x10\x03\x12\x1e\n\x1aOFFSET_SPEC_EARLIEST_LOCAL\x10\x04\x12\x1d\n\x19OFFSET_SPEC_LATEST_TIERED\x10\x05\x12\'\n#OFFSET_SPEC_EARLIEST_PENDING_UPLOAD\x10\x06\x12\x1e\n\x1aOFFSET_SPEC_COMPACTED_UPTO\x10\x07\x32\x80\x03\n\nLogService\x12\x43\n\x06\x41ppend\x12\x1b.stratalog.v1.AppendRequest\x1a\x1c.stratalog.v1.AppendResponse\x12M\n\x0c\x41ppendStream\x12\x1b.stratalog.v1.AppendRequest\x1a\x1c.stratalog.v1.AppendResponse(\x01\x30\x01\x12@\n\x05\x46\x65tch\x12\x1a.stratalog.v1.FetchRequest\x1a\x1b.stratalog.v1.FetchResponse\x12H\n\x0b\x46\x65tchStream\x12\x1a.stratalog.v1.FetchRequest\x1a\x1b.stratalog.v1.FetchResponse0\x01\x12R\n\x0bListOffsets\x12 .stratalog.v1.ListOffsetsRequest\x1a!.stratalog.v1.ListOffsetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16stratalog/v1/log.proto\x12\x0cstratalog.v1\x1a\x17google/rpc/status.proto\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"\x93\x01\n\x06Record\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12\x19\n\x0ctimestamp_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12%\n\x07headers\x18\x04 \x03(\x0b\x32\x14.stratalog.v1.HeaderB\x06\n\x04_keyB\x08\n\x06_valueB\x0f\n\r_timestamp_ms\"0\n\x07Records\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.stratalog.v1.Record\"\xa7\x01\n\rAppendRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12,\n\ndurability\x18\x03 \x01(\x0e\x32\x18.stratalog.v1.Durability\x12\x11\n\x07\x62\x61tches\x18\x04 \x01(\x0cH\x00\x12(\n\x07records\x18\x05 \x01(\x0b\x32\x15.stratalog.v1.RecordsH\x00\x42\t\n\x07payload\"\x95\x01\n\x0e\x41ppendResponse\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x13\n\x0blast_offset\x18\x02 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12,\n\ndurability\x18\x04 \x01(\x0e\x32\x18.stratalog.v1.Durability\x12\x11\n\tduplicate\x18\x05 \x01(\x08\"\xcf\x01\n\x13\x41ppendStreamRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12,\n\ndurability\x18\x03 \x01(\x0e\x32\x18.stratalog.v1.Durability\x12\x11\n\x07\x62\x61tches\x18\x04 \x01(\x0cH\x00\x12(\n\x07records\x18\x05 \x01(\x0b\x32\x15.stratalog.v1.RecordsH\x00\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x0e\n\x06resume\x18\x07 \x01(\x08\x42\t\n\x07payload\"\x86\x01\n\x14\x41ppendStreamResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x1c.stratalog.v1.AppendResponseH\x00\x12$\n\x06status\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome\"[\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0c\x66\x65tch_offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\"\xac\x01\n\x0c\x46\x65tchRequest\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.stratalog.v1.FetchPartition\x12\x13\n\x0bmax_wait_ms\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12/\n\tisolation\x18\x05 \x01(\x0e\x32\x1c.stratalog.v1.IsolationLevel\"T\n\x12\x41\x62ortedTransaction\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\x13\n\x0blast_offset\x18\x03 \x01(\x03\"\xb1\x02\n\x10\x46\x65tchedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x0c\x12\x19\n\x11next_fetch_offset\x18\x04 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x05 \x01(\x03\x12\x1e\n\x16local_log_start_offset\x18\x06 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x07 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x08 \x01(\x03\x12!\n\x05\x65rror\x18\t \x01(\x0b\x32\x12.google.rpc.Status\x12>\n\x14\x61\x62orted_transactions\x18\n \x03(\x0b\x32 .stratalog.v1.AbortedTransaction\"C\n\rFetchResponse\x12\x32\n\npartitions\x18\x01 \x03(\x0b\x32\x1e.stratalog.v1.FetchedPartition\"w\n\x0bOffsetQuery\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12(\n\x04spec\x18\x03 \x01(\x0e\x32\x18.stratalog.v1.OffsetSpecH\x00\x12\x16\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x00\x42\x04\n\x02\x61t\"q\n\x12ListOffsetsRequest\x12*\n\x07queries\x18\x01 \x03(\x0b\x32\x19.stratalog.v1.OffsetQuery\x12/\n\tisolation\x18\x02 \x01(\x0e\x32\x1c.stratalog.v1.IsolationLevel\"y\n\x0cOffsetAnswer\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.google.rpc.Status\"B\n\x13ListOffsetsResponse\x12+\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1a.stratalog.v1.OffsetAnswer*g\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x11\n\rDURABILITY_OS\x10\x01\x12\x13\n\x0f\x44URABILITY_DISK\x10\x02\x12\x15\n\x11\x44URABILITY_OBJECT\x10\x03*{\n\x0eIsolationLevel\x12\x1f\n\x1bISOLATION_LEVEL_UNSPECIFIED\x10\x00\x12$\n ISOLATION_LEVEL_READ_UNCOMMITTED\x10\x01\x12\"\n\x1eISOLATION_LEVEL_READ_COMMITTED\x10\x02*\x82\x02\n\nOffsetSpec\x12\x1b\n\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x18\n\x14OFFSET_SPEC_EARLIEST\x10\x01\x12\x16\n\x12OFFSET_SPEC_LATEST\x10\x02\x12\x1d\n\x19OFFSET_SPEC_MAX_TIMESTAMP\x10\x03\x12\x1e\n\x1aOFFSET_SPEC_EARLIEST_LOCAL\x10\x04\x12\x1d\n\x19OFFSET_SPEC_LATEST_TIERED\x10\x05\x12\'\n#OFFSET_SPEC_EARLIEST_PENDING_UPLOAD\x10\x06\x12\x1e\n\x1aOFFSET_SPEC_COMPACTED_UPTO\x10\x07\x32\x8c\x03\n\nLogService\x12\x43\n\x06\x41ppend\x12\x1b.stratalog.v1.AppendRequest\x1a\x1c.stratalog.v1.AppendResponse\x12Y\n\x0c\x41ppendStream\x12!.stratalog.v1.AppendStreamRequest\x1a\".stratalog.v1.AppendStreamResponse(\x01\x30\x01\x12@\n\x05\x46\x65tch\x12\x1a.stratalog.v1.FetchRequest\x1a\x1b.stratalog.v1.FetchResponse\x12H\n\x0b\x46\x65tchStream\x12\x1a.stratalog.v1.FetchRequest\x1a\x1b.stratalog.v1.FetchResponse0\x01\x12R\n\x0bListOffsets\x12 .stratalog.v1.ListOffsetsRequest\x1a!.stratalog.v1.ListOffsetsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stratalog.v1.log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DURABILITY']._serialized_start=1833
-  _globals['_DURABILITY']._serialized_end=1936
-  _globals['_ISOLATIONLEVEL']._serialized_start=1938
-  _globals['_ISOLATIONLEVEL']._serialized_end=2061
-  _globals['_OFFSETSPEC']._serialized_start=2064
-  _globals['_OFFSETSPEC']._serialized_end=2322
+  _globals['_DURABILITY']._serialized_start=2145
+  _globals['_DURABILITY']._serialized_end=2248
+  _globals['_ISOLATIONLEVEL']._serialized_start=2250
+  _globals['_ISOLATIONLEVEL']._serialized_end=2373
+  _globals['_OFFSETSPEC']._serialized_start=2376
+  _globals['_OFFSETSPEC']._serialized_end=2634
   _globals['_HEADER']._serialized_start=65
   _globals['_HEADER']._serialized_end=116
   _globals['_RECORD']._serialized_start=119
@@ -47,25 +47,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPENDREQUEST']._serialized_start=319
   _globals['_APPENDREQUEST']._serialized_end=486
   _globals['_APPENDRESPONSE']._serialized_start=489
-  _globals['_APPENDRESPONSE']._serialized_end=673
-  _globals['_FETCHPARTITION']._serialized_start=675
-  _globals['_FETCHPARTITION']._serialized_end=766
-  _globals['_FETCHREQUEST']._serialized_start=769
-  _globals['_FETCHREQUEST']._serialized_end=941
-  _globals['_ABORTEDTRANSACTION']._serialized_start=943
-  _globals['_ABORTEDTRANSACTION']._serialized_end=1027
-  _globals['_FETCHEDPARTITION']._serialized_start=1030
-  _globals['_FETCHEDPARTITION']._serialized_end=1335
-  _globals['_FETCHRESPONSE']._serialized_start=1337
-  _globals['_FETCHRESPONSE']._serialized_end=1404
-  _globals['_OFFSETQUERY']._serialized_start=1406
-  _globals['_OFFSETQUERY']._serialized_end=1525
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=1527
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1640
-  _globals['_OFFSETANSWER']._serialized_start=1642
-  _globals['_OFFSETANSWER']._serialized_end=1763
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1765
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1831
-  _globals['_LOGSERVICE']._serialized_start=2325
-  _globals['_LOGSERVICE']._serialized_end=2709
+  _globals['_APPENDRESPONSE']._serialized_end=638
+  _globals['_APPENDSTREAMREQUEST']._serialized_start=641
+  _globals['_APPENDSTREAMREQUEST']._serialized_end=848
+  _globals['_APPENDSTREAMRESPONSE']._serialized_start=851
+  _globals['_APPENDSTREAMRESPONSE']._serialized_end=985
+  _globals['_FETCHPARTITION']._serialized_start=987
+  _globals['_FETCHPARTITION']._serialized_end=1078
+  _globals['_FETCHREQUEST']._serialized_start=1081
+  _globals['_FETCHREQUEST']._serialized_end=1253
+  _globals['_ABORTEDTRANSACTION']._serialized_start=1255
+  _globals['_ABORTEDTRANSACTION']._serialized_end=1339
+  _globals['_FETCHEDPARTITION']._serialized_start=1342
+  _globals['_FETCHEDPARTITION']._serialized_end=1647
+  _globals['_FETCHRESPONSE']._serialized_start=1649
+  _globals['_FETCHRESPONSE']._serialized_end=1716
+  _globals['_OFFSETQUERY']._serialized_start=1718
+  _globals['_OFFSETQUERY']._serialized_end=1837
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1839
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1952
+  _globals['_OFFSETANSWER']._serialized_start=1954
+  _globals['_OFFSETANSWER']._serialized_end=2075
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=2077
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=2143
+  _globals['_LOGSERVICE']._serialized_start=2637
+  _globals['_LOGSERVICE']._serialized_end=3033
 # @@protoc_insertion_point(module_scope)

@@ -279,24 +279,17 @@ class AppendResponse(_message.Message):
     LAST_OFFSET_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     DURABILITY_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
-    """Offset of the first record; -1 with an error."""
+    """Offset of the first record."""
     last_offset: _builtins.int
-    """Offset of the last record (inclusive); -1 with an error."""
+    """Offset of the last record (inclusive)."""
     log_start_offset: _builtins.int
     """First readable offset of the partition, in any tier."""
     durability: Global___Durability.ValueType
     """The level that held when this was sent."""
     duplicate: _builtins.bool
     """The request came before, from the same idempotent producer. Nothing was stored now, the offsets are those of then."""
-    @_builtins.property
-    def error(self) -> _status_pb2.Status:
-        """Only in a stream that asked for it, and then in its last answer: why the request failed. The offsets are -1.
-        Details as in a failed call.
-        """
-
     def __init__(
         self,
         *,
@@ -304,16 +297,103 @@ class AppendResponse(_message.Message):
         last_offset: _builtins.int = ...,
         log_start_offset: _builtins.int = ...,
         durability: Global___Durability.ValueType = ...,
-        error: _status_pb2.Status | None = ...,
         duplicate: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicate", b"duplicate", "durability", b"durability", "error", b"error", "last_offset", b"last_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicate", b"duplicate", "durability", b"durability", "last_offset", b"last_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AppendResponse: _TypeAlias = AppendResponse  # noqa: Y015
+
+@_typing.final
+class AppendStreamRequest(_message.Message):
+    """A request of a stream: the fields of an AppendRequest, with the same numbers, and two more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    DURABILITY_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    partition: _builtins.int
+    """The number of the partition."""
+    durability: Global___Durability.ValueType
+    """The effective level is the stronger of this and the topic's `min.durability`. Default: the topic's."""
+    batches: _builtins.bytes
+    """One or more whole record batches (v2), one behind the other, each at most the topic's `max.message.bytes`. The
+    server stamps base offset and leader epoch.
+    """
+    sequence: _builtins.int
+    """Names the request in its answer. The client chooses it; larger than that of the request before it in the stream."""
+    resume: _builtins.bool
+    """Begins the partition anew in this stream: this request is applied although an earlier one has failed. Default: false."""
+    @_builtins.property
+    def records(self) -> Global___Records:
+        """Plain records, which the server encodes into one batch."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        durability: Global___Durability.ValueType = ...,
+        batches: _builtins.bytes = ...,
+        records: Global___Records | None = ...,
+        sequence: _builtins.int = ...,
+        resume: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "payload", b"payload", "records", b"records"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durability", b"durability", "partition", b"partition", "payload", b"payload", "records", b"records", "resume", b"resume", "sequence", b"sequence", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["batches", "records"]  # noqa: Y015
+    _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
+
+Global___AppendStreamRequest: _TypeAlias = AppendStreamRequest  # noqa: Y015
+
+@_typing.final
+class AppendStreamResponse(_message.Message):
+    """The answer to one request of a stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    ACK_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """The number that the request has."""
+    @_builtins.property
+    def ack(self) -> Global___AppendResponse:
+        """The request is applied."""
+
+    @_builtins.property
+    def status(self) -> _status_pb2.Status:
+        """The request failed. Details as in a failed call."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        ack: Global___AppendResponse | None = ...,
+        status: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "outcome", b"outcome", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "outcome", b"outcome", "sequence", b"sequence", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["ack", "status"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___AppendStreamResponse: _TypeAlias = AppendStreamResponse  # noqa: Y015
 
 @_typing.final
 class FetchPartition(_message.Message):

@@ -42,8 +42,8 @@ class LogServiceStub:
                 _registered_method=True)
         self.AppendStream = channel.stream_stream(
                 '/stratalog.v1.LogService/AppendStream',
-                request_serializer=stratalog_dot_v1_dot_log__pb2.AppendRequest.SerializeToString,
-                response_deserializer=stratalog_dot_v1_dot_log__pb2.AppendResponse.FromString,
+                request_serializer=stratalog_dot_v1_dot_log__pb2.AppendStreamRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_log__pb2.AppendStreamResponse.FromString,
                 _registered_method=True)
         self.Fetch = channel.unary_unary(
                 '/stratalog.v1.LogService/Fetch',
@@ -74,10 +74,11 @@ class LogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AppendStream(self, request_iterator, context):
-        """Appends in a session: requests are applied in order, responses come in the same order, many may be in flight.
-        The first failure ends the stream with its status; nothing behind it is applied.
-        Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
-        metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
+        """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests of a
+        partition are applied in order and answered in order; requests of different partitions do not wait for each other.
+        After a request that fails, later requests of its partition are refused with PRECEDING_APPEND_FAILED and not applied,
+        until one with `resume`. Other partitions go on. A request that is malformed, or whose sequence is not larger than
+        that of the request before it, ends the call with INVALID_ARGUMENT.
         The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
         larger one breaks the stream.
         """
@@ -117,8 +118,8 @@ def add_LogServiceServicer_to_server(servicer, server):
             ),
             'AppendStream': grpc.stream_stream_rpc_method_handler(
                     servicer.AppendStream,
-                    request_deserializer=stratalog_dot_v1_dot_log__pb2.AppendRequest.FromString,
-                    response_serializer=stratalog_dot_v1_dot_log__pb2.AppendResponse.SerializeToString,
+                    request_deserializer=stratalog_dot_v1_dot_log__pb2.AppendStreamRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_log__pb2.AppendStreamResponse.SerializeToString,
             ),
             'Fetch': grpc.unary_unary_rpc_method_handler(
                     servicer.Fetch,
@@ -189,8 +190,8 @@ class LogService:
             request_iterator,
             target,
             '/stratalog.v1.LogService/AppendStream',
-            stratalog_dot_v1_dot_log__pb2.AppendRequest.SerializeToString,
-            stratalog_dot_v1_dot_log__pb2.AppendResponse.FromString,
+            stratalog_dot_v1_dot_log__pb2.AppendStreamRequest.SerializeToString,
+            stratalog_dot_v1_dot_log__pb2.AppendStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,11 +45,12 @@ class LogServiceStub:
     def __new__(cls, channel: _aio.Channel) -> LogServiceAsyncStub: ...
     Append: _grpc.UnaryUnaryMultiCallable[_log_pb2.AppendRequest, _log_pb2.AppendResponse]
     """Appends to one partition. All of the request's records become visible together or none does."""
-    AppendStream: _grpc.StreamStreamMultiCallable[_log_pb2.AppendRequest, _log_pb2.AppendResponse]
-    """Appends in a session: requests are applied in order, responses come in the same order, many may be in flight.
-    The first failure ends the stream with its status; nothing behind it is applied.
-    Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
-    metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
+    AppendStream: _grpc.StreamStreamMultiCallable[_log_pb2.AppendStreamRequest, _log_pb2.AppendStreamResponse]
+    """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests of a
+    partition are applied in order and answered in order; requests of different partitions do not wait for each other.
+    After a request that fails, later requests of its partition are refused with PRECEDING_APPEND_FAILED and not applied,
+    until one with `resume`. Other partitions go on. A request that is malformed, or whose sequence is not larger than
+    that of the request before it, ends the call with INVALID_ARGUMENT.
     The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
     larger one breaks the stream.
     """
@@ -69,11 +70,12 @@ class LogServiceAsyncStub(LogServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Append: _aio.UnaryUnaryMultiCallable[_log_pb2.AppendRequest, _log_pb2.AppendResponse]  # type: ignore[assignment]
     """Appends to one partition. All of the request's records become visible together or none does."""
-    AppendStream: _aio.StreamStreamMultiCallable[_log_pb2.AppendRequest, _log_pb2.AppendResponse]  # type: ignore[assignment]
-    """Appends in a session: requests are applied in order, responses come in the same order, many may be in flight.
-    The first failure ends the stream with its status; nothing behind it is applied.
-    Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
-    metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
+    AppendStream: _aio.StreamStreamMultiCallable[_log_pb2.AppendStreamRequest, _log_pb2.AppendStreamResponse]  # type: ignore[assignment]
+    """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests of a
+    partition are applied in order and answered in order; requests of different partitions do not wait for each other.
+    After a request that fails, later requests of its partition are refused with PRECEDING_APPEND_FAILED and not applied,
+    until one with `resume`. Other partitions go on. A request that is malformed, or whose sequence is not larger than
+    that of the request before it, ends the call with INVALID_ARGUMENT.
     The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
     larger one breaks the stream.
     """
@@ -100,13 +102,14 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def AppendStream(
         self,
-        request_iterator: _MaybeAsyncIterator[_log_pb2.AppendRequest],
+        request_iterator: _MaybeAsyncIterator[_log_pb2.AppendStreamRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_log_pb2.AppendResponse], _abc.AsyncIterator[_log_pb2.AppendResponse]]:
-        """Appends in a session: requests are applied in order, responses come in the same order, many may be in flight.
-        The first failure ends the stream with its status; nothing behind it is applied.
-        Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
-        metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
+    ) -> _typing.Union[_abc.Iterator[_log_pb2.AppendStreamResponse], _abc.AsyncIterator[_log_pb2.AppendStreamResponse]]:
+        """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests of a
+        partition are applied in order and answered in order; requests of different partitions do not wait for each other.
+        After a request that fails, later requests of its partition are refused with PRECEDING_APPEND_FAILED and not applied,
+        until one with `resume`. Other partitions go on. A request that is malformed, or whose sequence is not larger than
+        that of the request before it, ends the call with INVALID_ARGUMENT.
         The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
         larger one breaks the stream.
         """

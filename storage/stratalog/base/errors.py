@@ -20,6 +20,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- CoordinatorFencedError            another transaction coordinator took over: stop
     +-- OutOfOrderSequenceError           send again from the expected sequence on, or begin with a new epoch
     +-- InvalidTxnStateError              end the producer's open transaction first
+    +-- PrecedingAppendFailedError        decide about the failed append, then send this one with `resume`
     +-- OverloadedError                   send it again after a pause (retriable): it had no effect
     +-- StoppingError                     the server is stopping: connect again (retriable)
     +-- DataDirectoryError                an operator has to look at the local disk or its settings
@@ -159,6 +160,12 @@ class InvalidTxnStateError(LogStoreError):
     current_txn_first_offset."""
 
     code = "INVALID_TXN_STATE"
+
+
+class PrecedingAppendFailedError(LogStoreError):
+    """An earlier append of the same stream to the same partition failed, so this one was not applied."""
+
+    code = "PRECEDING_APPEND_FAILED"
 
 
 class OverloadedError(LogStoreError):

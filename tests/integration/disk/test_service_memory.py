@@ -154,13 +154,16 @@ async def test_streams_are_slowed_down_and_not_refused(tmp_path: Path) -> None:
     async with stalled_bench(tmp_path) as (bench, gate, first):
         memory = bench.server.append_memory
 
-        async def requests(stream: int) -> AsyncIterator[log_pb2.AppendRequest]:
+        async def requests(stream: int) -> AsyncIterator[log_pb2.AppendStreamRequest]:
             for number in range(20):
-                yield request(stream * 100 + number, log_pb2.DURABILITY_DISK, VALUE_BYTES // 5)
+                one = request(stream * 100 + number, log_pb2.DURABILITY_DISK, VALUE_BYTES // 5)
+                yield log_pb2.AppendStreamRequest(
+                    topic=one.topic, durability=one.durability, batches=one.batches, sequence=number
+                )
 
         async def run(stream: int) -> list[int]:
             call = bench.client.log.AppendStream(requests(stream))
-            return [response.base_offset async for response in call]
+            return [response.ack.base_offset async for response in call]
 
         streams = [asyncio.create_task(run(stream)) for stream in range(3)]
         await until(lambda: memory.is_scarce)

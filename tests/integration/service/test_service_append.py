@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -12,17 +12,17 @@ from stratalog.base.errors import (
     InvalidRecordError,
     InvalidRequestError,
     LogStoreError,
+    PrecedingAppendFailedError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
 from stratalog.base.types import Durability
 from stratalog.client.errors import error_of_call, error_of_status
-from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import NO_PRODUCER, encode_batch
 from stratalog.record.record import Record
-from stratalog.v1 import log_pb2
+from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 NOW_MS = 1_357_034_400_000
@@ -149,60 +149,126 @@ async def test_a_message_over_the_servers_limit_is_explained(tmp_path: Path) -> 
         await bench.client.append_batches("t", 0, of_values(b"still there"))
 
 
-# --- sessions ----------------------------------------------------------------------------------------------
+# --- streams -----------------------------------------------------------------------------------------------
+
+
+def stream_request(
+    sequence: int,
+    data: bytes,
+    partition: int = 0,
+    *,
+    topic: str = "t",
+    durability: Durability = Durability.OS,
+    resume: bool = False,
+) -> log_pb2.AppendStreamRequest:
+    levels = {Durability.OS: log_pb2.DURABILITY_OS, Durability.DISK: log_pb2.DURABILITY_DISK}
+    return log_pb2.AppendStreamRequest(
+        topic=topic,
+        partition=partition,
+        durability=levels[durability],
+        batches=data,
+        sequence=sequence,
+        resume=resume,
+    )
 
 
 async def stream(
-    bench: ServiceBench, requests: list[log_pb2.AppendRequest]
-) -> tuple[list[log_pb2.AppendResponse], LogStoreError | None]:
-    """All answers of one session, and how it ended. Asks for failures as answers, as clients should."""
+    bench: ServiceBench, requests: Sequence[log_pb2.AppendStreamRequest]
+) -> dict[int, log_pb2.AppendResponse | LogStoreError]:
+    """The outcomes of the requests by sequence, in the order of the answers."""
 
-    async def send() -> AsyncIterator[log_pb2.AppendRequest]:
+    async def send() -> AsyncIterator[log_pb2.AppendStreamRequest]:
         for request in requests:
             yield request
 
-    answers: list[log_pb2.AppendResponse] = []
-    async for answer in bench.client.log.AppendStream(send(), metadata=ANSWER_ERRORS_METADATA):
-        if answer.HasField("error"):
-            assert (answer.base_offset, answer.last_offset) == (-1, -1)
-            return answers, error_of_status(answer.error)
-        answers.append(answer)
-    return answers, None
+    outcomes: dict[int, log_pb2.AppendResponse | LogStoreError] = {}
+    async for answer in bench.client.log.AppendStream(send()):
+        assert answer.sequence not in outcomes, "one answer for each request"
+        outcomes[answer.sequence] = (
+            error_of_status(answer.status) if answer.HasField("status") else answer.ack
+        )
+    return outcomes
 
 
-def append_request(
-    data: bytes, partition: int = 0, durability: Durability = Durability.OS
-) -> log_pb2.AppendRequest:
-    levels = {Durability.OS: log_pb2.DURABILITY_OS, Durability.DISK: log_pb2.DURABILITY_DISK}
-    return log_pb2.AppendRequest(topic="t", partition=partition, durability=levels[durability], batches=data)
+def offset_of(outcome: log_pb2.AppendResponse | LogStoreError) -> int:
+    assert isinstance(outcome, log_pb2.AppendResponse)
+    return outcome.base_offset
 
 
-async def test_a_session_ends_at_its_first_failure(bench: ServiceBench) -> None:
-    assert await stream(bench, []) == ([], None)
+async def test_a_partition_stops_at_its_first_failure_until_it_is_resumed(bench: ServiceBench) -> None:
+    assert await stream(bench, []) == {}
     await bench.client.admin.create_topic("t")
-    good = [append_request(of_values(str(number).encode())) for number in range(60)]
-    requests = [*good[:30], append_request(b"\x00" * 80), *good[30:]]
-    answers, error = await stream(bench, requests)
-    assert isinstance(error, InvalidRecordError)
-    assert [answer.base_offset for answer in answers] == list(range(30))
-    # A client that does not ask for failures as answers gets the status alone.
+    values = [str(number).encode() for number in range(60)]
+    requests = [stream_request(number, of_values(value)) for number, value in enumerate(values)]
+    requests[30] = stream_request(30, b"\x00" * 80)
+    requests[50].resume = True
+    outcomes = await stream(bench, requests)
+    assert list(outcomes) == list(range(60))
+    assert [offset_of(outcomes[number]) for number in (*range(30), *range(50, 60))] == list(range(40))
+    assert type(outcomes[30]) is InvalidRecordError
+    assert {type(outcomes[number]) for number in range(31, 50)} == {PrecedingAppendFailedError}
+    assert await bench.values("t") == [[*values[:30], *values[50:]]]
+
+
+async def test_a_deleted_topic_disturbs_no_other_partition_of_the_stream(bench: ServiceBench) -> None:
+    """A plain grpc client, which sees the fields of the answers."""
+    partition_count = 12
+    await bench.client.admin.create_topic("t", partition_count)
+    await bench.client.admin.create_topic("deleted")
+    await bench.client.admin.delete_topic("deleted")
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        call = log_pb2_grpc.LogServiceStub(channel).AppendStream()
+        sequence = 0
+        for turn in range(5):
+            for partition in range(partition_count):
+                sequence += 1
+                durability = Durability.DISK if partition % 2 else Durability.OS
+                await call.write(
+                    stream_request(
+                        sequence, of_values(b"%d" % turn), partition=partition, durability=durability
+                    )
+                )
+            sequence += 1
+            await call.write(stream_request(sequence, of_values(b"lost"), topic="deleted"))
+        await call.done_writing()
+        answers = [answer async for answer in call]
+        assert await call.code() is grpc.StatusCode.OK
+    assert sorted(answer.sequence for answer in answers) == list(range(1, sequence + 1))
+    by_partition: dict[int, list[log_pb2.AppendStreamResponse]] = {}
+    for answer in answers:
+        by_partition.setdefault((answer.sequence - 1) % (partition_count + 1), []).append(answer)
+    refused = by_partition.pop(partition_count)
+    assert [answer.WhichOneof("outcome") for answer in refused] == ["status"] * 5
+    codes = [grpc.StatusCode.NOT_FOUND, *[grpc.StatusCode.ABORTED] * 4]
+    assert [answer.status.code for answer in refused] == [code.value[0] for code in codes]
+    for of_partition in by_partition.values():
+        assert [answer.ack.base_offset for answer in of_partition] == list(range(5))
+    assert await bench.values("t") == [[b"%d" % turn for turn in range(5)]] * partition_count
+
+
+@pytest.mark.parametrize("second", [7, 6, 0])
+async def test_a_sequence_that_does_not_grow_ends_the_call(bench: ServiceBench, second: int) -> None:
+    await bench.client.admin.create_topic("t", 2)
     call = bench.client.log.AppendStream()
-    for request in requests[29:31]:
-        await call.write(request)
+    await call.write(stream_request(7, of_values(b"a")))
+    await call.write(stream_request(second, of_values(b"b"), partition=1))
     first = await call.read()
-    assert isinstance(first, log_pb2.AppendResponse)
+    assert isinstance(first, log_pb2.AppendStreamResponse)
+    assert (first.sequence, first.WhichOneof("outcome")) == (7, "ack")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
-    assert isinstance(error_of_call(caught.value, ""), InvalidRecordError)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert await bench.values("t") == [[str(number).encode() for number in (*range(30), 29)]]
+    error = error_of_call(caught.value, "")
+    assert type(error) is InvalidRequestError
+    assert error.fields == {"sequence": second, "last_sequence": 7}
+    assert await bench.values("t") == [[b"a"], []]
 
 
-async def test_a_session_that_is_cancelled_leaves_whole_requests(bench: ServiceBench) -> None:
+async def test_a_stream_that_is_cancelled_leaves_whole_requests(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
     call = bench.client.log.AppendStream()
-    for _ in range(20):
-        await call.write(append_request(of_values(b"a", b"b")))
+    for sequence in range(20):
+        await call.write(stream_request(sequence, of_values(b"a", b"b")))
     await call.read()
     call.cancel()
     await bench.client.append_batches("t", 0, of_values(b"end"))

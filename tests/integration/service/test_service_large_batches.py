@@ -76,10 +76,12 @@ async def test_the_size_that_was_refused_is_not_sent_again(
     refused: list[LogStoreError] = []
 
     def counted(status: Status) -> LogStoreError:
-        refused.append(error_of_status(status))
-        return refused[-1]
+        error = error_of_status(status)
+        if isinstance(error, RecordTooLargeError):
+            refused.append(error)
+        return error
 
-    monkeypatch.setattr("stratalog.client.partition_sender.error_of_status", counted)
+    monkeypatch.setattr("stratalog.client.append_sender.error_of_status", counted)
     await bench.client.admin.create_topic("t", config={"segment.bytes": "20000"})
     producer = bench.client.producer(ProducerSettings(batch_bytes=64 << 10, linger_ms=3_600_000))
     for number in range(2000):

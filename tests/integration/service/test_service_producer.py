@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,11 +19,12 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.append_sender import AppendSender
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.partition_chooser import partition_for_key
-from stratalog.client.partition_sender import PartitionSender
+from stratalog.client.partition_lane import PartitionLane
 from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
@@ -31,6 +33,8 @@ from stratalog.client.sync import SyncClient
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
+from stratalog.server.append.append_pipeline import AppendPipeline
+from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.v1 import log_pb2
 from tests.support.service.server_process import ServerProcess
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -183,17 +187,17 @@ async def test_a_sender_that_fails_by_a_defect_leaves_no_send_waiting(
     await bench.client.admin.create_topic("t")
     producer = bench.client.producer(SMALL_BATCHES)
 
-    def fail(_sender: PartitionSender, _batch: SealedBatch, _response: log_pb2.AppendResponse) -> None:
+    def fail(_lane: PartitionLane, _sequence: int, _ack: log_pb2.AppendResponse) -> None:
         raise ValueError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionSender, "_acknowledge", fail)
+        patch.setattr(PartitionLane, "acknowledge", fail)
         futures = [await producer.send("t", None, b"%03d" % number) for number in range(100)]
         await asyncio.wait_for(producer.flush(), 30)
         assert all(future.done() for future in futures)
     lost = [future for future in futures if future.exception() is not None]
     assert len(lost) > 10
-    assert "sending to t-0 failed" in caplog.text
+    assert f"sending to {bench.client.address} failed" in caplog.text
     # What is sent from then on gets its own answers.
     before = await bench.client.latest("t")
     last = await producer.send("t", None, b"last")
@@ -250,8 +254,8 @@ class QueuedBatches:
     def __init__(self, address: str, retry: RetryPolicy, count: int) -> None:
         self._channel = ServerChannel(address)
         partition = TopicPartition("t", 0)
-        sender = PartitionSender(
-            self._channel, partition, None, retry, lambda _batch, _error: None, lambda _batch, _halves: None
+        sender = AppendSender(
+            self._channel, None, retry, lambda _batch, _error: None, lambda _batch, _halves: None
         )
         self.acknowledged: list[asyncio.Future[Acknowledged]] = []
         for number in range(count):
@@ -265,6 +269,67 @@ class QueuedBatches:
 
     async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
+
+
+def count_streams(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The number of streams of appends that the server has served from now on."""
+    count = 0
+    answers = AppendPipeline.answers
+
+    def counting(pipeline: AppendPipeline) -> AsyncGenerator[StreamAnswer, None]:
+        nonlocal count
+        count += 1
+        return answers(pipeline)
+
+    monkeypatch.setattr(AppendPipeline, "answers", counting)
+    return lambda: count
+
+
+async def test_a_producer_has_one_stream_for_all_partitions(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.client.admin.create_topic("t", 12)
+    stream_count = count_streams(monkeypatch)
+    async with bench.client.producer(ProducerSettings(batch_bytes=200, linger_ms=3_600_000)) as producer:
+        for number in range(1200):
+            await producer.post("t", None, b"%05d" % number + bytes(50), partition=number % 12)
+    # No batch was acknowledged before the last one was queued, so the stream never was idle.
+    assert stream_count() == 1
+    for partition, values in enumerate(await bench.values("t")):
+        assert [int((value or b"")[:5]) for value in values] == list(range(partition, 1200, 12))
+
+
+async def test_a_partition_that_fails_or_waits_delays_no_other(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.client.admin.create_topic("deleted")
+    await bench.client.admin.create_topic("t", 3)
+    await bench.client.admin.create_topic("narrow", config={"max.message.bytes": "300"})
+    stream_count = count_streams(monkeypatch)
+    outcomes: list[BatchOutcome] = []
+    producer = bench.client.producer(
+        ProducerSettings(batch_bytes=1000, linger_ms=3_600_000), on_outcome=outcomes.append
+    )
+    await producer.post("deleted", None, b"known to the producer")
+    await producer.flush()
+    await bench.client.admin.delete_topic("deleted")
+    before = stream_count()
+    for number in range(300):
+        await producer.post("deleted", None, bytes(100))
+        await producer.post("narrow", None, b"%05d" % number + bytes(50))
+        await producer.post("t", None, b"%05d" % number + bytes(100), partition=number % 3)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await producer.flush()
+    assert stream_count() == before + 1
+    for outcome in outcomes[1:]:
+        is_lost = outcome.topic_partition.topic == "deleted"
+        assert isinstance(outcome.error, UnknownTopicOrPartitionError) == is_lost
+        assert is_lost or outcome.error is None
+    [narrow] = await bench.values("narrow")
+    assert [int((value or b"")[:5]) for value in narrow] == list(range(300))
+    for partition, values in enumerate(await bench.values("t")):
+        assert [int((value or b"")[:5]) for value in values] == list(range(partition, 300, 3))
+    assert producer.buffered_bytes == 0
 
 
 async def test_what_was_not_sent_goes_out_once_the_server_is_back(tmp_path: Path) -> None:

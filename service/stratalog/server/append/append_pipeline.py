@@ -1,23 +1,30 @@
-"""One AppendStream: many requests in flight, applied and answered in order, none applied after a failure.
+"""One AppendStream: requests of many partitions in flight, each partition in order and by itself.
 
-A reader task takes requests off the wire and submits them; the handler awaits their results in the same
-order. Within one partition the writer keeps the order and stops at the first failure (``AppendSession``).
-When the stream turns to another partition, the reader first waits for the requests in flight: the other
-partition's writer would not know of a failure here in time.
+A reader task takes requests off the wire and submits them to the writers of their partitions. A partition's
+requests are a `StreamLane`, which keeps their order and their failures. When a writer has answered a request,
+the ready answers of its lane move to one outgoing queue, so a slow partition does not delay the answers of
+the others.
 
 The numbers of requests and of bytes in flight are bounded for each stream: beyond them the next request stays
-on the wire, and the transport's flow control holds the client back. Once the requests of all connections take
-half of the memory, a stream has one request in flight; so many streams slow down before one is refused.
+on the wire, and the transport's flow control holds the client back. A request is in flight until its answer
+is taken. Once the requests of all connections take half of the memory, a stream has one request in flight; so
+many streams slow down before one is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import partial
 
-from stratalog.server.append.append_decoding import DecodedAppend
+from stratalog.base.errors import InvalidRequestError
+from stratalog.base.types import TopicPartition
+from stratalog.log.append_info import AppendInfo
+from stratalog.server.append.append_decoding import DecodedStreamAppend
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
+from stratalog.server.append.stream_lane import StreamAnswer, StreamLane
 from stratalog.server.request_memory import RequestMemory
 
 MAX_IN_FLIGHT_COUNT = 256
@@ -25,16 +32,16 @@ MAX_IN_FLIGHT_BYTES = 32 << 20
 """The request that reaches this is the last one in flight."""
 
 
-Prepare = Callable[[DecodedAppend, AppendSession], tuple[PartitionWriter, PendingAppend]]
+Prepare = Callable[[DecodedStreamAppend, AppendSession], tuple[PartitionWriter, PendingAppend]]
 """Checks a request, takes its memory, and returns the append with its writer. Raises LogStoreError."""
 
 
 class AppendPipeline:
-    """One AppendStream: its requests, applied and answered in order. Belongs to the event loop."""
+    """The requests of one AppendStream, in order within each partition. Belongs to the event loop."""
 
     def __init__(
         self,
-        requests: AsyncIterator[DecodedAppend],
+        requests: AsyncIterator[DecodedStreamAppend],
         prepare: Prepare,
         memory: RequestMemory,
     ) -> None:
@@ -42,56 +49,125 @@ class AppendPipeline:
         self._memory = memory
         self._requests = requests
         self._prepare = prepare
-        self._session = AppendSession()
-        self._in_flight: asyncio.Queue[PendingAppend | None] = asyncio.Queue()
-        """In order; None at the end."""
+        self._lanes: dict[TopicPartition, StreamLane] = {}
+        """Those with requests in flight or a failure."""
+        self._outgoing: deque[StreamAnswer] = deque()
+        self._has_news = asyncio.Event()
+        """Set when there is an answer, or the reader has ended."""
+        self._has_answered = asyncio.Event()
+        """Set when an answer is taken."""
         self._in_flight_count = 0
         self._in_flight_bytes = 0
-        self._answered = asyncio.Event()
+        self._has_read_all = False
         self._failure: Exception | None = None
 
-    async def answered(self) -> AsyncGenerator[PendingAppend, None]:
-        """Yield the appends in the order of the requests, each one when its future has a result. Raises the
-        first failure, after which no request is applied.
+    @property
+    def lane_count(self) -> int:
+        """The number of partitions that have state."""
+        return len(self._lanes)
+
+    async def answers(self) -> AsyncGenerator[StreamAnswer, None]:
+        """Yield one answer for each request; those of a partition in the order of its requests. Raises the
+        failure of the stream itself, after the answers to the requests before it.
         """
         reader = asyncio.create_task(self._read())
         try:
-            while (append := await self._in_flight.get()) is not None:
-                await append.future
-                self._in_flight_count -= 1
-                self._in_flight_bytes -= append.size_bytes
-                self._answered.set()
-                yield append
+            while self._in_flight_count > 0 or not self._has_read_all:
+                self._has_news.clear()
+                while self._outgoing:
+                    answer = self._outgoing.popleft()
+                    self._in_flight_count -= 1
+                    self._in_flight_bytes -= answer.size_bytes
+                    self._has_answered.set()
+                    yield answer
+                if self._in_flight_count > 0 or not self._has_read_all:
+                    await self._has_news.wait()
             if self._failure is not None:
                 raise self._failure
         finally:
             reader.cancel()
             self._abandon()
 
+    def check(self) -> None:
+        """Assert the invariants of the state."""
+        assert 0 <= len(self._outgoing) <= self._in_flight_count
+        assert self._in_flight_bytes >= sum(answer.size_bytes for answer in self._outgoing)
+        for topic_partition, lane in self._lanes.items():
+            assert lane.topic_partition == topic_partition
+            assert not lane.is_idle, "a lane without requests and without a failure has no state"
+
     async def _read(self) -> None:
-        current: PartitionWriter | None = None
+        last_sequence = -1
         try:
             async for request in self._requests:
-                writer, append = self._prepare(request, self._session)
-                if current is not None and current is not writer:
-                    await self._turn(append)
-                current = writer
-                self._in_flight_count += 1
-                self._in_flight_bytes += append.size_bytes
-                self._in_flight.put_nowait(append)
-                writer.submit(append)
+                sequence = request.request.sequence
+                if sequence <= last_sequence:
+                    raise InvalidRequestError(
+                        "the sequence of a request must be larger than that of the request before it",
+                        sequence=sequence,
+                        last_sequence=last_sequence,
+                    )
+                last_sequence = sequence
+                await self._take(request)
                 while not self._has_room():
                     await self._next_answer()
-        except Exception as error:  # noqa: BLE001 - raised by `answered`, in its place in the order
+        except Exception as error:  # noqa: BLE001 - raised by `answers`
             # The requests before this one are answered first; then the stream ends with this.
             self._failure = error
         finally:
-            self._in_flight.put_nowait(None)
+            self._has_read_all = True
+            self._has_news.set()
 
-    async def _turn(self, append: PendingAppend) -> None:
-        """Wait for the requests in flight, before `append` goes to another partition."""
+    async def _take(self, decoded: DecodedStreamAppend) -> None:
+        """Pass a request to its writer, or answer it with a failure."""
+        request = decoded.request
+        lane = self._lane(TopicPartition(request.topic, request.partition))
+        self._in_flight_count += 1
+        if request.resume:
+            lane.resume()
+        if lane.has_failed():
+            lane.refuse(request.sequence)
+            self._collect(lane)
+            return
         try:
-            while self._in_flight_count > 0:
+            writer, append = self._prepare(decoded, lane.session)
+        except Exception as error:  # noqa: BLE001 - it is the answer to this request
+            lane.fail(request.sequence, error)
+            self._collect(lane)
+            return
+        if lane.must_wait(writer):
+            await self._turn(lane, writer, append)
+            if lane.has_failed():
+                append.give_back_memory()
+                lane.refuse(request.sequence)
+                self._collect(lane)
+                return
+            # An idle lane was forgotten meanwhile.
+            self._lanes[lane.topic_partition] = lane
+        self._in_flight_bytes += append.size_bytes
+        lane.submit(request.sequence, append, writer)
+        append.future.add_done_callback(partial(self._collect, lane))
+
+    def _lane(self, topic_partition: TopicPartition) -> StreamLane:
+        lane = self._lanes.get(topic_partition)
+        if lane is None:
+            lane = self._lanes[topic_partition] = StreamLane(topic_partition)
+        return lane
+
+    def _collect(self, lane: StreamLane, _future: asyncio.Future[AppendInfo] | None = None) -> None:
+        """Move the ready answers of a lane to the outgoing queue, and forget the lane once it is idle."""
+        lane.collect(self._outgoing.append)
+        if self._outgoing:
+            self._has_news.set()
+        if lane.is_idle and self._lanes.get(lane.topic_partition) is lane:
+            del self._lanes[lane.topic_partition]
+
+    async def _turn(self, lane: StreamLane, writer: PartitionWriter, append: PendingAppend) -> None:
+        """Wait for the requests of the lane in flight, before `append` goes to another writer: that one would
+        not know of a failure in time.
+        """
+        try:
+            while lane.must_wait(writer):
                 await self._next_answer()
         except asyncio.CancelledError:
             # No writer will answer it.
@@ -99,8 +175,8 @@ class AppendPipeline:
             raise
 
     async def _next_answer(self) -> None:
-        self._answered.clear()
-        await self._answered.wait()
+        self._has_answered.clear()
+        await self._has_answered.wait()
 
     def _has_room(self) -> bool:
         """Whether to read another request. Always without one in flight: only an answer wakes this stream."""
@@ -110,9 +186,8 @@ class AppendPipeline:
         return within_bytes and self._in_flight_count < MAX_IN_FLIGHT_COUNT and not self._memory.is_scarce
 
     def _abandon(self) -> None:
-        """Forget the requests in flight. They may be applied, unless the session is broken."""
-        while not self._in_flight.empty():
-            append = self._in_flight.get_nowait()
-            if append is not None and not append.future.cancel():
-                # Retrieve the result, or asyncio warns about an exception that was never retrieved.
-                append.future.exception()
+        """Forget the requests in flight. They may be applied, unless their session is broken."""
+        for lane in self._lanes.values():
+            lane.abandon()
+        self._lanes.clear()
+        self._outgoing.clear()

@@ -6,7 +6,8 @@ Requests that arrive during the flush form the next group: under load one fsync 
 arrive in its time, and an idle partition acknowledges after one fsync of its own.
 
 Appends of one session go into separate groups, in order, because a group checks its members one by one and a
-session must stop at its first failure. They still share the flush of the turn.
+session must stop at its first failure. They still share the flush of the turn. An append at ``os`` behind one
+at ``disk`` of its session waits for that flush, because the failure of the flush is also its own.
 
 Threads: `submit` is called on the event loop; a partition's turns take place on the append pool, one at a
 time (the flag ``_has_turn``). Each gives the thread back, so that busy partitions alternate. Results return
@@ -28,7 +29,7 @@ from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
-from stratalog.server.append.pending_append import PendingAppend, SessionBrokenError
+from stratalog.server.append.pending_append import AppendSession, PendingAppend, preceding_append_failed
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,8 @@ class PartitionWriter:
         except BaseException as error:
             # No request may wait for ever, whatever failed here.
             logger.exception("the writer failed unexpectedly")
+            for append in pending:
+                _break_session(append)
             self._deliver([(append, _as_engine_error(error)) for append in pending])
         with self._lock:
             if not self._queue:
@@ -89,17 +92,20 @@ class PartitionWriter:
 
     def _write(self, pending: list[PendingAppend]) -> None:
         to_flush: list[tuple[PendingAppend, AppendInfo]] = []
+        flushed_sessions: set[AppendSession] = set()
         for group in _groups(pending):
             finished: list[_Outcome] = []
             for append, outcome in self._append(group):
                 if isinstance(outcome, Exception):
-                    if append.session is not None:
-                        append.session.is_broken = True
+                    _break_session(append)
                     finished.append((append, outcome))
-                elif append.durability is Durability.OS:
+                elif append.durability is Durability.OS and append.session not in flushed_sessions:
                     finished.append((append, outcome))
                 else:
+                    # If the flush fails, so do the later appends of the session.
                     to_flush.append((append, outcome))
+                    if append.session is not None:
+                        flushed_sessions.add(append.session)
             self._on_advance()
             self._deliver(finished)
         if to_flush:
@@ -113,7 +119,7 @@ class PartitionWriter:
         for append in group:
             try:
                 if append.session is not None and append.session.is_broken:
-                    raise SessionBrokenError
+                    raise preceding_append_failed()
                 if append.durability is not Durability.OS and self._ensure_heard is not None:
                     self._ensure_heard()
                 batches = append.take_batches()
@@ -151,8 +157,7 @@ class PartitionWriter:
         except Exception as error:  # noqa: BLE001 - it is the answer of all that wait for the flush
             refusal = _as_engine_error(error)
             for append, _ in waiting:
-                if append.session is not None:
-                    append.session.is_broken = True
+                _break_session(append)
             self._deliver([(append, refusal) for append, _ in waiting])
             return
         assert all(info.last_offset < recovery_point for _, info in waiting)
@@ -175,6 +180,11 @@ def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
             sessions.add(id(append.session))
         groups[-1].append(append)
     return groups
+
+
+def _break_session(append: PendingAppend) -> None:
+    if append.session is not None:
+        append.session.is_broken = True
 
 
 def _resolve(outcomes: Sequence[_Outcome]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stratalog.base.errors import PrecedingAppendFailedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
@@ -13,8 +14,8 @@ from stratalog.server.request_memory import MemoryLease
 
 
 class AppendSession:
-    """The appends of a stream: after a failed one none may be applied. Writers set and read `is_broken` on
-    their threads; one writer at a time, because the stream waits before it turns to another partition.
+    """Appends of a stream to one partition: after a failed one none of them is applied. The partition's
+    writer sets `is_broken` on its thread, and the event loop reads it; it is never reset.
     """
 
     __slots__ = ("is_broken",)
@@ -59,7 +60,8 @@ class PendingAppend:
         return batches() if callable(batches) else batches
 
 
-class SessionBrokenError(Exception):
-    """An earlier append of the same stream failed, so this one was not applied. Never leaves the server: the
-    stream ends with the earlier error.
-    """
+def preceding_append_failed() -> PrecedingAppendFailedError:
+    """The refusal of an append behind a failed one of its session."""
+    return PrecedingAppendFailedError(
+        "an earlier append of the stream to this partition failed; send this one again with resume"
+    )

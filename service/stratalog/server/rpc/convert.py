@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from google.rpc.status_pb2 import Status
-
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.v1 import log_pb2
 
 _DURABILITIES = {
@@ -83,6 +82,9 @@ def append_response(info: AppendInfo, durability: Durability) -> log_pb2.AppendR
     )
 
 
-def append_failure(status: Status) -> log_pb2.AppendResponse:
-    """The answer to an append that failed, for streams that asked for it."""
-    return log_pb2.AppendResponse(base_offset=-1, last_offset=-1, error=status)
+def append_stream_ack(answer: StreamAnswer) -> log_pb2.AppendStreamResponse:
+    """The answer to a request of a stream that was applied."""
+    append = answer.append
+    assert append is not None, "an append has a result or an error"
+    ack = append_response(append.future.result(), append.durability)
+    return log_pb2.AppendStreamResponse(sequence=answer.sequence, ack=ack)

@@ -19,10 +19,16 @@ from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooL
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
 from stratalog.log.isolation import Isolation
-from stratalog.server.append.append_decoding import DecodedAppend, decode_append_request
+from stratalog.server.append.append_decoding import (
+    DecodedAppend,
+    DecodedStreamAppend,
+    decode_append_request,
+    decode_stream_request,
+)
 from stratalog.server.append.append_pipeline import AppendPipeline
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
+from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, negative_offset
@@ -36,9 +42,6 @@ from stratalog.server.rpc.fetch_encoding import encode_fetch_response
 from stratalog.server.rpc.offset_lookup import OffsetLookup
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
-
-ANSWER_ERRORS_METADATA_KEY = "stratalog-answer-errors"
-"""With this metadata an AppendStream also answers the failed request."""
 
 MAX_REQUEST_BYTES_METADATA_KEY = "stratalog-max-request-bytes"
 """Initial metadata of an AppendStream: the size of the largest request that the server accepts."""
@@ -73,12 +76,13 @@ class LogServicer:
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers that generated code would register, with codecs of our own for large messages."""
         append_codec = (decode_append_request, log_pb2.AppendResponse.SerializeToString)
+        append_stream_codec = (decode_stream_request, log_pb2.AppendStreamResponse.SerializeToString)
         # Fetch responses are encoded by their handlers.
         fetch_codec = (log_pb2.FetchRequest.FromString, None)
         offsets_codec = (log_pb2.ListOffsetsRequest.FromString, log_pb2.ListOffsetsResponse.SerializeToString)
         return {
             "Append": grpc.unary_unary_rpc_method_handler(self.Append, *append_codec),
-            "AppendStream": grpc.stream_stream_rpc_method_handler(self.AppendStream, *append_codec),
+            "AppendStream": grpc.stream_stream_rpc_method_handler(self.AppendStream, *append_stream_codec),
             "Fetch": grpc.unary_unary_rpc_method_handler(self.Fetch, *fetch_codec),
             "FetchStream": grpc.unary_stream_rpc_method_handler(self.FetchStream, *fetch_codec),
             "ListOffsets": grpc.unary_unary_rpc_method_handler(self.ListOffsets, *offsets_codec),
@@ -91,21 +95,16 @@ class LogServicer:
         return convert.append_response(await append.future, append.durability)
 
     @guarded
-    async def AppendStream(self, request_iterator: AsyncIterator[DecodedAppend], context: Context) -> None:
+    async def AppendStream(
+        self, request_iterator: AsyncIterator[DecodedStreamAppend], context: Context
+    ) -> None:
         # The transport breaks a stream with a larger request, and then some clients lose its status.
         limit = str(self._settings.max_request_bytes)
         await announce(context, ((MAX_REQUEST_BYTES_METADATA_KEY, limit),))
-        try:
-            pipeline = AppendPipeline(request_iterator, self._prepare, self._append_memory)
-            async with aclosing(pipeline.answered()) as answered:
-                async for append in answered:
-                    response = convert.append_response(append.future.result(), append.durability)
-                    await send(context, response)
-        except LogStoreError as error:
-            if _wants_error_answers(context):
-                status = self.statuses.status(error, "LogServicer.AppendStream")
-                await send(context, convert.append_failure(status))
-            raise
+        pipeline = AppendPipeline(request_iterator, self._prepare, self._append_memory)
+        async with aclosing(pipeline.answers()) as answers:
+            async for answer in answers:
+                await send(context, self._stream_response(answer))
 
     @guarded
     async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
@@ -141,7 +140,7 @@ class LogServicer:
         return log_pb2.ListOffsetsResponse(answers=answers)
 
     def _prepare(
-        self, decoded: DecodedAppend, session: AppendSession | None
+        self, decoded: DecodedAppend | DecodedStreamAppend, session: AppendSession | None
     ) -> tuple[PartitionWriter, PendingAppend]:
         """Check the request without touching the log, then take its memory, which the append gives back.
         Raises LogStoreError and takes no memory then.
@@ -169,7 +168,13 @@ class LogServicer:
         )
         return partition.writer, append
 
-    def _payload(self, decoded: DecodedAppend) -> Buffer | partial[bytes]:
+    def _stream_response(self, answer: StreamAnswer) -> log_pb2.AppendStreamResponse:
+        if answer.error is None:
+            return convert.append_stream_ack(answer)
+        status = self.statuses.status(answer.error, "LogServicer.AppendStream")
+        return log_pb2.AppendStreamResponse(sequence=answer.sequence, status=status)
+
+    def _payload(self, decoded: DecodedAppend | DecodedStreamAppend) -> Buffer | partial[bytes]:
         """The batches, or a function that encodes them on the writer's thread."""
         if decoded.batches is not None:
             return decoded.batches
@@ -212,10 +217,6 @@ class LogServicer:
 
     def _max_wait_s(self, request: log_pb2.FetchRequest) -> float:
         return min(request.max_wait_ms, self._settings.max_fetch_wait_ms) / 1000
-
-
-def _wants_error_answers(context: Context) -> bool:
-    return any(key == ANSWER_ERRORS_METADATA_KEY for key, _ in context.invocation_metadata() or ())
 
 
 def _searches_by_time(query: log_pb2.OffsetQuery) -> bool:

@@ -7,7 +7,12 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stratalog.server.append.append_decoding import DecodedAppend, decode_append_request
+from stratalog.server.append.append_decoding import (
+    DecodedAppend,
+    DecodedStreamAppend,
+    decode_append_request,
+    decode_stream_request,
+)
 from stratalog.v1 import log_pb2
 
 RECORDS = st.builds(
@@ -31,6 +36,15 @@ REQUESTS = st.one_of(
     ),
 )
 
+STREAM_REQUESTS = st.builds(
+    log_pb2.AppendStreamRequest,
+    topic=st.text(max_size=20),
+    partition=st.integers(-(1 << 31), (1 << 31) - 1),
+    batches=st.none() | st.binary(max_size=300),
+    sequence=st.integers(0, (1 << 64) - 1),
+    resume=st.booleans(),
+)
+
 
 def restored(decoded: DecodedAppend) -> log_pb2.AppendRequest:
     """The message that `decoded` stands for."""
@@ -39,6 +53,39 @@ def restored(decoded: DecodedAppend) -> log_pb2.AppendRequest:
     if decoded.batches is not None:
         request.batches = bytes(decoded.batches)
     return request
+
+
+def restored_stream_request(decoded: DecodedStreamAppend) -> log_pb2.AppendStreamRequest:
+    """The message that `decoded` stands for."""
+    request = log_pb2.AppendStreamRequest()
+    request.CopyFrom(decoded.request)
+    if decoded.batches is not None:
+        request.batches = bytes(decoded.batches)
+    return request
+
+
+def test_a_request_of_a_stream_has_the_fields_of_a_single_one_under_the_same_numbers() -> None:
+    single, streamed = (
+        {(field.name, field.number) for field in message.DESCRIPTOR.fields}
+        for message in (log_pb2.AppendRequest, log_pb2.AppendStreamRequest)
+    )
+    assert {name for name, _ in streamed - single} == {"sequence", "resume"}
+    assert single < streamed
+
+
+@given(request=STREAM_REQUESTS, plain=REQUESTS)
+def test_every_request_of_a_stream_is_decoded_as_protobuf_does(
+    request: log_pb2.AppendStreamRequest, plain: log_pb2.AppendRequest
+) -> None:
+    data = request.SerializeToString()
+    decoded = decode_stream_request(data)
+    assert restored_stream_request(decoded) == request
+    assert decoded.size_bytes == len(data)
+    # Of fields that come again the last one counts.
+    data += plain.SerializeToString()
+    assert restored_stream_request(decode_stream_request(data)) == (
+        log_pb2.AppendStreamRequest.FromString(data)
+    )
 
 
 @given(request=REQUESTS)

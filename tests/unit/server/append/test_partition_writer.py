@@ -14,6 +14,7 @@ from stratalog.base.errors import (
     FencedError,
     InvalidRecordError,
     LogStoreError,
+    PrecedingAppendFailedError,
     StoreUnavailableError,
 )
 from stratalog.base.filesystem import Buffer
@@ -21,7 +22,7 @@ from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.partition_writer import PartitionWriter
-from stratalog.server.append.pending_append import AppendSession, PendingAppend, SessionBrokenError
+from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.request_memory import RequestMemory
 
 BAD = b"bad"
@@ -206,7 +207,7 @@ async def test_a_session_stops_at_its_first_failure() -> None:
     assert bench.log.stored == [b"1", b"other"]
     assert (await futures[0]).base_offset == 0
     assert isinstance(futures[1].exception(), InvalidRecordError)
-    assert [type(future.exception()) for future in futures[2:]] == [SessionBrokenError] * 2
+    assert [type(future.exception()) for future in futures[2:]] == [PrecedingAppendFailedError] * 2
     assert (await other).base_offset == 1
 
 
@@ -238,6 +239,26 @@ async def test_a_failed_flush_breaks_the_session() -> None:
     await bench.run_all()
     assert isinstance(future.exception(), DataDirectoryError)
     assert session.is_broken
+
+
+async def test_an_append_at_os_behind_one_at_disk_of_its_session_shares_the_outcome_of_the_flush() -> None:
+    for error in (None, DataDirectoryError("gone")):
+        bench = Bench()
+        bench.log.flush_error = error
+        session = AppendSession()
+        before, disk, behind = (
+            bench.append(data, durability, session)
+            for data, durability in ((b"1", Durability.OS), (b"2", Durability.DISK), (b"3", Durability.OS))
+        )
+        other = bench.append(b"4", session=AppendSession())
+        await bench.run_all()
+        assert [type(future.exception()) for future in (before, disk, behind, other)] == [
+            type(None),
+            type(error),
+            type(error),
+            type(None),
+        ]
+        assert session.is_broken == (error is not None)
 
 
 async def test_an_encoder_runs_on_the_writer_and_its_failure_is_its_own() -> None:
@@ -309,7 +330,7 @@ async def test_while_the_store_is_silent_disk_is_refused_unwritten_and_os_goes_o
     for refused in (disk, in_session):
         with pytest.raises(StoreUnavailableError):
             await refused
-    with pytest.raises(SessionBrokenError):
+    with pytest.raises(PrecedingAppendFailedError):
         await behind
     assert "flush" not in bench.log.calls
 
@@ -375,3 +396,4 @@ async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
     await bench.run_all()
     assert (await answered).base_offset == 0
     assert isinstance(failed.exception(), ZeroDivisionError)
+    assert session.is_broken, "a later append of the session is not applied"

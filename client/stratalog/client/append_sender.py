@@ -1,0 +1,267 @@
+"""Sends the sealed batches of a producer over one AppendStream, which is opened on demand.
+
+Each partition has a `PartitionLane`, with its order, its failures and its pauses. The lanes take turns on the
+stream, one batch a turn, and none waits for another.
+
+No batch leaves its lane without a connection, so a failed connection has no effect: the sender tries again
+after growing pauses. At the retry policy's deadline the queued batches of all lanes fail. The stream breaks
+for one of these reasons:
+
+* The server has no room for another call (`OverloadedError`): nothing was applied. The sender tries again in
+  the same way; at the deadline the oldest batch of each lane fails.
+* The transport fails: the outcome of the batches in flight is unknown. Those of all lanes fail with
+  `ServerUnavailableError`; sending them again could store their records twice. Queued ones use a new stream.
+
+A batch that is larger than the server accepts is not sent: its transport would break the stream, and put all
+batches in flight in doubt. The headers of the stream have the limit. A batch that every server accepts does
+not wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import grpc
+
+from stratalog.base.errors import LogStoreError, OverloadedError
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.channel import ServerChannel
+from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
+from stratalog.client.messages import wire_durability
+from stratalog.client.partition_lane import PartitionLane
+from stratalog.client.retry import Patience, RetryPolicy
+from stratalog.client.sealed_batch import SealedBatch
+from stratalog.v1 import log_pb2, log_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES_METADATA_KEY = "stratalog-max-request-bytes"
+"""Initial metadata of a stream of appends: the size of the largest request that the server accepts."""
+
+
+class AppendSender:
+    """Sends the batches of a producer, in order within each partition. Belongs to one event loop. Sends while
+    batches are queued; holds no stream when idle."""
+
+    def __init__(
+        self,
+        channel: ServerChannel,
+        durability: Durability | None,
+        retry: RetryPolicy,
+        on_settled: Callable[[SealedBatch, LogStoreError | None], None],
+        on_split: Callable[[SealedBatch, Sequence[SealedBatch]], None],
+    ) -> None:
+        """`on_settled` is called once for each batch that is acknowledged or fails. For a batch that is
+        replaced by its halves `on_split` is called instead; for an abandoned one there is no call.
+        """
+        self._channel = channel
+        self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
+        self._durability = wire_durability(durability)
+        self._retry = retry
+        self._on_settled = on_settled
+        self._on_split = on_split
+        self._patience = Patience(retry)
+        """Counts failures of the stream that had no effect."""
+        self._pause_s = 0.0
+        """Pause before the next stream."""
+        self._lanes: dict[TopicPartition, PartitionLane] = {}
+        self._busy: dict[TopicPartition, PartitionLane] = {}
+        """Those with batches."""
+        self._row: OrderedDict[TopicPartition, PartitionLane] = OrderedDict()
+        """Those that may send a batch, in the order of their turns."""
+        self._lane_by_sequence: dict[int, PartitionLane] = {}
+        """The lanes of the requests of the current stream that have no answer."""
+        self._last_sequence = 0
+        self._max_request_bytes: int | None = None
+        """Limit of the server of the current stream; None before its headers have come."""
+        self._changed = asyncio.Event()
+        self._stream = 0
+        """Number of the stream that may take batches from the lanes."""
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, batch: SealedBatch) -> None:
+        """Queue `batch` behind all earlier ones of its partition."""
+        topic_partition = batch.topic_partition
+        lane = self._lanes.get(topic_partition)
+        if lane is None:
+            lane = PartitionLane(
+                topic_partition, self._retry, self._on_settled, self._on_split, self._lane_changed
+            )
+            self._lanes[topic_partition] = lane
+        lane.queue(batch)
+        self._busy[topic_partition] = lane
+        self._lane_changed(lane)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    def abandon(self) -> None:
+        """Stop at once and discard unacknowledged batches, which may or may not have been applied."""
+        if self._task is not None:
+            self._task.cancel()
+        for lane in self._busy.values():
+            lane.abandon()
+        self._busy.clear()
+        self._row.clear()
+
+    def check(self) -> None:
+        """Assert the invariants of the state."""
+        for topic_partition, lane in self._lanes.items():
+            lane.check()
+            assert (topic_partition in self._busy) == lane.is_busy
+        assert all(self._busy[topic_partition] is lane for topic_partition, lane in self._row.items())
+
+    async def _run(self) -> None:
+        try:
+            await self._send_all()
+        except Exception as failure:
+            # Unexpected. Waiting callers must neither wait for ever nor get the answers of other batches.
+            logger.exception("sending to %s failed", self._channel.address)
+            cause = LogStoreError(
+                "the client failed, and these records may or may not be stored; report the traceback in the"
+                " process's log",
+                reason=repr(failure),
+            )
+            self._fail_lanes(lambda lane: lane.fail_all(cause))
+
+    async def _send_all(self) -> None:
+        # Failures before the last idle time no longer count.
+        self._patience.succeed()
+        self._pause_s = 0.0
+        while self._busy:
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
+            try:
+                await self._channel.connect()
+                await self._send_over_stream()
+            except LogStoreError as error:
+                self._fail(error)
+
+    async def _send_over_stream(self) -> None:
+        """Send over one stream until no lane has batches or the stream breaks. Raises LogStoreError of the
+        transport.
+        """
+        self._max_request_bytes = None
+        self._lane_by_sequence.clear()
+        self._offer_all()
+        call = self._stub.AppendStream(self._requests(self._stream))
+        try:
+            headers = await call.initial_metadata()
+            self._max_request_bytes = int(headers.get(MAX_REQUEST_BYTES_METADATA_KEY, sys.maxsize))
+            # Large batches waited for the limit.
+            self._offer_all()
+            async for response in call:
+                self._take_answer(response)
+                if not self._busy:
+                    # Everything is answered. The next batch does not wait for the end of this stream.
+                    break
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error, self._channel.address) from None
+        finally:
+            call.cancel()
+            # grpc.aio may ask for requests after a call has failed. It must not get batches of the next
+            # stream.
+            self._stream += 1
+            self._changed.set()
+        if any(lane.in_flight_count for lane in self._busy.values()):
+            # A server answers every request before it ends a stream, unless it is stopped.
+            raise ServerUnavailableError(
+                "the server ended the stream early; try again", server=self._channel.address
+            )
+
+    async def _requests(self, stream: int) -> AsyncIterator[log_pb2.AppendStreamRequest]:
+        """The requests of one stream. Ends when no lane has batches, or the stream has ended."""
+        while stream == self._stream:
+            self._changed.clear()
+            while stream == self._stream and (request := self._next_request()) is not None:
+                yield request
+            if not self._busy:
+                return
+            await self._changed.wait()
+
+    def _next_request(self) -> log_pb2.AppendStreamRequest | None:
+        """The next batch of the lane whose turn it is; None if no lane may send one now."""
+        while self._row:
+            topic_partition, lane = self._row.popitem(last=False)
+            sequence = self._last_sequence + 1
+            taken = lane.take(sequence, self._max_request_bytes)
+            self._offer(lane)
+            if taken is not None:
+                self._last_sequence = sequence
+                self._lane_by_sequence[sequence] = lane
+                return log_pb2.AppendStreamRequest(
+                    topic=topic_partition.topic,
+                    partition=topic_partition.partition,
+                    durability=self._durability,
+                    batches=taken.batch,
+                    sequence=sequence,
+                    resume=taken.resume,
+                )
+        return None
+
+    def _take_answer(self, response: log_pb2.AppendStreamResponse) -> None:
+        lane = self._lane_by_sequence.pop(response.sequence, None)
+        if lane is None:
+            raise LogStoreError(
+                "the server answered a request that was not sent; report it", sequence=response.sequence
+            )
+        self._patience.succeed()
+        self._pause_s = 0.0
+        if response.HasField("status"):
+            lane.refuse(response.sequence, error_of_status(response.status))
+        else:
+            lane.acknowledge(response.sequence, response.ack)
+        self._lane_changed(lane)
+
+    def _lane_changed(self, lane: PartitionLane) -> None:
+        self._offer(lane)
+        self._changed.set()
+
+    def _offer_all(self) -> None:
+        for lane in self._busy.values():
+            self._offer(lane)
+        self._changed.set()
+
+    def _offer(self, lane: PartitionLane) -> None:
+        """Put the lane at the end of the row, unless it is there, if it may send a batch."""
+        if not lane.is_busy:
+            self._busy.pop(lane.topic_partition, None)
+            self._row.pop(lane.topic_partition, None)
+        elif lane.may_send(self._max_request_bytes):
+            self._row.setdefault(lane.topic_partition, lane)
+
+    def _fail(self, cause: LogStoreError) -> None:
+        """Fail the batches that the end of the stream by `cause` demands, and queue the others again."""
+        in_flight_count = sum(lane.in_flight_count for lane in self._busy.values())
+        if isinstance(cause, OverloadedError):
+            may_try_again = self._may_try_again(cause)
+            self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.fail_oldest(cause))
+        elif in_flight_count == 1:
+            # The cause is about this batch.
+            self._fail_lanes(lambda lane: lane.fail_oldest(cause) if lane.in_flight_count else None)
+        elif in_flight_count > 1:
+            self._fail_lanes(lambda lane: lane.fail_in_flight(cause))
+        elif not cause.retriable:
+            self._fail_lanes(lambda lane: lane.fail_oldest(cause))
+        elif not self._may_try_again(cause):
+            self._fail_lanes(lambda lane: lane.fail_all(cause))
+
+    def _fail_lanes(self, fail: Callable[[PartitionLane], None]) -> None:
+        for lane in list(self._busy.values()):
+            # A callback may have abandoned all batches.
+            if lane.is_busy:
+                fail(lane)
+            self._offer(lane)
+
+    def _may_try_again(self, cause: LogStoreError) -> bool:
+        """Count a failure without effect. Returns False if the next attempt would be too late; the
+        deadline begins anew for later batches then.
+        """
+        pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time(), cause.retry_delay_s)
+        self._pause_s = pause_s or 0.0
+        if pause_s is None:
+            self._patience.succeed()
+        return pause_s is not None
