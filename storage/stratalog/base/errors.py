@@ -63,6 +63,12 @@ class LogStoreError(Exception):
         return self.message + " " + " ".join(f"{name}=`{value}`" for name, value in self.fields.items())
 
 
+def forget_frames(error: LogStoreError) -> None:
+    """Drop the traceback and the causes of an error that waits to be answered. Their frames hold the bytes of
+    its request."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+
+
 class InvalidRequestError(LogStoreError):
     """The request can never succeed as it is."""
 

@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
 
-from stratalog.base.errors import InvalidRequestError
+from stratalog.base.errors import InvalidRequestError, LogStoreError, forget_frames
 from stratalog.base.types import TopicPartition
 from stratalog.log.append_info import AppendInfo
+from stratalog.remote.metadata.catalog.topic_entry import MAX_NAME_LENGTH
 from stratalog.server.append.append_decoding import DecodedStreamAppend
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
@@ -30,6 +31,9 @@ from stratalog.server.request_memory import RequestMemory
 MAX_IN_FLIGHT_COUNT = 256
 MAX_IN_FLIGHT_BYTES = 32 << 20
 """The request that reaches this is the last one in flight."""
+
+MAX_LANE_COUNT = 10_000
+"""The most partitions of a stream that have requests in flight or a failure."""
 
 
 Prepare = Callable[[DecodedStreamAppend, AppendSession], tuple[PartitionWriter, PendingAppend]]
@@ -132,6 +136,8 @@ class AppendPipeline:
         try:
             writer, append = self._prepare(decoded, lane.session)
         except Exception as error:  # noqa: BLE001 - it is the answer to this request
+            if isinstance(error, LogStoreError):
+                forget_frames(error)
             lane.fail(request.sequence, error)
             self._collect(lane)
             return
@@ -151,6 +157,13 @@ class AppendPipeline:
     def _lane(self, topic_partition: TopicPartition) -> StreamLane:
         lane = self._lanes.get(topic_partition)
         if lane is None:
+            if len(topic_partition.topic) > MAX_NAME_LENGTH:
+                raise InvalidRequestError("the name of a topic is too long", allowed=MAX_NAME_LENGTH)
+            if len(self._lanes) >= MAX_LANE_COUNT:
+                raise InvalidRequestError(
+                    "too many partitions of the stream have failed; begin another stream",
+                    allowed=MAX_LANE_COUNT,
+                )
             lane = self._lanes[topic_partition] = StreamLane(topic_partition)
         return lane
 

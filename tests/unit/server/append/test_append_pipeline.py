@@ -387,6 +387,20 @@ async def test_a_request_that_waits_for_the_deleted_topic_gives_its_memory_back(
     assert stream.memory.held_bytes == 0
 
 
+async def test_partitions_with_state_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_pipeline, "MAX_LANE_COUNT", 2)
+    stream = Stream([Request(number, b"x") for number in (7, 8, 9)])
+    await stream.write_until_done()
+    assert stream.errors == dict.fromkeys((0, 1), UnknownTopicOrPartitionError)
+    assert type(stream.failure) is InvalidRequestError
+
+
+async def test_an_error_that_waits_holds_no_frames() -> None:
+    stream = Stream([Request(0, BAD), Request(7, b"x")])
+    await stream.write_until_done()
+    assert [answer.error and answer.error.__traceback__ for answer in stream.answers] == [None, None]
+
+
 async def test_a_partition_without_requests_and_without_a_failure_has_no_state() -> None:
     requests = [Request(number, b"x") for number in range(100)]
     requests += [Request(number, BAD) for number in range(3)]

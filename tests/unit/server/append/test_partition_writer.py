@@ -269,7 +269,9 @@ async def test_an_encoder_runs_on_the_writer_and_its_failure_is_its_own() -> Non
     encoded, failed = bench.append(lambda: b"encoded"), bench.append(fail)
     await bench.run_all()
     assert (await encoded).base_offset == 0
-    assert isinstance(failed.exception(), InvalidRecordError)
+    error = failed.exception()
+    assert isinstance(error, InvalidRecordError)
+    assert error.__traceback__ is None, "its frames hold the bytes of the request"
     assert bench.log.stored == [b"encoded"]
 
 
