@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from stratalog.base.errors import (
+    FencedError,
     StoreAccessDeniedError,
     StoreCorruptError,
     StoreUnavailableError,
@@ -58,6 +59,28 @@ def test_a_refusal_is_not_believed_on_an_old_view(harness: MetadataHarness) -> N
     epoch = other.claim("owner-2", harness.ids.uuid())
     made = harness.put(third, (A0, 6, 7))
     assert third.add([(made.ref, made.entries())], epoch).refused == (), "an epoch that it has not heard of"
+
+
+def test_a_refusal_behind_a_lost_race_needs_no_other_read_of_the_head(harness: MetadataHarness) -> None:
+    """The loser has just read the head that refuses it."""
+    _, epoch = harness.owned()
+    other = harness.log()
+    on_the_head: list[str] = []
+
+    def before(operation: Operation) -> None:
+        if operation.key != HEAD:
+            return
+        on_the_head.append(operation.verb)
+        if on_the_head == ["PUT"]:
+            other.claim("owner-2", harness.ids.uuid())
+
+    store = FaultyObjectStore(harness.store, Random(1), no_faults, before=before)
+    log = harness.log(store=store)
+    made = harness.put(log, (A0, 0, 5))
+    on_the_head.clear()
+    with pytest.raises(FencedError):
+        log.add([(made.ref, made.entries())], epoch)
+    assert on_the_head == ["PUT", "GET"]
 
 
 def test_a_commit_that_landed_is_found_under_later_ones(harness: MetadataHarness) -> None:
