@@ -27,7 +27,7 @@ from google.protobuf.descriptor_pb2 import (
     OneofDescriptorProto,
 )
 
-from proto_files import PROTO, Declaration, compiled, declarations, own_files
+from proto_files import PROTO, Declaration, compiled, declarations, is_map_entry, own_files
 
 CONTRACT = PROTO / "contract.txtpb"
 
@@ -115,7 +115,7 @@ def _kind(message: DescriptorProto, field: FieldDescriptorProto) -> object:
     oneof = message.oneof_decl[field.oneof_index].name if field.HasField("oneof_index") else None
     entry = next((one for one in message.nested_type if field.type_name.endswith(f".{one.name}")), None)
     map_types = None
-    if entry is not None and entry.options.map_entry:
+    if entry is not None and is_map_entry(entry):
         map_types = [(one.type, one.type_name) for one in entry.field]
     return field.type, field.type_name, field.label, field.json_name, oneof, field.proto3_optional, map_types
 

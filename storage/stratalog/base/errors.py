@@ -63,10 +63,11 @@ class LogStoreError(Exception):
         return self.message + " " + " ".join(f"{name}=`{value}`" for name, value in self.fields.items())
 
 
-def forget_frames(error: LogStoreError) -> None:
+def forget_frames(error: BaseException) -> None:
     """Drop the traceback and the causes of an error that waits to be answered. Their frames hold the bytes of
-    its request."""
-    error.__traceback__ = error.__cause__ = error.__context__ = None
+    its request. An error outside the tree is a defect and keeps them for the log."""
+    if isinstance(error, LogStoreError):
+        error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 class InvalidRequestError(LogStoreError):

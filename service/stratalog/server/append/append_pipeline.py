@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError, forget_frames
+from stratalog.base.errors import InvalidRequestError, forget_frames
 from stratalog.base.types import TopicPartition
 from stratalog.log.append_info import AppendInfo
 from stratalog.remote.metadata.catalog.topic_entry import MAX_NAME_LENGTH
@@ -136,8 +136,7 @@ class AppendPipeline:
         try:
             writer, append = self._prepare(decoded, lane.session)
         except Exception as error:  # noqa: BLE001 - it is the answer to this request
-            if isinstance(error, LogStoreError):
-                forget_frames(error)
+            forget_frames(error)
             lane.fail(request.sequence, error)
             self._collect(lane)
             return

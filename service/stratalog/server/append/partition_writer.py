@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError, UnsupportedOperationError, forget_frames
+from stratalog.base.errors import DataDirectoryError, UnsupportedOperationError, forget_frames
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
@@ -190,7 +190,7 @@ def _break_session(append: PendingAppend) -> None:
 def _resolve(outcomes: Sequence[_Outcome]) -> None:
     for append, outcome in outcomes:
         append.give_back_memory()
-        if isinstance(outcome, LogStoreError):
+        if isinstance(outcome, Exception):
             forget_frames(outcome)
         # A caller that went away has cancelled its future; its append stays.
         if append.future.done():

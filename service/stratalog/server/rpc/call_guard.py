@@ -18,7 +18,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from stratalog.base.errors import LogStoreError, forget_frames
+from stratalog.base.errors import forget_frames
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 
 logger = logging.getLogger(__name__)
@@ -49,9 +49,8 @@ def guarded(
             raise
         except Exception as error:  # noqa: BLE001 - every failure becomes a status
             status = cast(Servicer, args[0]).statuses.status(error, handler.__qualname__)
-            if isinstance(error, LogStoreError):
-                # A future of the handler has the error, and the error the handler's frame, with the request.
-                forget_frames(error)
+            # A future of the handler has the error, and the error the handler's frame, with the request.
+            forget_frames(error)
             await _abort(cast(Context, args[-1]), status)
 
     return guarding

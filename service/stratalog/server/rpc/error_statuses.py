@@ -44,7 +44,9 @@ class ErrorStatuses:
             logger.error("%s failed unexpectedly, error_id=`%s`", where, error_id, exc_info=error)
             return status_of_defect(error_id)
         inner = inner_fields(error)
-        if inner and self._is_news((error.code, error.message, *(f"{name}={inner[name]}" for name in inner))):
+        if inner and self._is_news(
+            (error.code, error.message, *(f"{name}={value}" for name, value in inner.items()))
+        ):
             logger.warning(
                 "%s was answered without paths and reasons, code=`%s`: %s", where, error.code, error
             )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stratalog.server.append.append_decoding import (
-    DecodedAppend,
-    DecodedStreamAppend,
+    Decoded,
     decode_append_request,
     decode_stream_request,
 )
@@ -46,18 +47,12 @@ STREAM_REQUESTS = st.builds(
 )
 
 
-def restored(decoded: DecodedAppend) -> log_pb2.AppendRequest:
-    """The message that `decoded` stands for."""
-    request = log_pb2.AppendRequest()
-    request.CopyFrom(decoded.request)
-    if decoded.batches is not None:
-        request.batches = bytes(decoded.batches)
-    return request
+Request = TypeVar("Request", log_pb2.AppendRequest, log_pb2.AppendStreamRequest)
 
 
-def restored_stream_request(decoded: DecodedStreamAppend) -> log_pb2.AppendStreamRequest:
+def restored(decoded: Decoded[Request]) -> Request:
     """The message that `decoded` stands for."""
-    request = log_pb2.AppendStreamRequest()
+    request = type(decoded.request)()
     request.CopyFrom(decoded.request)
     if decoded.batches is not None:
         request.batches = bytes(decoded.batches)
@@ -79,13 +74,11 @@ def test_every_request_of_a_stream_is_decoded_as_protobuf_does(
 ) -> None:
     data = request.SerializeToString()
     decoded = decode_stream_request(data)
-    assert restored_stream_request(decoded) == request
+    assert restored(decoded) == request
     assert decoded.size_bytes == len(data)
     # Of fields that come again the last one counts.
     data += plain.SerializeToString()
-    assert restored_stream_request(decode_stream_request(data)) == (
-        log_pb2.AppendStreamRequest.FromString(data)
-    )
+    assert restored(decode_stream_request(data)) == (log_pb2.AppendStreamRequest.FromString(data))
 
 
 @given(request=REQUESTS)
