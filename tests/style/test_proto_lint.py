@@ -33,7 +33,17 @@ UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 INTEGERS = {FieldDescriptorProto.TYPE_INT32, FieldDescriptorProto.TYPE_INT64}
 SUFFIXES = ("_ms", "_bytes", "_count", "_offset")
 # Numbers that are no quantities, and Kafka's own names of offsets.
-BARE_NUMBERS = {"partition", "partitions", "epoch", "leader_epoch", "producer_id"}
+BARE_NUMBERS = {
+    "partition",
+    "partitions",
+    "epoch",
+    "last_epoch",
+    "last_fetched_epoch",
+    "leader_epoch",
+    "producer_epoch",
+    "producer_id",
+    "base_sequence",
+}
 BARE_OFFSETS = {"offset", "high_watermark", "recovery_point", "compacted_upto"}
 
 

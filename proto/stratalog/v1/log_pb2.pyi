@@ -226,6 +226,38 @@ class Records(_message.Message):
 Global___Records: _TypeAlias = Records  # noqa: Y015
 
 @_typing.final
+class ProducerSequence(_message.Message):
+    """The place of an append in the sequence of an idempotent producer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    BASE_SEQUENCE_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    """An id from InitProducer; an id that no server gave fails the append with UNKNOWN_PRODUCER_ID."""
+    producer_epoch: _builtins.int
+    """The epoch that came with the id."""
+    base_sequence: _builtins.int
+    """The number of the first record: 0 for the first record that the producer appends to the partition, and one more for
+    each record. After 2^31 - 1 comes 0.
+    """
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        base_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_sequence", b"base_sequence", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProducerSequence: _TypeAlias = ProducerSequence  # noqa: Y015
+
+@_typing.final
 class AppendRequest(_message.Message):
     """Records for one partition. The whole message has at most 32 MiB, unless the server was started with another limit."""
 
@@ -236,35 +268,80 @@ class AppendRequest(_message.Message):
     DURABILITY_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    EXPECTED_OFFSET_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partition: _builtins.int
-    """The number of the partition."""
+    """The number of the partition. Not set, for plain records only: the partition of their keys by Kafka's murmur2, which
+    must be the same for all; records without a key go to a partition of the server's choice.
+    """
     durability: Global___Durability.ValueType
     """The effective level is the stronger of this and the topic's `min.durability`. Default: the topic's."""
     batches: _builtins.bytes
     """One or more whole record batches (v2), one behind the other, each at most the topic's `max.message.bytes`. The
     server stamps base offset and leader epoch.
     """
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the append with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
+    leader_epoch: _builtins.int
+    """The leader epoch that the client knows. Another one of the partition fails the append with FENCED_LEADER_EPOCH or
+    UNKNOWN_LEADER_EPOCH. 0, the default: any.
+    """
+    expected_offset: _builtins.int
+    """The offset that the first record must get. Another one fails the append with UNEXPECTED_OFFSET, and nothing is
+    stored. Not set: any.
+    """
+    fencing_token: _builtins.str
+    """The fencing token that the partition must have (see Fence). Another one fails the append with
+    FENCING_TOKEN_MISMATCH. Not set: any.
+    """
     @_builtins.property
     def records(self) -> Global___Records:
         """Plain records, which the server encodes into one batch."""
+
+    @_builtins.property
+    def producer(self) -> Global___ProducerSequence:
+        """Makes an append of plain records idempotent; batches have it in their headers. Not set: not idempotent."""
 
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
         durability: Global___Durability.ValueType = ...,
         batches: _builtins.bytes = ...,
         records: Global___Records | None = ...,
+        topic_id: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
+        expected_offset: _builtins.int | None = ...,
+        fencing_token: _builtins.str | None = ...,
+        producer: Global___ProducerSequence | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "payload", b"payload", "records", b"records"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_offset", b"_expected_offset", "_fencing_token", b"_fencing_token", "_partition", b"_partition", "batches", b"batches", "expected_offset", b"expected_offset", "fencing_token", b"fencing_token", "partition", b"partition", "payload", b"payload", "producer", b"producer", "records", b"records"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durability", b"durability", "partition", b"partition", "payload", b"payload", "records", b"records", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_offset", b"_expected_offset", "_fencing_token", b"_fencing_token", "_partition", b"_partition", "batches", b"batches", "durability", b"durability", "expected_offset", b"expected_offset", "fencing_token", b"fencing_token", "leader_epoch", b"leader_epoch", "partition", b"partition", "payload", b"payload", "producer", b"producer", "records", b"records", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_offset: _TypeAlias = _typing.Literal["expected_offset"]  # noqa: Y015
+    _WhichOneofArgType__expected_offset: _TypeAlias = _typing.Literal["_expected_offset", b"_expected_offset"]  # noqa: Y015
+    _WhichOneofReturnType__fencing_token: _TypeAlias = _typing.Literal["fencing_token"]  # noqa: Y015
+    _WhichOneofArgType__fencing_token: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["batches", "records"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_offset) -> _WhichOneofReturnType__expected_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fencing_token) -> _WhichOneofReturnType__fencing_token | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
 Global___AppendRequest: _TypeAlias = AppendRequest  # noqa: Y015
@@ -280,6 +357,9 @@ class AppendResponse(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     DURABILITY_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
     """Offset of the first record."""
     last_offset: _builtins.int
@@ -290,6 +370,12 @@ class AppendResponse(_message.Message):
     """The level that held when this was sent."""
     duplicate: _builtins.bool
     """The request came before, from the same idempotent producer. Nothing was stored now, the offsets are those of then."""
+    topic_id: _builtins.str
+    """The topic's id, a UUID in lower-case hexadecimal with hyphens."""
+    partition: _builtins.int
+    """The number of the partition."""
+    leader_epoch: _builtins.int
+    """The leader epoch of the partition, at least 1."""
     def __init__(
         self,
         *,
@@ -298,10 +384,13 @@ class AppendResponse(_message.Message):
         log_start_offset: _builtins.int = ...,
         durability: Global___Durability.ValueType = ...,
         duplicate: _builtins.bool = ...,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicate", b"duplicate", "durability", b"durability", "last_offset", b"last_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicate", b"duplicate", "durability", b"durability", "last_offset", b"last_offset", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -320,10 +409,17 @@ class AppendStreamRequest(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    EXPECTED_OFFSET_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partition: _builtins.int
-    """The number of the partition."""
+    """The number of the partition. Not set, for plain records only: the partition of their keys by Kafka's murmur2, which
+    must be the same for all; records without a key go to a partition of the server's choice.
+    """
     durability: Global___Durability.ValueType
     """The effective level is the stronger of this and the topic's `min.durability`. Default: the topic's."""
     batches: _builtins.bytes
@@ -334,27 +430,65 @@ class AppendStreamRequest(_message.Message):
     """Names the request in its answer. The client chooses it; larger than that of the request before it in the stream."""
     resume: _builtins.bool
     """Begins the partition anew in this stream: this request is applied although an earlier one has failed. Default: false."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the append with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
+    leader_epoch: _builtins.int
+    """The leader epoch that the client knows. Another one of the partition fails the append with FENCED_LEADER_EPOCH or
+    UNKNOWN_LEADER_EPOCH. 0, the default: any.
+    """
+    expected_offset: _builtins.int
+    """The offset that the first record must get. Another one fails the append with UNEXPECTED_OFFSET, and nothing is
+    stored. Not set: any.
+    """
+    fencing_token: _builtins.str
+    """The fencing token that the partition must have (see Fence). Another one fails the append with
+    FENCING_TOKEN_MISMATCH. Not set: any.
+    """
     @_builtins.property
     def records(self) -> Global___Records:
         """Plain records, which the server encodes into one batch."""
+
+    @_builtins.property
+    def producer(self) -> Global___ProducerSequence:
+        """Makes an append of plain records idempotent; batches have it in their headers. Not set: not idempotent."""
 
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
         durability: Global___Durability.ValueType = ...,
         batches: _builtins.bytes = ...,
         records: Global___Records | None = ...,
         sequence: _builtins.int = ...,
         resume: _builtins.bool = ...,
+        topic_id: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
+        expected_offset: _builtins.int | None = ...,
+        fencing_token: _builtins.str | None = ...,
+        producer: Global___ProducerSequence | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "payload", b"payload", "records", b"records"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_offset", b"_expected_offset", "_fencing_token", b"_fencing_token", "_partition", b"_partition", "batches", b"batches", "expected_offset", b"expected_offset", "fencing_token", b"fencing_token", "partition", b"partition", "payload", b"payload", "producer", b"producer", "records", b"records"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durability", b"durability", "partition", b"partition", "payload", b"payload", "records", b"records", "resume", b"resume", "sequence", b"sequence", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_offset", b"_expected_offset", "_fencing_token", b"_fencing_token", "_partition", b"_partition", "batches", b"batches", "durability", b"durability", "expected_offset", b"expected_offset", "fencing_token", b"fencing_token", "leader_epoch", b"leader_epoch", "partition", b"partition", "payload", b"payload", "producer", b"producer", "records", b"records", "resume", b"resume", "sequence", b"sequence", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_offset: _TypeAlias = _typing.Literal["expected_offset"]  # noqa: Y015
+    _WhichOneofArgType__expected_offset: _TypeAlias = _typing.Literal["_expected_offset", b"_expected_offset"]  # noqa: Y015
+    _WhichOneofReturnType__fencing_token: _TypeAlias = _typing.Literal["fencing_token"]  # noqa: Y015
+    _WhichOneofArgType__fencing_token: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["batches", "records"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_offset) -> _WhichOneofReturnType__expected_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fencing_token) -> _WhichOneofReturnType__fencing_token | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
 Global___AppendStreamRequest: _TypeAlias = AppendStreamRequest  # noqa: Y015
@@ -405,6 +539,9 @@ class FetchPartition(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     FETCH_OFFSET_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_FETCHED_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partition: _builtins.int
@@ -415,6 +552,17 @@ class FetchPartition(_message.Message):
     """
     max_bytes: _builtins.int
     """Most bytes of batches of this partition, as they are stored. 0, the default: 1 MiB."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails with INCONSISTENT_TOPIC_ID. Empty, the default: any."""
+    leader_epoch: _builtins.int
+    """The leader epoch that the client knows. Another one of the partition fails with FENCED_LEADER_EPOCH or
+    UNKNOWN_LEADER_EPOCH. 0, the default: any.
+    """
+    last_fetched_epoch: _builtins.int
+    """The leader epoch of the last batch that the client has read, from its header. A log that parted from that batch
+    before the start fails with LOG_TRUNCATED, and the error's metadata has the `end_offset` of what is the same. Not set:
+    not checked.
+    """
     def __init__(
         self,
         *,
@@ -422,12 +570,17 @@ class FetchPartition(_message.Message):
         partition: _builtins.int = ...,
         fetch_offset: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
+        topic_id: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
+        last_fetched_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "last_fetched_epoch", b"last_fetched_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetch_offset", b"fetch_offset", "max_bytes", b"max_bytes", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "fetch_offset", b"fetch_offset", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__last_fetched_epoch: _TypeAlias = _typing.Literal["last_fetched_epoch"]  # noqa: Y015
+    _WhichOneofArgType__last_fetched_epoch: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_fetched_epoch) -> _WhichOneofReturnType__last_fetched_epoch | None: ...
 
 Global___FetchPartition: _TypeAlias = FetchPartition  # noqa: Y015
 
@@ -519,6 +672,8 @@ class FetchedPartition(_message.Message):
     LAST_STABLE_OFFSET_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     ABORTED_TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """As in the request."""
     partition: _builtins.int
@@ -537,6 +692,10 @@ class FetchedPartition(_message.Message):
     """End of the visible records (exclusive)."""
     last_stable_offset: _builtins.int
     """End of the records of decided transactions (exclusive), at most the high watermark."""
+    topic_id: _builtins.str
+    """The topic's id, a UUID in lower-case hexadecimal with hyphens."""
+    leader_epoch: _builtins.int
+    """The leader epoch of the partition, at least 1."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """Set where this partition could not be read; the others are not affected. Details as in a failed call."""
@@ -560,10 +719,12 @@ class FetchedPartition(_message.Message):
         last_stable_offset: _builtins.int = ...,
         error: _status_pb2.Status | None = ...,
         aborted_transactions: _abc.Iterable[Global___AbortedTransaction] | None = ...,
+        topic_id: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_transactions", b"aborted_transactions", "batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "local_log_start_offset", b"local_log_start_offset", "log_start_offset", b"log_start_offset", "next_fetch_offset", b"next_fetch_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_transactions", b"aborted_transactions", "batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "local_log_start_offset", b"local_log_start_offset", "log_start_offset", b"log_start_offset", "next_fetch_offset", b"next_fetch_offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -592,6 +753,46 @@ class FetchResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
+
+@_typing.final
+class Position(_message.Message):
+    """A place in a partition, for readers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    TAIL_COUNT_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """The first record at or above this."""
+    timestamp_ms: _builtins.int
+    """The first record, by offset, whose timestamp is at or behind this; the end of the log if there is none.
+    Milliseconds since 1970 UTC, at least 0.
+    """
+    spec: Global___OffsetSpec.ValueType
+    """A place by name."""
+    tail_count: _builtins.int
+    """This many offsets before the end of the log, or the log start if that is later. At least 0. After a compaction
+    there may be fewer records.
+    """
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        timestamp_ms: _builtins.int = ...,
+        spec: Global___OffsetSpec.ValueType = ...,
+        tail_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "offset", b"offset", "spec", b"spec", "tail_count", b"tail_count", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "offset", b"offset", "spec", b"spec", "tail_count", b"tail_count", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_at: _TypeAlias = _typing.Literal["offset", "timestamp_ms", "spec", "tail_count"]  # noqa: Y015
+    _WhichOneofArgType_at: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_at) -> _WhichOneofReturnType_at | None: ...
+
+Global___Position: _TypeAlias = Position  # noqa: Y015
 
 @_typing.final
 class OffsetQuery(_message.Message):
@@ -722,3 +923,467 @@ class ListOffsetsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListOffsetsResponse: _TypeAlias = ListOffsetsResponse  # noqa: Y015
+
+@_typing.final
+class ReadPartition(_message.Message):
+    """The start of a read in one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    LAST_FETCHED_EPOCH_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The number of the partition."""
+    last_fetched_epoch: _builtins.int
+    """As in FetchPartition: the `last_epoch` of the last response that the client has seen. Not set: not checked."""
+    @_builtins.property
+    def start(self) -> Global___Position:
+        """Not set: the start of the request."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        start: Global___Position | None = ...,
+        last_fetched_epoch: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "last_fetched_epoch", b"last_fetched_epoch", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "last_fetched_epoch", b"last_fetched_epoch", "partition", b"partition", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_fetched_epoch: _TypeAlias = _typing.Literal["last_fetched_epoch"]  # noqa: Y015
+    _WhichOneofArgType__last_fetched_epoch: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_fetched_epoch) -> _WhichOneofReturnType__last_fetched_epoch | None: ...
+
+Global___ReadPartition: _TypeAlias = ReadPartition  # noqa: Y015
+
+@_typing.final
+class ReadRequest(_message.Message):
+    """A read of plain records of one topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    MAX_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    ISOLATION_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails with INCONSISTENT_TOPIC_ID. Empty, the default: any."""
+    max_record_count: _builtins.int
+    """Most records over all partitions, after which the read ends. 0, the default: no limit."""
+    follow: _builtins.bool
+    """Waits for new records at the end of the log. Default: ends there."""
+    isolation: Global___IsolationLevel.ValueType
+    """Default: read uncommitted."""
+    heartbeat_ms: _builtins.int
+    """Milliseconds without a response after which an empty one is sent, at least 100. 0, the default: 15,000."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadPartition]:
+        """Empty: all partitions of the topic, with those that are added while the read follows."""
+
+    @_builtins.property
+    def start(self) -> Global___Position:
+        """The first record. Not set: the log start."""
+
+    @_builtins.property
+    def until(self) -> Global___Position:
+        """The end (exclusive) in each partition, looked up once, when the read begins. Not set: with `follow` none, otherwise
+        the end of the log.
+        """
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___ReadPartition] | None = ...,
+        start: Global___Position | None = ...,
+        until: Global___Position | None = ...,
+        max_record_count: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+        isolation: Global___IsolationLevel.ValueType = ...,
+        heartbeat_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "heartbeat_ms", b"heartbeat_ms", "isolation", b"isolation", "max_record_count", b"max_record_count", "partitions", b"partitions", "start", b"start", "topic", b"topic", "topic_id", b"topic_id", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRequest: _TypeAlias = ReadRequest  # noqa: Y015
+
+@_typing.final
+class StoredRecord(_message.Message):
+    """A record with its place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """The offset in its partition."""
+    timestamp_ms: _builtins.int
+    """Milliseconds since 1970 UTC; -1 if it has none."""
+    key: _builtins.bytes
+    """Not set: null."""
+    value: _builtins.bytes
+    """Not set: null."""
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]:
+        """In the order of the producer. Bytes of a key that are not UTF-8 are replaced by U+FFFD."""
+
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        timestamp_ms: _builtins.int = ...,
+        key: _builtins.bytes | None = ...,
+        value: _builtins.bytes | None = ...,
+        headers: _abc.Iterable[Global___Header] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "headers", b"headers", "key", b"key", "offset", b"offset", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___StoredRecord: _TypeAlias = StoredRecord  # noqa: Y015
+
+@_typing.final
+class ReadRecords(_message.Message):
+    """Records of one partition, or its failure."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The number of the partition."""
+    next_offset: _builtins.int
+    """The offset to go on from."""
+    log_start_offset: _builtins.int
+    """First readable offset, in any tier."""
+    high_watermark: _builtins.int
+    """End of the visible records (exclusive)."""
+    last_epoch: _builtins.int
+    """The leader epoch of the last record; -1 if none is known."""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredRecord]:
+        """In the order of their offsets. May be empty, where compaction left nothing."""
+
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Set if this partition cannot be read any further; the others go on. Details as in a failed call."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        records: _abc.Iterable[Global___StoredRecord] | None = ...,
+        next_offset: _builtins.int = ...,
+        log_start_offset: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+        last_epoch: _builtins.int = ...,
+        error: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "high_watermark", b"high_watermark", "last_epoch", b"last_epoch", "log_start_offset", b"log_start_offset", "next_offset", b"next_offset", "partition", b"partition", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRecords: _TypeAlias = ReadRecords  # noqa: Y015
+
+@_typing.final
+class ReadResponse(_message.Message):
+    """Records as they are read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    """The topic's id, a UUID in lower-case hexadecimal with hyphens."""
+    time_ms: _builtins.int
+    """The server's time, in milliseconds since 1970 UTC."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadRecords]:
+        """Those with news. Empty: a heartbeat, which shows that the server is there and has nothing new."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___ReadRecords] | None = ...,
+        topic_id: _builtins.str = ...,
+        time_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "time_ms", b"time_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadResponse: _TypeAlias = ReadResponse  # noqa: Y015
+
+@_typing.final
+class InitProducerRequest(_message.Message):
+    """A request for a producer id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InitProducerRequest: _TypeAlias = InitProducerRequest  # noqa: Y015
+
+@_typing.final
+class InitProducerResponse(_message.Message):
+    """The id of a new producer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    """At least 0."""
+    producer_epoch: _builtins.int
+    """0 for a new id."""
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InitProducerResponse: _TypeAlias = InitProducerResponse  # noqa: Y015
+
+@_typing.final
+class FenceRequest(_message.Message):
+    """The fencing token to set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CURRENT_TOKEN_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails with INCONSISTENT_TOPIC_ID. Empty, the default: any."""
+    partition: _builtins.int
+    """The number of the partition."""
+    token: _builtins.str
+    """The token from now on, at most 36 bytes. Empty: the partition has none."""
+    current_token: _builtins.str
+    """The token that the partition must have now. Another one fails with FENCING_TOKEN_MISMATCH. Not set: any."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        token: _builtins.str = ...,
+        current_token: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_current_token", b"_current_token", "current_token", b"current_token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_current_token", b"_current_token", "current_token", b"current_token", "partition", b"partition", "token", b"token", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__current_token: _TypeAlias = _typing.Literal["current_token"]  # noqa: Y015
+    _WhichOneofArgType__current_token: _TypeAlias = _typing.Literal["_current_token", b"_current_token"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__current_token) -> _WhichOneofReturnType__current_token | None: ...
+
+Global___FenceRequest: _TypeAlias = FenceRequest  # noqa: Y015
+
+@_typing.final
+class FenceResponse(_message.Message):
+    """The partition has the token."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
+    log_end_offset: _builtins.int
+    """The end of the log (exclusive) when the token was set: records of the former holder lie below it."""
+    def __init__(
+        self,
+        *,
+        log_end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_end_offset", b"log_end_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FenceResponse: _TypeAlias = FenceResponse  # noqa: Y015
+
+@_typing.final
+class MetadataRequest(_message.Message):
+    """The topics to describe."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At most 10,000. Empty: all topics."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetadataRequest: _TypeAlias = MetadataRequest  # noqa: Y015
+
+@_typing.final
+class PartitionMetadata(_message.Message):
+    """A partition and its owner."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The number of the partition."""
+    endpoint: _builtins.str
+    """HOST:PORT of the server that owns it. Empty: no server that owns it has told its endpoint."""
+    leader_epoch: _builtins.int
+    """The leader epoch of the partition, at least 1."""
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Set if its owner cannot serve it. Details as in a failed call."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        endpoint: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
+        error: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "error", b"error", "leader_epoch", b"leader_epoch", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionMetadata: _TypeAlias = PartitionMetadata  # noqa: Y015
+
+@_typing.final
+class TopicMetadata(_message.Message):
+    """A topic for clients of the data plane."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    topic_id: _builtins.str
+    """A UUID in lower-case hexadecimal with hyphens. Empty: there is no such topic."""
+    max_message_bytes: _builtins.int
+    """Bytes of the largest batch that the topic takes (`max.message.bytes`)."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMetadata]:
+        """Sorted by number."""
+
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Set if the topic is unknown; the others are not affected. Details as in a failed call."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___PartitionMetadata] | None = ...,
+        max_message_bytes: _builtins.int = ...,
+        error: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "max_message_bytes", b"max_message_bytes", "partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicMetadata: _TypeAlias = TopicMetadata  # noqa: Y015
+
+@_typing.final
+class MetadataResponse(_message.Message):
+    """Topics and the limits of the server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
+    store_id: _builtins.str
+    """The id of the store, a UUID in lower-case hexadecimal with hyphens."""
+    max_request_bytes: _builtins.int
+    """Bytes of the largest append request that this server accepts."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicMetadata]:
+        """In the order of the request; all are sorted by name."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___TopicMetadata] | None = ...,
+        store_id: _builtins.str = ...,
+        max_request_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_request_bytes", b"max_request_bytes", "store_id", b"store_id", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetadataResponse: _TypeAlias = MetadataResponse  # noqa: Y015

@@ -60,6 +60,26 @@ class LogServiceStub:
                 request_serializer=stratalog_dot_v1_dot_log__pb2.ListOffsetsRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_log__pb2.ListOffsetsResponse.FromString,
                 _registered_method=True)
+        self.Read = channel.unary_stream(
+                '/stratalog.v1.LogService/Read',
+                request_serializer=stratalog_dot_v1_dot_log__pb2.ReadRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_log__pb2.ReadResponse.FromString,
+                _registered_method=True)
+        self.InitProducer = channel.unary_unary(
+                '/stratalog.v1.LogService/InitProducer',
+                request_serializer=stratalog_dot_v1_dot_log__pb2.InitProducerRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_log__pb2.InitProducerResponse.FromString,
+                _registered_method=True)
+        self.Fence = channel.unary_unary(
+                '/stratalog.v1.LogService/Fence',
+                request_serializer=stratalog_dot_v1_dot_log__pb2.FenceRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_log__pb2.FenceResponse.FromString,
+                _registered_method=True)
+        self.Metadata = channel.unary_unary(
+                '/stratalog.v1.LogService/Metadata',
+                request_serializer=stratalog_dot_v1_dot_log__pb2.MetadataRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_log__pb2.MetadataResponse.FromString,
+                _registered_method=True)
 
 
 class LogServiceServicer:
@@ -108,6 +128,36 @@ class LogServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Read(self, request, context):
+        """Reads plain records, for clients without a codec of batches. Without `follow` it ends at `until`, or at the end of
+        the log. Records of a partition come in the order of their offsets. Control records and, with READ_COMMITTED, records
+        of aborted transactions are left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InitProducer(self, request, context):
+        """Gives a producer an id that no other producer has. Its appends are stored once, however often they are sent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fence(self, request, context):
+        """Sets the fencing token of a partition. When it is answered, no append with another token is applied any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Metadata(self, request, context):
+        """Names the topics, their limits, and for each partition the server that owns it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LogServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -135,6 +185,26 @@ def add_LogServiceServicer_to_server(servicer, server):
                     servicer.ListOffsets,
                     request_deserializer=stratalog_dot_v1_dot_log__pb2.ListOffsetsRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_log__pb2.ListOffsetsResponse.SerializeToString,
+            ),
+            'Read': grpc.unary_stream_rpc_method_handler(
+                    servicer.Read,
+                    request_deserializer=stratalog_dot_v1_dot_log__pb2.ReadRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_log__pb2.ReadResponse.SerializeToString,
+            ),
+            'InitProducer': grpc.unary_unary_rpc_method_handler(
+                    servicer.InitProducer,
+                    request_deserializer=stratalog_dot_v1_dot_log__pb2.InitProducerRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_log__pb2.InitProducerResponse.SerializeToString,
+            ),
+            'Fence': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fence,
+                    request_deserializer=stratalog_dot_v1_dot_log__pb2.FenceRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_log__pb2.FenceResponse.SerializeToString,
+            ),
+            'Metadata': grpc.unary_unary_rpc_method_handler(
+                    servicer.Metadata,
+                    request_deserializer=stratalog_dot_v1_dot_log__pb2.MetadataRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_log__pb2.MetadataResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -273,6 +343,114 @@ class LogService:
             '/stratalog.v1.LogService/ListOffsets',
             stratalog_dot_v1_dot_log__pb2.ListOffsetsRequest.SerializeToString,
             stratalog_dot_v1_dot_log__pb2.ListOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Read(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/stratalog.v1.LogService/Read',
+            stratalog_dot_v1_dot_log__pb2.ReadRequest.SerializeToString,
+            stratalog_dot_v1_dot_log__pb2.ReadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InitProducer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.LogService/InitProducer',
+            stratalog_dot_v1_dot_log__pb2.InitProducerRequest.SerializeToString,
+            stratalog_dot_v1_dot_log__pb2.InitProducerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.LogService/Fence',
+            stratalog_dot_v1_dot_log__pb2.FenceRequest.SerializeToString,
+            stratalog_dot_v1_dot_log__pb2.FenceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Metadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.LogService/Metadata',
+            stratalog_dot_v1_dot_log__pb2.MetadataRequest.SerializeToString,
+            stratalog_dot_v1_dot_log__pb2.MetadataResponse.FromString,
             options,
             channel_credentials,
             insecure,

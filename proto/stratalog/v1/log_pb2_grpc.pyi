@@ -62,6 +62,17 @@ class LogServiceStub:
     """
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_log_pb2.ListOffsetsRequest, _log_pb2.ListOffsetsResponse]
     """Finds offsets of partitions by name (earliest, latest, ...) or by timestamp."""
+    Read: _grpc.UnaryStreamMultiCallable[_log_pb2.ReadRequest, _log_pb2.ReadResponse]
+    """Reads plain records, for clients without a codec of batches. Without `follow` it ends at `until`, or at the end of
+    the log. Records of a partition come in the order of their offsets. Control records and, with READ_COMMITTED, records
+    of aborted transactions are left out.
+    """
+    InitProducer: _grpc.UnaryUnaryMultiCallable[_log_pb2.InitProducerRequest, _log_pb2.InitProducerResponse]
+    """Gives a producer an id that no other producer has. Its appends are stored once, however often they are sent."""
+    Fence: _grpc.UnaryUnaryMultiCallable[_log_pb2.FenceRequest, _log_pb2.FenceResponse]
+    """Sets the fencing token of a partition. When it is answered, no append with another token is applied any more."""
+    Metadata: _grpc.UnaryUnaryMultiCallable[_log_pb2.MetadataRequest, _log_pb2.MetadataResponse]
+    """Names the topics, their limits, and for each partition the server that owns it."""
 
 @_typing.type_check_only
 class LogServiceAsyncStub(LogServiceStub):
@@ -87,6 +98,17 @@ class LogServiceAsyncStub(LogServiceStub):
     """
     ListOffsets: _aio.UnaryUnaryMultiCallable[_log_pb2.ListOffsetsRequest, _log_pb2.ListOffsetsResponse]  # type: ignore[assignment]
     """Finds offsets of partitions by name (earliest, latest, ...) or by timestamp."""
+    Read: _aio.UnaryStreamMultiCallable[_log_pb2.ReadRequest, _log_pb2.ReadResponse]  # type: ignore[assignment]
+    """Reads plain records, for clients without a codec of batches. Without `follow` it ends at `until`, or at the end of
+    the log. Records of a partition come in the order of their offsets. Control records and, with READ_COMMITTED, records
+    of aborted transactions are left out.
+    """
+    InitProducer: _aio.UnaryUnaryMultiCallable[_log_pb2.InitProducerRequest, _log_pb2.InitProducerResponse]  # type: ignore[assignment]
+    """Gives a producer an id that no other producer has. Its appends are stored once, however often they are sent."""
+    Fence: _aio.UnaryUnaryMultiCallable[_log_pb2.FenceRequest, _log_pb2.FenceResponse]  # type: ignore[assignment]
+    """Sets the fencing token of a partition. When it is answered, no append with another token is applied any more."""
+    Metadata: _aio.UnaryUnaryMultiCallable[_log_pb2.MetadataRequest, _log_pb2.MetadataResponse]  # type: ignore[assignment]
+    """Names the topics, their limits, and for each partition the server that owns it."""
 
 class LogServiceServicer(metaclass=_abc_1.ABCMeta):
     """Appends records, and reads them from all tiers."""
@@ -139,5 +161,40 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_log_pb2.ListOffsetsResponse, _abc.Awaitable[_log_pb2.ListOffsetsResponse]]:
         """Finds offsets of partitions by name (earliest, latest, ...) or by timestamp."""
+
+    @_abc_1.abstractmethod
+    def Read(
+        self,
+        request: _log_pb2.ReadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_log_pb2.ReadResponse], _abc.AsyncIterator[_log_pb2.ReadResponse]]:
+        """Reads plain records, for clients without a codec of batches. Without `follow` it ends at `until`, or at the end of
+        the log. Records of a partition come in the order of their offsets. Control records and, with READ_COMMITTED, records
+        of aborted transactions are left out.
+        """
+
+    @_abc_1.abstractmethod
+    def InitProducer(
+        self,
+        request: _log_pb2.InitProducerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_log_pb2.InitProducerResponse, _abc.Awaitable[_log_pb2.InitProducerResponse]]:
+        """Gives a producer an id that no other producer has. Its appends are stored once, however often they are sent."""
+
+    @_abc_1.abstractmethod
+    def Fence(
+        self,
+        request: _log_pb2.FenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_log_pb2.FenceResponse, _abc.Awaitable[_log_pb2.FenceResponse]]:
+        """Sets the fencing token of a partition. When it is answered, no append with another token is applied any more."""
+
+    @_abc_1.abstractmethod
+    def Metadata(
+        self,
+        request: _log_pb2.MetadataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_log_pb2.MetadataResponse, _abc.Awaitable[_log_pb2.MetadataResponse]]:
+        """Names the topics, their limits, and for each partition the server that owns it."""
 
 def add_LogServiceServicer_to_server(servicer: LogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
