@@ -150,7 +150,7 @@ class Server:
             ids=self._ids,
             stop=self._closing.stop,
         )
-        builder = StorageEngineBuilder(seams, self.settings)
+        builder = StorageEngineBuilder(seams, self.settings, self.settings.endpoint(self.port))
         hosts = PartitionHost(loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(

@@ -49,7 +49,7 @@ class PartitionWriter:
         ensure_heard: Callable[[], None] | None,
         on_advance: Callable[[], None],
     ) -> None:
-        """`leader_epoch` returns the epoch to stamp or raises FencedError. `ensure_heard` raises if
+        """`leader_epoch` returns the epoch to stamp or raises NotOwnerError. `ensure_heard` raises if
         `disk` may not be acknowledged now; None means that it always may. `on_advance` follows each append.
         """
         self._loop = loop

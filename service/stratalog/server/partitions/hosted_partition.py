@@ -87,7 +87,7 @@ class HostedPartition:
 
     def ensure_served(self) -> None:
         """Check that this server still serves the partition. Raises UnknownTopicOrPartitionError once the
-        topic is deleted, FencedError once another server has taken over, because that one may serve other
+        topic is deleted, NotOwnerError once another server has taken over, because that one may serve other
         records.
         """
         if self._is_withdrawn:

@@ -20,7 +20,7 @@ class ShardSet:
         return self._shards[shard_of(tip, len(self._shards))]
 
     def confirm_owned(self) -> None:
-        """Read every head. Raises FencedError if another owner has claimed a shard, StoreError."""
+        """Read every head. Raises NotOwnerError if another owner has claimed a shard, StoreError."""
         for shard in self._shards:
             shard.leader_epoch()
             shard.refresh()

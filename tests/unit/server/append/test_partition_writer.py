@@ -11,9 +11,9 @@ import pytest
 
 from stratalog.base.errors import (
     DataDirectoryError,
-    FencedError,
     InvalidRecordError,
     LogStoreError,
+    NotOwnerError,
     PrecedingAppendFailedError,
     StoreUnavailableError,
 )
@@ -277,12 +277,12 @@ async def test_an_encoder_runs_on_the_writer_and_its_failure_is_its_own() -> Non
 
 async def test_a_replaced_owner_writes_nothing() -> None:
     def fenced() -> int:
-        raise FencedError("replaced", epoch=1, current_epoch=2)
+        raise NotOwnerError("replaced", epoch=1, current_epoch=2)
 
     bench = Bench(fenced)
     future = bench.append(b"x")
     await bench.run_all()
-    assert isinstance(future.exception(), FencedError)
+    assert isinstance(future.exception(), NotOwnerError)
     assert bench.log.stored == []
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.errors import (
-    FencedError,
     LogStoreError,
+    NotOwnerError,
     OffsetOutOfRangeError,
     StoreUnavailableError,
 )
@@ -159,7 +159,7 @@ def test_a_partition_that_is_not_served_any_more_is_an_error_at_the_next_look() 
     partition = FakePartition()
     cursor = cursor_over(partition)
     assert cursor.locate() is LOCAL
-    partition.refusal = FencedError("replaced")
+    partition.refusal = NotOwnerError("replaced")
     assert cursor.locate() is NONE
     assert cursor.error is partition.refusal
 
