@@ -16,6 +16,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor, NextRead, Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.log_identity import LogIdentity
 
 RECORD_BYTES = 10
 NONE, LOCAL, TIERED = NextRead
@@ -39,6 +40,13 @@ class FakePartition:
 
     @property
     def signal(self) -> PartitionSignal:
+        raise AssertionError
+
+    @property
+    def identity(self) -> LogIdentity:
+        raise AssertionError
+
+    def epoch_at(self, offset: int) -> int:
         raise AssertionError
 
     def ensure_served(self) -> None:
