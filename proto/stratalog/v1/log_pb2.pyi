@@ -559,9 +559,10 @@ class FetchPartition(_message.Message):
     UNKNOWN_LEADER_EPOCH. 0, the default: any.
     """
     last_fetched_epoch: _builtins.int
-    """The leader epoch before the start, which the answer to the fetch before it has as `last_epoch`. If this log has
-    another one there, it is not the log that the client has read: LOG_TRUNCATED, with the `end_offset` of what is the
-    same and the `epoch` that ends there in the metadata. Not set, or -1: not checked.
+    """The leader epoch before the start: the `last_epoch` of the answer that ends there, or the one in the header of the
+    batch whose record lies there. If this log has another one there, it is not the log that the client has read:
+    LOG_TRUNCATED, with the `end_offset` of what is the same and the `epoch` that ends there in the metadata. Not set, or
+    -1: not checked.
     """
     def __init__(
         self,

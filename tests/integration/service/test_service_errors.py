@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -155,13 +155,14 @@ METHODS = [
 def raw_call(channel: grpc.aio.Channel, method: MethodDescriptor) -> Callable[[bytes], Awaitable[object]]:
     """Sends bytes as the request of a method, whatever they are, and waits for the end of the call."""
     path = f"/{method.containing_service.full_name}/{method.name}"
+    raw = cast(Any, channel)
     if not method.server_streaming and not method.client_streaming:
-        return channel.unary_unary(path)
+        return cast("Callable[[bytes], Awaitable[object]]", raw.unary_unary(path))
 
     async def to_end(data: bytes) -> object:
         if method.client_streaming:
-            return [one async for one in channel.stream_stream(path)(iter([data]))]
-        return [one async for one in channel.unary_stream(path)(data)]
+            return [one async for one in raw.stream_stream(path)(iter([data]))]
+        return [one async for one in raw.unary_stream(path)(data)]
 
     return to_end
 
@@ -202,7 +203,7 @@ async def test_the_requests_before_one_that_cannot_be_decoded_are_answered(bench
         messages_end = requests[0].SerializeToString()
         messages = [*(request.SerializeToString() for request in requests), NO_MESSAGE, messages_end]
         with refused() as statuses:
-            async for data in channel.stream_stream(path)(iter(messages)):
+            async for data in cast(Any, channel).stream_stream(path)(iter(messages)):
                 answers.append(log_pb2.AppendStreamResponse.FromString(data))  # noqa: PERF401 - the stream fails
     assert [(one.sequence, one.ack.base_offset) for one in answers] == [(1, 0), (2, 1)]
     assert described(statuses[0])[:2] == (number(grpc.StatusCode.INVALID_ARGUMENT), "INVALID_REQUEST")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import pytest
@@ -33,6 +33,7 @@ from stratalog.v1 import log_pb2
 from tests.support.service.error_details import error_info, retry_info
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
+T = TypeVar("T")
 LOCAL = {"remote.storage.enable": "false"}
 
 
@@ -81,7 +82,8 @@ async def latest(client: Client, **identity: Any) -> log_pb2.OffsetAnswer:
     return answer
 
 
-async def answered(client: Client, call: Any) -> Any:
+async def answered(client: Client, call: Awaitable[T]) -> T:
+    """The answer of a call. Raises LogStoreError."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:
@@ -89,10 +91,7 @@ async def answered(client: Client, call: Any) -> Any:
 
 
 async def metadata(client: Client, *topics: str) -> log_pb2.MetadataResponse:
-    response: log_pb2.MetadataResponse = await answered(
-        client, client.log.Metadata(log_pb2.MetadataRequest(topics=topics))
-    )
-    return response
+    return await answered(client, client.log.Metadata(log_pb2.MetadataRequest(topics=topics)))
 
 
 def values_of(answer: log_pb2.FetchedPartition, fetch_offset: int) -> list[bytes | None]:
@@ -119,9 +118,10 @@ async def test_every_answer_names_the_log(bench: ServiceBench) -> None:
     topic = await bench.client.admin.create_topic("t", 1)
     epoch = bench.partition().shard.claimed.epoch
     client = bench.client
-    for known in ({}, {"topic_id": topic.topic_id}, {"leader_epoch": epoch}):
-        for answer in (await append(client, b"a", **known), await append_in_stream(client, b"b", **known)):
-            assert (answer.topic_id, answer.partition, answer.leader_epoch) == (topic.topic_id, 0, epoch)
+    identities: list[dict[str, Any]] = [{}, {"topic_id": topic.topic_id}, {"leader_epoch": epoch}]
+    for known in identities:
+        for ack in (await append(client, b"a", **known), await append_in_stream(client, b"b", **known)):
+            assert (ack.topic_id, ack.partition, ack.leader_epoch) == (topic.topic_id, 0, epoch)
         for found in (await fetch(client, **known), await latest(client, **known)):
             assert (found.topic_id, found.leader_epoch) == (topic.topic_id, epoch)
     answer = await fetch(client)

@@ -51,10 +51,10 @@ def truncation(history: EpochHistory, offset: int, epoch: int) -> tuple[int, int
         history.require_same(offset, epoch)
     fields = refusal.value.fields
     assert (fields["offset"], fields["last_fetched_epoch"]) == (offset, epoch)
-    epoch, end_offset = fields["epoch"], fields["end_offset"]
-    assert isinstance(epoch, int)
+    common_epoch, end_offset = fields["epoch"], fields["end_offset"]
+    assert isinstance(common_epoch, int)
     assert isinstance(end_offset, int)
-    return epoch, end_offset
+    return common_epoch, end_offset
 
 
 # Five records of epoch 1, then another server went on with epoch 3; epoch 2 had no record here.
