@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -189,6 +189,43 @@ async def test_an_append_that_waits_for_a_deleted_topic_is_not_in_the_new_one(
     assert (found.offset, found.topic_id) == (0, topic.topic_id)
 
 
+async def test_a_stream_of_appends_does_not_go_on_in_another_topic(bench: ServiceBench) -> None:
+    admin = bench.client.admin
+    former = await admin.create_topic("t", 1)
+    requests: asyncio.Queue[log_pb2.AppendStreamRequest] = asyncio.Queue()
+
+    async def sent() -> AsyncIterator[log_pb2.AppendStreamRequest]:
+        while True:
+            yield await requests.get()
+
+    call = bench.client.log.AppendStream(sent())
+    responses = aiter(call)
+
+    async def outcome(sequence: int, topic_id: str, *, resume: bool = False) -> str:
+        request = log_pb2.AppendStreamRequest(
+            topic="t",
+            partition=0,
+            batches=batch_of(b"x"),
+            sequence=sequence,
+            topic_id=topic_id,
+            resume=resume,
+        )
+        requests.put_nowait(request)
+        async with asyncio.timeout(PATIENCE_S):
+            response = await anext(responses)
+        assert response.sequence == sequence
+        return error_info(response.status).reason if response.HasField("status") else response.ack.topic_id
+
+    assert await outcome(1, former.topic_id) == former.topic_id
+    await admin.delete_topic("t")
+    topic = await admin.create_topic("t", 1)
+    assert await outcome(2, former.topic_id) == "INCONSISTENT_TOPIC_ID"
+    assert await outcome(3, topic.topic_id) == "PRECEDING_APPEND_FAILED"
+    assert await outcome(4, topic.topic_id, resume=True) == topic.topic_id
+    assert (await latest(bench.client)).offset == 1
+    call.cancel()
+
+
 async def test_a_session_ends_with_its_topic_and_never_goes_on_in_the_next_one(bench: ServiceBench) -> None:
     admin = bench.client.admin
     former = await admin.create_topic("t", 1)
@@ -234,7 +271,7 @@ async def two_servers(folder: Path) -> AsyncGenerator[tuple[ServiceBench, Servic
             yield former, owner
 
 
-async def test_the_epochs_of_two_servers_are_told_apart(tmp_path: Path) -> None:
+async def test_an_epoch_of_another_server_is_refused(tmp_path: Path) -> None:
     async with two_servers(tmp_path) as (former, owner):
         for error in await refusals(owner.client, leader_epoch=1):
             assert isinstance(error, FencedLeaderEpochError)

@@ -1,7 +1,7 @@
 """A shard that this process owns: its metadata log, the claimed epoch, and whether the claim still holds.
 
-Once another owner has claimed the shard, this process refuses every append, fetch, upload and change with
-NotOwnerError. Only a restart claims the shard anew.
+Once another owner has claimed the shard, this process refuses every append, fetch, look-up of offsets, upload
+and change with NotOwnerError, which names that owner. Only a restart claims the shard anew.
 
 An owner that cannot read the head cannot notice a claim. If that lasts longer than a bound, it stops
 acknowledging `disk`, because a new owner would set those records aside. The next answer of the store
