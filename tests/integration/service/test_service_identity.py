@@ -18,6 +18,7 @@ from stratalog.base.errors import (
     InconsistentTopicIdError,
     InvalidRequestError,
     LogStoreError,
+    LogTruncatedError,
     NotOwnerError,
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
@@ -128,6 +129,8 @@ async def test_every_answer_names_the_log(bench: ServiceBench) -> None:
     assert answer.last_epoch == epoch
     assert (await fetch(client, answer.next_fetch_offset, last_fetched_epoch=epoch)).last_epoch == epoch
     assert (await latest(client)).offset == 6
+    beyond = await unread(bench, 99)
+    assert (error_info(beyond.error).reason, beyond.last_epoch) == ("OFFSET_OUT_OF_RANGE", -1)
 
 
 async def test_a_topic_of_the_same_name_is_another_one(bench: ServiceBench) -> None:
@@ -313,7 +316,7 @@ async def test_a_reader_of_lost_records_goes_on_where_the_logs_part(tmp_path: Pa
         assert values_of(answer, 5) == [b"five", b"six", b"seven", b"eight", b"nine"]
         assert (answer.next_fetch_offset, answer.last_epoch) == (10, 2)
         # A reader of the tiered records alone has lost nothing, and one at an earlier offset neither.
-        for offset, epoch in ((3, 1), (5, 1), (6, 2), (10, 2), (0, -1)):
+        for offset, epoch in ((3, 1), (5, 1), (6, 2), (10, 2), (0, -1), (8, -1)):
             assert not (await fetch(owner.client, offset, last_fetched_epoch=epoch)).HasField("error")
         await owner.client.admin.upload(delete_local=True)
         assert (await fetch(owner.client, 3)).last_epoch == 2
@@ -321,6 +324,25 @@ async def test_a_reader_of_lost_records_goes_on_where_the_logs_part(tmp_path: Pa
             with pytest.raises(LogStoreError) as tiered:
                 await fetch(owner.client, offset, last_fetched_epoch=1)
             assert (tiered.value.code, tiered.value.fields["end_offset"]) == ("LOG_TRUNCATED", 5)
+
+
+async def test_epochs_that_the_local_log_has_lost_are_read_from_the_object_store(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path, store=store) as bench:
+        await bench.client.admin.create_topic("t", 1)
+        await append(bench.client, b"0", b"1", b"2", b"3", b"4")
+    async with service_bench(tmp_path, store=store) as bench:
+        await append(bench.client, b"5", b"6")
+        await bench.client.admin.upload(delete_local=True)
+    (tmp_path / "data" / "t-0" / "leader-epoch-checkpoint").unlink()
+    async with service_bench(tmp_path, store=store) as bench:
+        assert bench.partition().log.state.epochs.entries == ()
+        for offset, epoch in ((1, 1), (5, 1), (6, 2), (7, 2)):
+            assert not (await fetch(bench.client, offset, last_fetched_epoch=epoch)).HasField("error")
+        assert (await fetch(bench.client, 0)).last_epoch == 2
+        with pytest.raises(LogTruncatedError) as refusal:
+            await fetch(bench.client, 7, last_fetched_epoch=1)
+        assert refusal.value.fields["end_offset"] == 5
 
 
 async def test_a_session_ends_when_another_server_takes_over(tmp_path: Path) -> None:
@@ -400,14 +422,15 @@ async def test_metadata_say_why_a_partition_is_not_served(tmp_path: Path) -> Non
     async with service_bench(tmp_path) as bench:
         [topic] = (await metadata(bench.client, "t")).topics
         failures = [error_info(one.error).reason for one in topic.partitions]
-        assert failures == [error_info((await offline(bench)).error).reason, ""]
+        assert failures == [error_info((await unread(bench)).error).reason, ""]
         assert failures[0]
         assert {one.endpoint for one in topic.partitions} == {bench.client.address}
         assert str(tmp_path).encode() not in topic.SerializeToString()
 
 
-async def offline(bench: ServiceBench) -> log_pb2.FetchedPartition:
-    """The answer to a fetch of the first partition."""
-    request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
+async def unread(bench: ServiceBench, offset: int = 0) -> log_pb2.FetchedPartition:
+    """The answer to a fetch that fails."""
+    partition = log_pb2.FetchPartition(topic="t", fetch_offset=offset)
+    request = log_pb2.FetchRequest(partitions=[partition])
     [answer] = (await bench.client.log.Fetch(request)).partitions
     return answer
