@@ -25,7 +25,7 @@ from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.server.request_memory import RequestMemory
 from stratalog.v1 import log_pb2
-from tests.support.service.held_writer import BAD, HeldWriter
+from tests.support.service.held_writer import BAD, SOME_LOG, HeldWriter
 
 PARTITION_COUNT = 3
 
@@ -115,6 +115,7 @@ class Run:
             future=future,
             memory=self.memory.lease(1),
             size_bytes=1,
+            identity=SOME_LOG,
             session=session,
         )
         return self.writers[step.partition][-1], append

@@ -162,10 +162,10 @@ def test_tree_keeps_the_rule(rule: Rule, folders: tuple[str, ...], suffixes: tup
 LONG_FUNCTION = "def long():\n" + "    pass\n" * (MAX_FUNCTION_LINES - 1)
 
 PLANTED: list[tuple[Rule, str, str, int]] = [
-    (messages_are_clauses, "x.py", "raise FencedError('Another owner took over')", 1),
-    (messages_are_clauses, "x.py", "raise FencedError(f'Owner {1} took over')", 1),
-    (messages_are_clauses, "x.py", "raise FencedError('another owner took over.')", 1),
-    (messages_are_clauses, "x.py", "raise FencedError('CRC differs')", 0),
+    (messages_are_clauses, "x.py", "raise NotOwnerError('Another owner took over')", 1),
+    (messages_are_clauses, "x.py", "raise NotOwnerError(f'Owner {1} took over')", 1),
+    (messages_are_clauses, "x.py", "raise NotOwnerError('another owner took over.')", 1),
+    (messages_are_clauses, "x.py", "raise NotOwnerError('CRC differs')", 0),
     (files_are_short, "x.py", "\n" * MAX_FILE_LINES, 1),
     (files_are_short, "x.py", "\n" * (MAX_FILE_LINES - 1), 0),
     (functions_are_short, "x.py", LONG_FUNCTION, 1),

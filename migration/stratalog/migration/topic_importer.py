@@ -155,7 +155,7 @@ class TopicImporter:
     def run(self, on_opened: Callable[[TopicPartition], None] = lambda _: None) -> ImportReport:
         """Import; calls `on_opened` with each partition whose log has been opened.
 
-        Raises what `plan` raises, with nothing imported; DataDirectoryError, FencedError, StoreError if it
+        Raises what `plan` raises, with nothing imported; DataDirectoryError, NotOwnerError, StoreError if it
         could not finish: repeat it then.
         """
         settings = self._settings

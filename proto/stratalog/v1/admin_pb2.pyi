@@ -1234,8 +1234,8 @@ class TierStatusResponse(_message.Message):
 
     @_builtins.property
     def takeover(self) -> Global___Takeover:
-        """Not set: this server owns the store, as far as it knows. Otherwise it refuses everything else with FENCED, and all
-        that is above is of the time when it found out.
+        """Not set: this server owns the store, as far as it knows. Otherwise it refuses everything else with NOT_OWNER, and
+        all that is above is of the time when it found out.
         """
 
     def __init__(

@@ -559,9 +559,10 @@ class FetchPartition(_message.Message):
     UNKNOWN_LEADER_EPOCH. 0, the default: any.
     """
     last_fetched_epoch: _builtins.int
-    """The leader epoch of the last batch that the client has read, from its header. A log that parted from that batch
-    before the start fails with LOG_TRUNCATED, and the error's metadata has the `end_offset` of what is the same. Not set:
-    not checked.
+    """The leader epoch before the start: the `last_epoch` of the answer that ends there, or the one in the header of the
+    batch whose record lies there. If this log has another one there, it is not the log that the client has read:
+    LOG_TRUNCATED, with the `end_offset` of what is the same and the `epoch` that ends there in the metadata. Not set, or
+    -1: not checked.
     """
     def __init__(
         self,
@@ -674,6 +675,7 @@ class FetchedPartition(_message.Message):
     ABORTED_TRANSACTIONS_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """As in the request."""
     partition: _builtins.int
@@ -693,9 +695,11 @@ class FetchedPartition(_message.Message):
     last_stable_offset: _builtins.int
     """End of the records of decided transactions (exclusive), at most the high watermark."""
     topic_id: _builtins.str
-    """The topic's id, a UUID in lower-case hexadecimal with hyphens."""
+    """The topic's id, a UUID in lower-case hexadecimal with hyphens. Empty if the request means another log than there is."""
     leader_epoch: _builtins.int
-    """The leader epoch of the partition, at least 1."""
+    """The leader epoch of the partition, at least 1; 0 where there is no topic id."""
+    last_epoch: _builtins.int
+    """The leader epoch before `next_fetch_offset`, for the `last_fetched_epoch` of the next fetch; -1 if none is known."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """Set where this partition could not be read; the others are not affected. Details as in a failed call."""
@@ -721,10 +725,11 @@ class FetchedPartition(_message.Message):
         aborted_transactions: _abc.Iterable[Global___AbortedTransaction] | None = ...,
         topic_id: _builtins.str = ...,
         leader_epoch: _builtins.int = ...,
+        last_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_transactions", b"aborted_transactions", "batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "local_log_start_offset", b"local_log_start_offset", "log_start_offset", b"log_start_offset", "next_fetch_offset", b"next_fetch_offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_transactions", b"aborted_transactions", "batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_epoch", b"last_epoch", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "local_log_start_offset", b"local_log_start_offset", "log_start_offset", b"log_start_offset", "next_fetch_offset", b"next_fetch_offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -804,6 +809,8 @@ class OffsetQuery(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partition: _builtins.int
@@ -812,6 +819,12 @@ class OffsetQuery(_message.Message):
     """A place by name."""
     timestamp_ms: _builtins.int
     """The first record, by offset, whose timestamp is at or behind this. Milliseconds since 1970 UTC, at least 0."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails with INCONSISTENT_TOPIC_ID. Empty, the default: any."""
+    leader_epoch: _builtins.int
+    """The leader epoch that the client knows. Another one of the partition fails with FENCED_LEADER_EPOCH or
+    UNKNOWN_LEADER_EPOCH. 0, the default: any.
+    """
     def __init__(
         self,
         *,
@@ -819,10 +832,12 @@ class OffsetQuery(_message.Message):
         partition: _builtins.int = ...,
         spec: Global___OffsetSpec.ValueType = ...,
         timestamp_ms: _builtins.int = ...,
+        topic_id: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "spec", b"spec", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "partition", b"partition", "spec", b"spec", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "leader_epoch", b"leader_epoch", "partition", b"partition", "spec", b"spec", "timestamp_ms", b"timestamp_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_at: _TypeAlias = _typing.Literal["spec", "timestamp_ms"]  # noqa: Y015
     _WhichOneofArgType_at: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
@@ -871,6 +886,8 @@ class OffsetAnswer(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """As in the query."""
     partition: _builtins.int
@@ -879,6 +896,10 @@ class OffsetAnswer(_message.Message):
     """-1 if there is no such record."""
     timestamp_ms: _builtins.int
     """Milliseconds since 1970 UTC; -1 if the offset is not that of a record."""
+    topic_id: _builtins.str
+    """The topic's id, a UUID in lower-case hexadecimal with hyphens. Empty if the query means another log than there is."""
+    leader_epoch: _builtins.int
+    """The leader epoch of the partition, at least 1; 0 where there is no topic id."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """Set if the query failed; the others are not affected. Details as in a failed call."""
@@ -891,10 +912,12 @@ class OffsetAnswer(_message.Message):
         offset: _builtins.int = ...,
         timestamp_ms: _builtins.int = ...,
         error: _status_pb2.Status | None = ...,
+        topic_id: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "offset", b"offset", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "leader_epoch", b"leader_epoch", "offset", b"offset", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1291,7 +1314,9 @@ class PartitionMetadata(_message.Message):
     partition: _builtins.int
     """The number of the partition."""
     endpoint: _builtins.str
-    """HOST:PORT of the server that owns it. Empty: no server that owns it has told its endpoint."""
+    """HOST:PORT of the server that owns it, as far as this one knows: its successor if this one was replaced. Empty: the
+    owner serves no clients.
+    """
     leader_epoch: _builtins.int
     """The leader epoch of the partition, at least 1."""
     @_builtins.property
@@ -1330,14 +1355,18 @@ class TopicMetadata(_message.Message):
     topic_id: _builtins.str
     """A UUID in lower-case hexadecimal with hyphens. Empty: there is no such topic."""
     max_message_bytes: _builtins.int
-    """Bytes of the largest batch that the topic takes (`max.message.bytes`)."""
+    """Bytes of the largest batch that the topic takes (`max.message.bytes`); -1 if it is unknown, because this version
+    refuses the topic's configuration.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMetadata]:
         """Sorted by number."""
 
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Set if the topic is unknown; the others are not affected. Details as in a failed call."""
+        """Set if the topic is unknown, or if this server was replaced and does not know it: NOT_OWNER, with the `endpoint`
+        of the server to ask. The others are not affected. Details as in a failed call.
+        """
 
     def __init__(
         self,

@@ -42,9 +42,11 @@ from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin_servicer import AdminServicer
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
+from stratalog.server.rpc.metadata_servicer import MetadataServicer
+from stratalog.server.rpc.method_handlers import described_handlers, refusing_undecodable
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
-from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
+from stratalog.v1 import admin_pb2, log_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,8 @@ MAX_LONG_WORK_COUNT = 4096
 """Limit of cleans and moves of local logs that run at once, far above what is useful."""
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
-ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
+_ADMIN_DESCRIPTOR = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+ADMIN_SERVICE = _ADMIN_DESCRIPTOR.full_name
 
 
 class Server:
@@ -150,7 +153,7 @@ class Server:
             ids=self._ids,
             stop=self._closing.stop,
         )
-        builder = StorageEngineBuilder(seams, self.settings)
+        builder = StorageEngineBuilder(seams, self.settings, self.settings.endpoint(self.port))
         hosts = PartitionHost(loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(
@@ -208,9 +211,14 @@ class Server:
             statuses=statuses,
         )
         admin_servicer = AdminServicer(engine, self._pools, statuses)
-        log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
-        self._grpc.add_generic_rpc_handlers((log_handlers,))
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin_servicer, self._grpc)
+        metadata_servicer = MetadataServicer(engine, self._pools, self.settings, statuses)
+        log_handlers = log_servicer.method_handlers() | metadata_servicer.method_handlers()
+        for name, handlers in (
+            (LOG_SERVICE, log_handlers),
+            (ADMIN_SERVICE, described_handlers(admin_servicer, _ADMIN_DESCRIPTOR)),
+        ):
+            generic = grpc.method_handlers_generic_handler(name, refusing_undecodable(handlers))
+            self._grpc.add_generic_rpc_handlers((generic,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection(
             (LOG_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stratalog.base.errors import FencedError, StoppingError
+from stratalog.base.errors import NotOwnerError, StoppingError
 from stratalog.base.scheduler import Scheduler
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
@@ -54,7 +54,7 @@ def _unless_fenced(engine: StorageEngine, task: Callable[[], None]) -> Callable[
             task()
         except StoppingError:
             return
-        except FencedError:
+        except NotOwnerError:
             if not engine.tier.shards.is_fenced:
                 raise
 

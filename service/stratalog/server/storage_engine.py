@@ -150,8 +150,10 @@ class StorageEngine:
 class StorageEngineBuilder:
     """Opens an engine. One use; belongs to one thread."""
 
-    def __init__(self, seams: EngineSeams, settings: ServerSettings) -> None:
+    def __init__(self, seams: EngineSeams, settings: ServerSettings, endpoint: str) -> None:
+        """`endpoint`: HOST:PORT where clients reach this server; its claims have it."""
         self._seams = seams
+        self._endpoint = endpoint
         self._store = seams.store
         self._clock = seams.clock
         self._ids = seams.ids
@@ -362,6 +364,7 @@ class StorageEngineBuilder:
                 shard=number,
                 owner=self._owner,
                 at_least=local_epochs.get(number, -1) + 1,
+                endpoint=self._endpoint,
             )
             shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
             tiers.append(self._tier(logs, shard, identity, catalog, runtime))

@@ -15,7 +15,11 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- UnknownTopicOrPartitionError      create it, or correct the name
     +-- TopicAlreadyExistsError           choose another name
     +-- OffsetOutOfRangeError             go on from an offset inside the range in the fields
-    +-- FencedError                       another owner took over: stop
+    +-- NotOwnerError                     another server took over: use that one
+    +-- InconsistentTopicIdError          another topic has the name: look its id up again
+    +-- FencedLeaderEpochError            the server of this epoch was replaced: look the epoch up again
+    +-- UnknownLeaderEpochError           ask again (retriable): the server does not know of its successor
+    +-- LogTruncatedError                 go on from `end_offset`: the log never had what was read above it
     +-- ProducerFencedError               another producer took over its id: stop, or begin with a new epoch
     +-- CoordinatorFencedError            another transaction coordinator took over: stop
     +-- OutOfOrderSequenceError           send again from the expected sequence on, or begin with a new epoch
@@ -135,10 +139,42 @@ class OffsetOutOfRangeError(LogStoreError):
     code = "OFFSET_OUT_OF_RANGE"
 
 
-class FencedError(LogStoreError):
-    """Another owner has claimed the shard: this one must stop. Fields: epoch, current_epoch."""
+class NotOwnerError(LogStoreError):
+    """Another server has claimed the shard: this one must stop. Fields, all of the new owner: owner, endpoint
+    (HOST:PORT for clients; empty if it has none), epoch."""
 
-    code = "FENCED"
+    code = "NOT_OWNER"
+
+
+class InconsistentTopicIdError(LogStoreError):
+    """The name belongs to another topic than the request means. Fields: topic, topic_id (that of the
+    request), current_topic_id."""
+
+    code = "INCONSISTENT_TOPIC_ID"
+
+
+class FencedLeaderEpochError(LogStoreError):
+    """The leader epoch of the request has ended. Fields: leader_epoch (that of the request),
+    current_leader_epoch."""
+
+    code = "FENCED_LEADER_EPOCH"
+
+
+class UnknownLeaderEpochError(LogStoreError):
+    """The leader epoch of the request is newer than that of this server, which was replaced and has not
+    noticed yet. The request had no effect. Fields: leader_epoch (that of the request),
+    current_leader_epoch."""
+
+    code = "UNKNOWN_LEADER_EPOCH"
+    retriable = True
+
+
+class LogTruncatedError(LogStoreError):
+    """The log parted from the log that the client has read. Fields: epoch (the last one that both may have),
+    end_offset (the end of what is the same, exclusive), and those of the request: offset, last_fetched_epoch.
+    """
+
+    code = "LOG_TRUNCATED"
 
 
 class ProducerFencedError(LogStoreError):

@@ -20,9 +20,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stratalog.base.errors import (
-    FencedError,
     InvalidRequestError,
     LogStoreError,
+    NotOwnerError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     TopicAlreadyExistsError,
@@ -367,7 +367,7 @@ def test_the_status_of_a_server_that_was_replaced_says_so(
         assert run.json("tier", "status")["takeover"] is None
         assert "another server" not in run("tier", "status")
         monkeypatch.setenv("STRATALOG_SERVER", former.address)
-        run.failure(FencedError, "topic", "create", "t")
+        run.failure(NotOwnerError, "topic", "create", "t")
         takeover = run.json("tier", "status")["takeover"]
         assert takeover["owner"].endswith(f":{owner.pid}")
         assert takeover["epoch"] == 2

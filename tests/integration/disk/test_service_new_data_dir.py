@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.base.errors import FencedError, InvalidConfigError
+from stratalog.base.errors import InvalidConfigError, NotOwnerError
 from stratalog.base.types import TopicPartition
 from stratalog.record.record import Record
 from stratalog.v1 import admin_pb2
@@ -55,7 +55,7 @@ async def test_machines_that_take_a_store_over_go_by_one_configuration(tmp_path:
             assert await altered(bench) == {**KEEP, "log.roll.ms": "7"}
             assert await start_after_retention(bench) == 0
             await bench.client.admin.alter_configs({"log.roll.ms": None})
-            with pytest.raises(FencedError):
+            with pytest.raises(NotOwnerError):
                 await former.client.admin.alter_configs({"log.retention.ms": None})
             assert await altered(bench) == KEEP
     async with service_bench(tmp_path / "a", store_url=store) as bench:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
+from google.protobuf.descriptor import MethodDescriptor
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
@@ -135,3 +136,74 @@ async def test_a_defect_is_answered_with_the_id_of_its_log_line(
     assert b"ZeroDivision" not in status.SerializeToString()
     [record] = [one for one in caplog.records if fields["error_id"] in one.getMessage()]
     assert record.exc_info is not None
+
+
+NO_MESSAGE = b"\xff\xff\xff"
+NOT_SERVED = {"Read", "InitProducer", "Fence"}
+"""Methods of the contract that this version does not have yet."""
+METHODS = [
+    method
+    for service in (
+        log_pb2.DESCRIPTOR.services_by_name["LogService"],
+        admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
+    )
+    for method in service.methods
+    if method.name not in NOT_SERVED
+]
+
+
+def raw_call(channel: grpc.aio.Channel, method: MethodDescriptor) -> Callable[[bytes], Awaitable[object]]:
+    """Sends bytes as the request of a method, whatever they are, and waits for the end of the call."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    raw = cast(Any, channel)
+    if not method.server_streaming and not method.client_streaming:
+        return cast("Callable[[bytes], Awaitable[object]]", raw.unary_unary(path))
+
+    async def to_end(data: bytes) -> object:
+        if method.client_streaming:
+            return [one async for one in raw.stream_stream(path)(iter([data]))]
+        return [one async for one in raw.unary_stream(path)(data)]
+
+    return to_end
+
+
+async def refuse_undecodable(bench: ServiceBench, method: MethodDescriptor, data: bytes) -> None:
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        with refused() as statuses:
+            await raw_call(channel, method)(data)
+    [status] = statuses
+    assert described(status) == (number(grpc.StatusCode.INVALID_ARGUMENT), "INVALID_REQUEST", {})
+    assert status.message == "the message cannot be decoded; send it as the contract of the call says"
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name))
+async def test_a_message_that_cannot_be_decoded_is_refused_in_plain_words(
+    bench: ServiceBench, method: MethodDescriptor, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        await refuse_undecodable(bench, method, b"\xff\xff\xff")
+    assert caplog.records == [], "a request without sense is no defect of the server"
+
+
+@pytest.mark.parametrize("name", ["Append", "AppendStream", "Metadata", "CreateTopic", "DescribeLog"])
+async def test_a_name_that_is_no_unicode_cannot_be_decoded(bench: ServiceBench, name: str) -> None:
+    [method] = [one for one in METHODS if one.name == name]
+    await refuse_undecodable(bench, method, b"\x0a\x02\xff\xff")
+
+
+async def test_the_requests_before_one_that_cannot_be_decoded_are_answered(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", config=LOCAL)
+    requests = [
+        log_pb2.AppendStreamRequest(topic="t", partition=0, batches=BATCH, sequence=sequence)
+        for sequence in (1, 2)
+    ]
+    answers: list[log_pb2.AppendStreamResponse] = []
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        path = f"/{log_pb2.DESCRIPTOR.services_by_name['LogService'].full_name}/AppendStream"
+        messages_end = requests[0].SerializeToString()
+        messages = [*(request.SerializeToString() for request in requests), NO_MESSAGE, messages_end]
+        with refused() as statuses:
+            async for data in cast(Any, channel).stream_stream(path)(iter(messages)):
+                answers.append(log_pb2.AppendStreamResponse.FromString(data))  # noqa: PERF401 - the stream fails
+    assert [(one.sequence, one.ack.base_offset) for one in answers] == [(1, 0), (2, 1)]
+    assert described(statuses[0])[:2] == (number(grpc.StatusCode.INVALID_ARGUMENT), "INVALID_REQUEST")

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import FencedError
+from stratalog.base.errors import NotOwnerError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.messages import fetched_parts
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -253,12 +253,12 @@ async def test_a_replaced_server_refuses_readers_and_writers(tmp_path: Path) -> 
         store = f"file://{tmp_path}/data.store"
         async with service_bench(tmp_path / "other", store_url=store):
             await bench.refresh()
-            assert error_info((await asyncio.wait_for(poll, PATIENCE_S)).error).reason == "FENCED"
-            with pytest.raises(FencedError):
+            assert error_info((await asyncio.wait_for(poll, PATIENCE_S)).error).reason == "NOT_OWNER"
+            with pytest.raises(NotOwnerError):
                 await bench.append("t", [b"x"])
-            with pytest.raises(FencedError):
+            with pytest.raises(NotOwnerError):
                 await bench.client.admin.upload()
-            with pytest.raises(FencedError):
+            with pytest.raises(NotOwnerError):
                 await bench.client.admin.create_topic("u")
 
 

@@ -7,6 +7,10 @@ from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import PendingAppend, preceding_append_failed
+from stratalog.server.log_identity import LogIdentity
+
+SOME_LOG = LogIdentity("t", "11111111-2222-4333-8444-555555555555", 0, 7)
+"""The log of appends in tests that do not look at it."""
 
 BAD = b"bad"
 """Batches that the writer refuses."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from stratalog.base.errors import (
-    FencedError,
+    NotOwnerError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnavailableError,
@@ -65,7 +65,7 @@ def owner(seat: Seat, manners: Manners = GOOD, *, uploads: int = 4) -> None:
             continue
         try:
             _upload(seat, log, epoch, slices, manners)
-        except FencedError:
+        except NotOwnerError:
             return
 
 

@@ -30,7 +30,7 @@ def example_store() -> MetadataHarness:
     catalog.alter(flights.topic_id, partition_count=3)
     catalog.delete(scratch.topic_id)
     log = harness.log()
-    epoch = log.claim("stratalog-0", harness.ids.uuid())
+    epoch = log.claim("stratalog-0", harness.ids.uuid(), endpoint="stratalog-0:9190")
     f0, f1 = (TopicIdPartition(flights.topic_id, n) for n in range(2))
     s0 = TopicIdPartition(scratch.topic_id, 0)
     _add(log, epoch, {f0: (0, 400), s0: (0, 10)})

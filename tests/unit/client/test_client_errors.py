@@ -91,7 +91,7 @@ def test_a_status_of_another_domain_is_a_failure_of_the_transport() -> None:
     assert type(error_of_call(call_of(unavailable), "here:1")) is ServerUnavailableError
 
 
-@pytest.mark.parametrize("data", [b"\xff\xff", rich_status("FENCED").SerializeToString()])
+@pytest.mark.parametrize("data", [b"\xff\xff", rich_status("NOT_OWNER").SerializeToString()])
 def test_details_that_contradict_their_call_are_ignored(data: bytes) -> None:
     metadata = Metadata(("grpc-status-details-bin", data))
     error = error_of_call(failed_call(grpc.StatusCode.UNAVAILABLE, "m", metadata), "here:1")

@@ -10,10 +10,10 @@ import pytest
 from stratalog.base.errors import (
     DataDirectoryError,
     DataDirectoryInUseError,
-    FencedError,
     InvalidConfigError,
     InvalidRequestError,
     LogStoreError,
+    NotOwnerError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
@@ -315,7 +315,7 @@ def test_a_topic_from_before_ids_gets_one(world: ImportWorld) -> None:
 def test_a_store_that_others_have_owned_takes_what_is_imported(world: ImportWorld) -> None:
     other = world.server(MemoryFileSystem())
     world.run()
-    with pytest.raises(FencedError):
+    with pytest.raises(NotOwnerError):
         other.metadata.advance_log_start(
             {TopicIdPartition(UUID(int=1), 0): 1}, epoch=other.claimed.epoch, catalog_seq=None
         )

@@ -61,7 +61,7 @@ def test_a_start_on_a_silent_store_tells_of_it(caplog: pytest.LogCaptureFixture)
         ids=SequentialIds(1),
         stop=StopSignal(),
     )
-    builder = StorageEngineBuilder(seams, ServerSettings(data_dir="/data"))
+    builder = StorageEngineBuilder(seams, ServerSettings(data_dir="/data"), "here:1")
     with ThreadPoolExecutor(1) as executor, pytest.raises(StoreUnavailableError):
         # No partition is opened, so none needs a host.
         builder.open(cast("PartitionHost", None), lambda _path, _count: executor, lambda: None)

@@ -53,6 +53,13 @@ def server() -> None:
     help="Port 0 takes a free port and prints it.",
 )
 @environment_option(
+    "--advertise",
+    default="",
+    metavar="HOST:PORT",
+    help="Address where clients reach this server, if it is not the listen address. Port 0 is the port of"
+    " --listen.",
+)
+@environment_option(
     "--metrics-listen",
     default="",
     metavar="HOST:PORT",
@@ -112,10 +119,11 @@ def server() -> None:
     default="info",
     type=click.Choice(["debug", "info", "warning", "error"]),
 )
-def start(
+def start(  # noqa: PLR0913 - click passes each option by name
     data_dir: str,
     log_dirs: tuple[str, ...],
     listen: str,
+    advertise: str,
     metrics_listen: str,
     store_url: str,
     compaction_s: int,
@@ -141,6 +149,7 @@ def start(
         data_dir=data_dir,
         log_dirs=log_dirs,
         listen=listen,
+        advertise=advertise,
         metrics_listen=metrics_listen,
         store_url=store_url,
         compaction_ms=compaction_s * 1000,

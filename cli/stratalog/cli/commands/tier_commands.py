@@ -66,8 +66,8 @@ def status(as_json: bool, server: str) -> None:
 def _print_takeover(takeover: admin_pb2.Takeover) -> None:
     click.echo(
         f"another server, {takeover.owner}, has owned this store since epoch {takeover.epoch}"
-        f" ({utc_time(takeover.time_ms) or 'no time'}): this one refuses all other requests with FENCED, and"
-        " the numbers above are old; use that server, or restart this one, which takes the store back"
+        f" ({utc_time(takeover.time_ms) or 'no time'}): this one refuses all other requests with NOT_OWNER,"
+        " and the numbers above are old; use that server, or restart this one, which takes the store back"
     )
 
 

@@ -23,7 +23,12 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from stratalog.base.errors import DataDirectoryError, UnsupportedOperationError, forget_frames
+from stratalog.base.errors import (
+    DataDirectoryError,
+    StoppingError,
+    UnsupportedOperationError,
+    forget_frames,
+)
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
@@ -49,7 +54,7 @@ class PartitionWriter:
         ensure_heard: Callable[[], None] | None,
         on_advance: Callable[[], None],
     ) -> None:
-        """`leader_epoch` returns the epoch to stamp or raises FencedError. `ensure_heard` raises if
+        """`leader_epoch` returns the epoch to stamp or raises NotOwnerError. `ensure_heard` raises if
         `disk` may not be acknowledged now; None means that it always may. `on_advance` follows each append.
         """
         self._loop = loop
@@ -69,7 +74,20 @@ class PartitionWriter:
             if self._has_turn:
                 return
             self._has_turn = True
-        self._executor.submit(self._take_turn)
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        """Ask for a turn; at a shutdown there is none, and everything that waits fails."""
+        try:
+            self._executor.submit(self._take_turn)
+        except RuntimeError:
+            with self._lock:
+                pending, self._queue = self._queue, []
+                self._has_turn = False
+            refusal = StoppingError("the server is stopping, and the append was not applied; send it again")
+            for append in pending:
+                _break_session(append)
+            self._deliver([(append, refusal) for append in pending])
 
     def _take_turn(self) -> None:
         with self._lock:
@@ -88,7 +106,7 @@ class PartitionWriter:
             if not self._queue:
                 self._has_turn = False
                 return
-        self._executor.submit(self._take_turn)
+        self._begin_turn()
 
     def _write(self, pending: list[PendingAppend]) -> None:
         to_flush: list[tuple[PendingAppend, AppendInfo]] = []

@@ -10,6 +10,7 @@ from stratalog.base.errors import PrecedingAppendFailedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
+from stratalog.server.log_identity import LogIdentity
 from stratalog.server.request_memory import MemoryLease
 
 
@@ -44,6 +45,9 @@ class PendingAppend:
 
     size_bytes: int
     """The size of the request on the wire."""
+
+    identity: LogIdentity
+    """The log that it is appended to, for the answer."""
 
     session: AppendSession | None = None
 

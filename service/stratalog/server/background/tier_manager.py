@@ -19,8 +19,8 @@ from typing import NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
-    FencedError,
     LogStoreError,
+    NotOwnerError,
     OffsetOutOfRangeError,
     PreconditionFailedError,
 )
@@ -124,7 +124,7 @@ class TierManager:
 
         All partitions are tried, then the first failure is raised, with the result of the others in its
         fields. A partition that is offline or on a failed disk fails if its topic is named, and is left out
-        otherwise. Raises UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError;
+        otherwise. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, DataDirectoryError;
         PreconditionFailedError if the metadata moved under each of a few tries.
         """
         partitions = self._tiered_partitions(topics)
@@ -164,8 +164,8 @@ class TierManager:
 
     def remote_retention_pass(self) -> None:
         """Move the log start of tiered topics by their retention, if their logs have the catalog's current
-        configuration. Raises FencedError, PreconditionFailedError (another commit saw a newer catalog, which
-        the next pass reads), StoreError.
+        configuration. Raises NotOwnerError, PreconditionFailedError (another commit saw a newer catalog,
+        which the next pass reads), StoreError.
         """
         followed = self._topics.follow_catalog()
         failures: list[str] = []
@@ -213,7 +213,7 @@ class TierManager:
 
     def compact(self, topics: Collection[str]) -> list[CompactionReport]:
         """Plan and run compaction of the named topics (all if none is named). A refused job says so in its
-        report. Raises UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError.
+        report. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, DataDirectoryError.
         """
         for name in topics:
             self._registry.topic(name)
@@ -232,8 +232,8 @@ class TierManager:
 
     def delete_records(self, partition: HostedPartition, before_offset: int) -> int:
         """Move the log start to `before_offset` (-1 for the high watermark); returns the new log start. The
-        object store commits it first, then the local log follows. Raises OffsetOutOfRangeError, FencedError,
-        StoreError.
+        object store commits it first, then the local log follows. Raises OffsetOutOfRangeError,
+        NotOwnerError, StoreError.
         """
         epoch = partition.shard.leader_epoch()
         high_watermark = partition.log.offsets.high_watermark
@@ -293,7 +293,7 @@ class TierManager:
                     for refused in report.refused
                 ]
                 uploaded = uploaded.plus(Uploaded(report.object_count, report.slice_count, report.data_bytes))
-        except FencedError:
+        except NotOwnerError:
             for tier in self._tiers:
                 tier.shard.refresh()
             raise

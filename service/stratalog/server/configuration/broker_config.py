@@ -289,6 +289,7 @@ _REFUSED = {
     "log.cleaner.io.buffer.max.size": "the cleaner's buffers grow with the largest batch",
     "remote.log.storage.system.enable": "each topic has remote.storage.enable",
     "listeners": "the address is given by --listen",
+    "advertised.listeners": "the address is given by --advertise",
     "num.partitions": "the number is given when a topic is created",
 }
 

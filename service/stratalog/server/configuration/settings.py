@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from urllib.parse import quote
 
 from stratalog.base.errors import InvalidConfigError
@@ -42,6 +44,11 @@ class ServerSettings:
     listen: str = DEFAULT_LISTEN
     """HOST:PORT. Port 0 takes a free port; `Server.port` has its number. There is no authentication yet: keep
     it private."""
+
+    advertise: str = ""
+    """HOST:PORT where clients reach this server, if that is not the listen address: behind a proxy, or in a
+    container. It is written into the store, and a server that was replaced names it to its clients. Port 0 is
+    the port of gRPC. Empty: the listen address, with the host's name where that is a wildcard."""
 
     store_url: str = ""
     """`file:///dir`, `s3://bucket/prefix` or `memory://`. Empty: the directory `DATA_DIR.store` beside the
@@ -148,6 +155,14 @@ class ServerSettings:
         listen_address(self.listen)
         if self.metrics_listen:
             listen_address(self.metrics_listen, "metrics-listen")
+        if self.advertise:
+            listen_address(self.advertise, "advertise")
+            if _is_wildcard(self.advertise):
+                raise InvalidConfigError(
+                    "clients cannot connect to a wildcard address; advertise the host's name or an address",
+                    name="advertise",
+                    value=self.advertise,
+                )
         for directory in self.all_log_dirs:
             _require_apart(directory, self.effective_store_url)
 
@@ -155,6 +170,14 @@ class ServerSettings:
     def all_log_dirs(self) -> tuple[str, ...]:
         """Absolute paths of the directories that hold logs; the first one is the data directory."""
         return tuple(map(os.path.abspath, (self.data_dir, *self.log_dirs)))
+
+    def endpoint(self, port: int) -> str:
+        """HOST:PORT where clients reach the server that listens on `port`."""
+        address = self.advertise or self.listen
+        host, advertised_port = listen_address(address)
+        if _is_wildcard(address):
+            host = socket.gethostname()
+        return f"{host}:{(advertised_port if self.advertise else 0) or port}"
 
     @property
     def effective_store_url(self) -> str:
@@ -191,6 +214,15 @@ def _require_apart(data_dir: str, store_url: str) -> None:
             value=store_url,
             data_dir=data_dir,
         )
+
+
+def _is_wildcard(address: str) -> bool:
+    """Whether HOST of HOST:PORT stands for all addresses of the machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return host == "*"
 
 
 def listen_address(listen: str, name: str = "listen") -> tuple[str, int]:

@@ -19,6 +19,7 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.log_identity import LogIdentity
 
 
 class Watermarks(NamedTuple):
@@ -52,6 +53,13 @@ class ReadablePartition(Protocol):
 
     @property
     def signal(self) -> PartitionSignal: ...
+
+    @property
+    def identity(self) -> LogIdentity: ...
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch at `offset`; -1 if it is not known."""
+        ...
 
     def ensure_served(self) -> None:
         """Raise LogStoreError once this server no longer serves the partition."""

@@ -21,6 +21,8 @@ from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.fetch_cursor import Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.log_identity import LogIdentity
+from stratalog.server.partitions.epoch_history import UNKNOWN_EPOCH, EpochHistory
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.unknown_topic import unknown_topic
@@ -52,6 +54,12 @@ class HostedPartition:
         self._intact_from_offset = 0
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id_partition = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+        self.identity = LogIdentity(
+            topic=log.topic_partition.topic,
+            topic_id=str(log.topic_id),
+            partition=log.topic_partition.partition,
+            leader_epoch=shard.claimed.epoch,
+        )
 
     @property
     def is_tiered(self) -> bool:
@@ -87,12 +95,44 @@ class HostedPartition:
 
     def ensure_served(self) -> None:
         """Check that this server still serves the partition. Raises UnknownTopicOrPartitionError once the
-        topic is deleted, FencedError once another server has taken over, because that one may serve other
+        topic is deleted, NotOwnerError once another server has taken over, because that one may serve other
         records.
         """
         if self._is_withdrawn:
             raise unknown_topic(self.topic_partition.topic)
         self.shard.leader_epoch()
+
+    def ensure_meant(self, topic_id: str, leader_epoch: int) -> None:
+        """Check that this server serves the log that a client means. Raises as `ensure_served` and
+        `LogIdentity.require` do.
+        """
+        self.ensure_served()
+        self.identity.require(topic_id, leader_epoch)
+
+    def ensure_continued(self, offset: int, last_fetched_epoch: int) -> None:
+        """Check that a reader at `offset`, whose last record had this leader epoch, has read this log. Raises
+        UnknownLeaderEpochError, LogTruncatedError.
+        """
+        if last_fetched_epoch <= UNKNOWN_EPOCH:
+            return
+        if last_fetched_epoch > self.identity.leader_epoch:
+            raise self.identity.unknown_epoch(last_fetched_epoch)
+        self.epoch_history().require_same(offset, last_fetched_epoch)
+
+    def epoch_history(self) -> EpochHistory:
+        """The leader epochs of both tiers as they are now."""
+        state = self.tier_state()
+        return EpochHistory(
+            self.log.state.epochs,
+            () if state is None else state.slices,
+            self.log_start_offset,
+            self.log_end_offset,
+        )
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch at `offset`, which is not behind the log end; -1 if it is not known."""
+        found = self.log.state.epochs.epoch_for_offset(offset)
+        return self.epoch_history().epoch_at(offset) if found is None else found
 
     def offline(self) -> OfflinePartition | None:
         """The partition with its failure if the disk of its log directory has failed; None otherwise."""

@@ -1,7 +1,7 @@
 """A shard that this process owns: its metadata log, the claimed epoch, and whether the claim still holds.
 
-Once another owner has claimed the shard, this process refuses every append, fetch, upload and change with
-FencedError. Only a restart claims the shard anew.
+Once another owner has claimed the shard, this process refuses every append, fetch, look-up of offsets, upload
+and change with NotOwnerError, which names that owner. Only a restart claims the shard anew.
 
 An owner that cannot read the head cannot notice a claim. If that lasts longer than a bound, it stops
 acknowledging `disk`, because a new owner would set those records aside. The next answer of the store
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import FencedError, StoreUnavailableError
+from stratalog.base.errors import StoreUnavailableError
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardClaim
@@ -50,6 +50,11 @@ class HostedShard:
         return self._is_fenced
 
     @property
+    def owner(self) -> ShardClaim:
+        """The newest claim that a look has found: ours, or that of the server to use."""
+        return self.metadata.state().claims[-1]
+
+    @property
     def takeover(self) -> ShardClaim | None:
         """The claim that ended ours; None if no look has found one."""
         if not self._is_fenced:
@@ -57,13 +62,9 @@ class HostedShard:
         return next(claim for claim in self.metadata.state().claims if claim.epoch > self.claimed.epoch)
 
     def leader_epoch(self) -> int:
-        """The epoch to stamp into batches and to sign commits with. Raises FencedError."""
+        """The epoch to stamp into batches and to sign commits with. Raises NotOwnerError."""
         if self._is_fenced:
-            raise FencedError(
-                "another server has taken over this store, use that one; a restart of this one takes it back",
-                epoch=self.claimed.epoch,
-                current_epoch=self.metadata.state().epoch,
-            )
+            raise self.owner.not_owner()
         return self.claimed.epoch
 
     def ensure_heard(self) -> None:
@@ -100,8 +101,10 @@ class HostedShard:
             takeover = self.takeover
             assert takeover is not None, "the flag is set"
             logger.error(
-                "another server, %s, has owned the store since epoch %d: refusing everything, epoch=`%d`",
+                "another server, %s at `%s`, has owned the store since epoch %d: refusing everything,"
+                " epoch=`%d`",
                 takeover.owner,
+                takeover.endpoint,
                 takeover.epoch,
                 self.claimed.epoch,
             )

@@ -19,8 +19,13 @@ class ShardSet:
     def of(self, tip: TopicIdPartition) -> HostedShard:
         return self._shards[shard_of(tip, len(self._shards))]
 
+    def ensure_owned(self) -> None:
+        """Raise NotOwnerError if a look at a head has found another owner."""
+        for shard in self._shards:
+            shard.leader_epoch()
+
     def confirm_owned(self) -> None:
-        """Read every head. Raises FencedError if another owner has claimed a shard, StoreError."""
+        """Read every head. Raises NotOwnerError if another owner has claimed a shard, StoreError."""
         for shard in self._shards:
             shard.leader_epoch()
             shard.refresh()

@@ -4,6 +4,9 @@ The engine's errors end the call with the status of ``stratalog.server.rpc.statu
 trailing metadata with its details; anything else is a defect: INTERNAL, with an id, and a traceback in the
 log. A decorator and not an interceptor: grpc.aio interceptors wrap every message of a stream and cost the
 data plane measurably.
+
+A message that cannot be decoded is no defect: it reaches the handler as `UNDECODABLE`, and is refused there
+like any other request without sense. gRPC's own answer would show the text of an exception.
 """
 
 from __future__ import annotations
@@ -11,20 +14,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from stratalog.base.errors import forget_frames
+from stratalog.base.errors import InvalidRequestError, forget_frames
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+UNDECODABLE = object()
+"""Stands for a request that is not of the form of its message."""
+
 _Parameters = ParamSpec("_Parameters")
+_Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
 
@@ -44,6 +52,8 @@ def guarded(
     @functools.wraps(handler)
     async def guarding(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Response:
         try:
+            # The servicer, the request or the iterator over requests, and the context.
+            require_decoded(args[1])
             return await handler(*args, **kwargs)
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
@@ -54,6 +64,31 @@ def guarded(
             await _abort(cast(Context, args[-1]), status)
 
     return guarding
+
+
+def decoder(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    """A deserializer for gRPC: the message that `parse` makes, or `UNDECODABLE`."""
+
+    def decode(data: bytes) -> object:
+        try:
+            return parse(data)
+        except DecodeError:
+            return UNDECODABLE
+
+    return decode
+
+
+def require_decoded(request: object) -> None:
+    """Raise InvalidRequestError for a request that could not be decoded."""
+    if request is UNDECODABLE:
+        raise InvalidRequestError("the message cannot be decoded; send it as the contract of the call says")
+
+
+async def decoded(requests: AsyncIterator[_Request]) -> AsyncIterator[_Request]:
+    """The requests of a stream, up to one that cannot be decoded. Raises InvalidRequestError for that one."""
+    async for request in requests:
+        require_decoded(request)
+        yield request
 
 
 async def announce(context: Context, headers: Sequence[tuple[str, str]] = ()) -> None:

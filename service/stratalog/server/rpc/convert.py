@@ -10,6 +10,7 @@ from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.append.pending_append import PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.v1 import log_pb2
 
@@ -71,14 +72,17 @@ def _record(record: log_pb2.Record, now_ms: int) -> Record:
     )
 
 
-def append_response(info: AppendInfo, durability: Durability) -> log_pb2.AppendResponse:
-    """The acknowledgement of an append."""
+def append_response(append: PendingAppend, info: AppendInfo) -> log_pb2.AppendResponse:
+    """The acknowledgement of an append that is applied."""
     return log_pb2.AppendResponse(
         base_offset=info.base_offset,
         last_offset=info.last_offset,
         log_start_offset=info.log_start_offset,
-        durability=_DURABILITIES[durability],
+        durability=_DURABILITIES[append.durability],
         duplicate=info.is_duplicate,
+        topic_id=append.identity.topic_id,
+        partition=append.identity.partition,
+        leader_epoch=append.identity.leader_epoch,
     )
 
 
@@ -86,5 +90,5 @@ def append_stream_ack(answer: StreamAnswer) -> log_pb2.AppendStreamResponse:
     """The answer to a request of a stream that was applied."""
     append = answer.append
     assert append is not None, "an append has a result or an error"
-    ack = append_response(append.future.result(), append.durability)
+    ack = append_response(append, append.future.result())
     return log_pb2.AppendStreamResponse(sequence=answer.sequence, ack=ack)

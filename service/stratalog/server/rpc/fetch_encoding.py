@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor
+from stratalog.server.partitions.epoch_history import UNKNOWN_EPOCH
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.v1 import log_pb2
 
@@ -64,6 +65,7 @@ def _without_batches(
         topic=cursor.topic_partition.topic,
         partition=cursor.topic_partition.partition,
         next_fetch_offset=cursor.position,
+        last_epoch=UNKNOWN_EPOCH,
     )
     for aborted in aborted_transactions:
         answer.aborted_transactions.add(
@@ -77,6 +79,10 @@ def _without_batches(
         answer.local_log_start_offset = marks.local_log_start_offset
         answer.high_watermark = marks.high_watermark
         answer.last_stable_offset = marks.last_stable_offset
+        answer.topic_id = cursor.partition.identity.topic_id
+        answer.leader_epoch = cursor.partition.identity.leader_epoch
+        if cursor.error is None:
+            answer.last_epoch = cursor.partition.epoch_at(cursor.position - 1)
     if cursor.error is not None:
         answer.error.CopyFrom(statuses.status(cursor.error, f"a fetch from {cursor.topic_partition}"))
     return answer

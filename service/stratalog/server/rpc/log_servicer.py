@@ -36,7 +36,7 @@ from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.request_memory import RequestMemories
 from stratalog.server.rpc import convert
-from stratalog.server.rpc.call_guard import Context, announce, guarded, send
+from stratalog.server.rpc.call_guard import Context, announce, decoded, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.fetch_encoding import encode_fetch_response
 from stratalog.server.rpc.offset_lookup import OffsetLookup
@@ -92,7 +92,7 @@ class LogServicer:
     async def Append(self, request: DecodedAppend, context: Context) -> log_pb2.AppendResponse:
         writer, append = self._prepare(request, None)
         writer.submit(append)
-        return convert.append_response(await append.future, append.durability)
+        return convert.append_response(append, await append.future)
 
     @guarded
     async def AppendStream(
@@ -101,7 +101,7 @@ class LogServicer:
         # The transport breaks a stream with a larger request, and then some clients lose its status.
         limit = str(self._settings.max_request_bytes)
         await announce(context, ((MAX_REQUEST_BYTES_METADATA_KEY, limit),))
-        pipeline = AppendPipeline(request_iterator, self._prepare, self._append_memory)
+        pipeline = AppendPipeline(decoded(request_iterator), self._prepare, self._append_memory)
         async with aclosing(pipeline.answers()) as answers:
             async for answer in answers:
                 await send(context, self._stream_response(answer))
@@ -147,8 +147,8 @@ class LogServicer:
         """
         request = decoded.request
         partition = self._partitions.partition(request.topic, request.partition)
+        partition.ensure_meant(request.topic_id, request.leader_epoch)
         durability = partition.effective_durability(convert.durability(request.durability))
-        partition.shard.leader_epoch()
         if decoded.size_bytes > self._settings.max_request_bytes:
             raise RecordTooLargeError(
                 "the request is larger than the server accepts; send less at once",
@@ -164,6 +164,7 @@ class LogServicer:
             future=future,
             memory=memory,
             size_bytes=decoded.size_bytes,
+            identity=partition.identity,
             session=session,
         )
         return partition.writer, append
@@ -211,6 +212,9 @@ class LogServicer:
             if request.fetch_offset < 0:
                 raise negative_offset(topic_partition, request.fetch_offset)
             partition = self._partitions.partition(request.topic, request.partition)
+            partition.ensure_meant(request.topic_id, request.leader_epoch)
+            if request.HasField("last_fetched_epoch"):
+                partition.ensure_continued(request.fetch_offset, request.last_fetched_epoch)
         except LogStoreError as error:
             return FetchCursor(topic_partition, error, request.fetch_offset, max_bytes)
         return FetchCursor(topic_partition, partition, request.fetch_offset, max_bytes, isolation)

@@ -56,6 +56,9 @@ class OffsetLookup:
         )
         try:
             partition = self._partitions.partition(query.topic, query.partition)
+            partition.ensure_meant(query.topic_id, query.leader_epoch)
+            answer.topic_id = partition.identity.topic_id
+            answer.leader_epoch = partition.identity.leader_epoch
             answer.offset, answer.timestamp_ms = self._find(partition, query, isolation)
         except Exception as error:  # noqa: BLE001 - a failure is inside its answer
             answer.error.CopyFrom(self._statuses.status(error, "ListOffsets"))

@@ -26,13 +26,16 @@ from stratalog.base.errors import (
     CorruptRecordError,
     DataDirectoryError,
     DataDirectoryInUseError,
-    FencedError,
+    FencedLeaderEpochError,
+    InconsistentTopicIdError,
     InvalidConfigError,
     InvalidRecordError,
     InvalidRequestError,
     InvalidTimestampError,
     InvalidTxnStateError,
     LogStoreError,
+    LogTruncatedError,
+    NotOwnerError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
@@ -48,6 +51,7 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
     TopicAlreadyExistsError,
+    UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
@@ -88,7 +92,11 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     UnknownTopicOrPartitionError: grpc.StatusCode.NOT_FOUND,
     TopicAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
     OffsetOutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
-    FencedError: grpc.StatusCode.FAILED_PRECONDITION,
+    NotOwnerError: grpc.StatusCode.FAILED_PRECONDITION,
+    InconsistentTopicIdError: grpc.StatusCode.FAILED_PRECONDITION,
+    FencedLeaderEpochError: grpc.StatusCode.FAILED_PRECONDITION,
+    UnknownLeaderEpochError: grpc.StatusCode.UNAVAILABLE,
+    LogTruncatedError: grpc.StatusCode.OUT_OF_RANGE,
     ProducerFencedError: grpc.StatusCode.FAILED_PRECONDITION,
     CoordinatorFencedError: grpc.StatusCode.FAILED_PRECONDITION,
     OutOfOrderSequenceError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -113,6 +121,8 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
 RETRY_DELAY_S: dict[type[LogStoreError], float] = {
     # Memory comes free with the next answer.
     OverloadedError: 0.05,
+    # This server notices its successor with its next look at the head.
+    UnknownLeaderEpochError: 0.5,
     # Another server, or this one once it has started again.
     StoppingError: 0.5,
     StoreUnavailableError: 0.5,

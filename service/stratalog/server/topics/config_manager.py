@@ -44,7 +44,7 @@ class ConfigManager:
     ) -> list[ConfigEntry]:
         """Make the changes, and return the altered keys that are known.
 
-        Raises what `TopicManager.alter` and `RuntimeConfig.alter` raise, and FencedError.
+        Raises what `TopicManager.alter` and `RuntimeConfig.alter` raise, and NotOwnerError.
         """
         if topic is None:
             # Other keys than the local one are the store's, which a former owner must not alter.

@@ -95,8 +95,8 @@ class TopicManager:
 
     def create(self, name: str, partition_count: int, config: Mapping[str, str]) -> HostedTopic:
         """Create a topic; 0 partitions means the default. Raises TopicAlreadyExistsError,
-        InvalidRequestError, InvalidConfigError, FencedError, StoreError; a topic that was not created leaves
-        nothing behind."""
+        InvalidRequestError, InvalidConfigError, NotOwnerError, StoreError; a topic that was not created
+        leaves nothing behind."""
         partition_count = partition_count or self._settings.default_partition_count
         require_topic_name(name, ())
         require_partition_count(partition_count)
@@ -125,7 +125,7 @@ class TopicManager:
     def delete(self, name: str) -> tuple[str, ...]:
         """Delete a topic with all its records. Returns the local directories that are left, because their
         disk failed or their log could not be opened; a later start deletes them. Raises
-        UnknownTopicOrPartitionError, FencedError, StoreError.
+        UnknownTopicOrPartitionError, NotOwnerError, StoreError.
 
         If the store fails after the commit to the catalog, the topic is gone and the rest is done later.
         After StoreUnavailableError the topic may still exist: `follow_catalog` finds out, and deleting it
@@ -143,7 +143,7 @@ class TopicManager:
         """Apply the changes, all or none, to the topic's configuration and its logs. With `validate_only`,
         only check them.
 
-        Raises UnknownTopicOrPartitionError, InvalidConfigError, FencedError, StoreError: after
+        Raises UnknownTopicOrPartitionError, InvalidConfigError, NotOwnerError, StoreError: after
         StoreUnavailableError the topic may have changed or not, and asking again is safe. DataDirectoryError
         if a log cannot take the configuration yet; every look at the catalog tries again.
         """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import (
     CorruptRecordError,
-    FencedError,
+    NotOwnerError,
     PreconditionFailedError,
     StoreUnavailableError,
 )
@@ -223,7 +223,7 @@ def test_nothing_expires_for(reason: str) -> None:
         world.check_starts_at(1)
     elif reason == "owner":
         world.logs.metadata.claim("another", SequentialIds(9).uuid())
-        with pytest.raises(FencedError):
+        with pytest.raises(NotOwnerError):
             world.retain()
         assert world.log.offsets.log_start_offset == 0
     else:

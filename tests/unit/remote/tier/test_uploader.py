@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import (
     CorruptRecordError,
-    FencedError,
+    NotOwnerError,
     OffsetOutOfRangeError,
     StoreUnavailableError,
 )
@@ -330,7 +330,7 @@ def test_another_owner_is_noticed_before_anything_counts() -> None:
     fill(logs, [1])
     logs.seal()
     logs.metadata.claim("another", site.ids.uuid())
-    with pytest.raises(FencedError):
+    with pytest.raises(NotOwnerError):
         logs.upload()
     (log,) = logs.logs.values()
     assert log.offsets.tiered_end_offset == 0

@@ -27,7 +27,7 @@ from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.server.request_memory import RequestMemory
 from stratalog.v1 import log_pb2
-from tests.support.service.held_writer import BAD, HeldWriter
+from tests.support.service.held_writer import BAD, SOME_LOG, HeldWriter
 
 
 class Request:
@@ -112,6 +112,7 @@ class Stream:
             future=future,
             memory=memory,
             size_bytes=decoded.size_bytes,
+            identity=SOME_LOG,
             session=session,
         )
         return self.writers[decoded.request.partition], append

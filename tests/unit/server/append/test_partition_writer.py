@@ -11,10 +11,11 @@ import pytest
 
 from stratalog.base.errors import (
     DataDirectoryError,
-    FencedError,
     InvalidRecordError,
     LogStoreError,
+    NotOwnerError,
     PrecedingAppendFailedError,
+    StoppingError,
     StoreUnavailableError,
 )
 from stratalog.base.filesystem import Buffer
@@ -24,6 +25,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.request_memory import RequestMemory
+from tests.support.service.held_writer import SOME_LOG
 
 BAD = b"bad"
 EPOCH = 7
@@ -34,10 +36,13 @@ class HandExecutor(Executor):
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
+        self.is_closed = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         assert not args
         assert not kwargs
+        if self.is_closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
         self.waiting.append(fn)
         return Future()
 
@@ -115,6 +120,7 @@ class Bench:
                 future=future,
                 memory=self.memory.lease(1),
                 size_bytes=1,
+                identity=SOME_LOG,
                 session=session,
             )
         )
@@ -277,12 +283,12 @@ async def test_an_encoder_runs_on_the_writer_and_its_failure_is_its_own() -> Non
 
 async def test_a_replaced_owner_writes_nothing() -> None:
     def fenced() -> int:
-        raise FencedError("replaced", epoch=1, current_epoch=2)
+        raise NotOwnerError("replaced", epoch=1, current_epoch=2)
 
     bench = Bench(fenced)
     future = bench.append(b"x")
     await bench.run_all()
-    assert isinstance(future.exception(), FencedError)
+    assert isinstance(future.exception(), NotOwnerError)
     assert bench.log.stored == []
 
 
@@ -313,6 +319,26 @@ async def test_no_append_waits_for_ever_after_a_defect() -> None:
     again = bench.append(b"y")
     await bench.run_all()
     assert isinstance(again.exception(), ZeroDivisionError)
+
+
+async def test_at_a_shutdown_every_append_that_waits_is_answered() -> None:
+    bench = Bench()
+    session = AppendSession()
+    late: list[asyncio.Future[AppendInfo]] = []
+
+    def encode() -> bytes:
+        late.extend((bench.append(b"x"), bench.append(b"y", session=session)))
+        bench.executor.is_closed = True
+        return b"first"
+
+    first = bench.append(encode)
+    await bench.run_all()
+    assert (await first).base_offset == 0
+    late.append(bench.append(b"z"))
+    await bench.run_all()
+    assert [type(future.exception()) for future in late] == [StoppingError] * 3
+    assert session.is_broken
+    assert bench.log.stored == [b"first"]
 
 
 def silent() -> None:
@@ -370,7 +396,14 @@ async def test_an_answered_append_holds_no_bytes_while_others_wait_for_their_fsy
     bench = Bench()
     bench.submit(b"disk", Durability.DISK)
     future: asyncio.Future[AppendInfo] = bench.loop.create_future()
-    append = PendingAppend(b"os", Durability.OS, future, bench.memory.lease(1), 1)
+    append = PendingAppend(
+        batches=b"os",
+        durability=Durability.OS,
+        future=future,
+        memory=bench.memory.lease(1),
+        size_bytes=1,
+        identity=SOME_LOG,
+    )
     bench.writer.submit(append)
     held: list[Buffer | Callable[[], Buffer]] = []
 

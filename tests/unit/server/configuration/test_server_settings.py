@@ -54,6 +54,32 @@ def test_zero_is_out_of_range(field: str) -> None:
     assert caught.value.fields["name"] == field
 
 
+@pytest.mark.parametrize(
+    ("listen", "advertise", "expected"),
+    [
+        ("127.0.0.1:9190", "", "127.0.0.1:9190"),
+        ("127.0.0.1:0", "", "127.0.0.1:9190"),
+        ("[::1]:0", "", "[::1]:9190"),
+        ("0.0.0.0:9190", "", "this-host:9190"),
+        ("[::]:0", "", "this-host:9190"),
+        ("0.0.0.0:9190", "log.example:443", "log.example:443"),
+        ("0.0.0.0:0", "log.example:0", "log.example:9190"),
+    ],
+)
+def test_the_endpoint_is_advertised_or_derived_from_the_listen_address(
+    monkeypatch: pytest.MonkeyPatch, listen: str, advertise: str, expected: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "this-host")
+    assert ServerSettings(data_dir="d", listen=listen, advertise=advertise).endpoint(9190) == expected
+
+
+@pytest.mark.parametrize("advertise", ["nowhere", "host:70000", "0.0.0.0:9190", "[::]:1", "*:1"])
+def test_an_endpoint_that_no_client_can_reach_is_refused(advertise: str) -> None:
+    with pytest.raises(InvalidConfigError) as refusal:
+        ServerSettings(data_dir="d", advertise=advertise)
+    assert refusal.value.fields["name"] == "advertise"
+
+
 def test_compaction_may_be_off() -> None:
     assert ServerSettings(data_dir="d", compaction_ms=0).compaction_ms == 0
     with pytest.raises(InvalidConfigError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.errors import (
-    FencedError,
     LogStoreError,
+    NotOwnerError,
     OffsetOutOfRangeError,
     StoreUnavailableError,
 )
@@ -16,6 +16,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor, NextRead, Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.log_identity import LogIdentity
 
 RECORD_BYTES = 10
 NONE, LOCAL, TIERED = NextRead
@@ -39,6 +40,13 @@ class FakePartition:
 
     @property
     def signal(self) -> PartitionSignal:
+        raise AssertionError
+
+    @property
+    def identity(self) -> LogIdentity:
+        raise AssertionError
+
+    def epoch_at(self, offset: int) -> int:
         raise AssertionError
 
     def ensure_served(self) -> None:
@@ -159,7 +167,7 @@ def test_a_partition_that_is_not_served_any_more_is_an_error_at_the_next_look() 
     partition = FakePartition()
     cursor = cursor_over(partition)
     assert cursor.locate() is LOCAL
-    partition.refusal = FencedError("replaced")
+    partition.refusal = NotOwnerError("replaced")
     assert cursor.locate() is NONE
     assert cursor.error is partition.refusal
 

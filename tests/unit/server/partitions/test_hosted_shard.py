@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from stratalog.base.errors import FencedError, StoreUnavailableError
+from stratalog.base.errors import NotOwnerError, StoreUnavailableError
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.shard_set import ShardSet
@@ -102,7 +102,7 @@ def test_another_claim_is_noticed_once_and_for_good() -> None:
     bench.harness.log("other").claim("owner-2", bench.harness.ids.uuid())
     assert bench.shard.leader_epoch() == bench.shard.claimed.epoch, "no look at the head yet"
     for _ in range(2):
-        with pytest.raises(FencedError):
+        with pytest.raises(NotOwnerError):
             shards.confirm_owned()
     assert shards.is_fenced
     assert bench.fenced_count == 1

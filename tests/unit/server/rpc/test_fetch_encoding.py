@@ -16,6 +16,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.log_identity import LogIdentity
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.fetch_encoding import encode_fetch_response
 from stratalog.testing.manual_clock import ManualClock
@@ -36,6 +37,13 @@ class FixedPartition:
     @property
     def signal(self) -> PartitionSignal:
         return PartitionSignal(asyncio.new_event_loop())
+
+    @property
+    def identity(self) -> LogIdentity:
+        return LogIdentity("t", "an-id", 0, 7)
+
+    def epoch_at(self, offset: int) -> int:
+        return offset % 5 - 1
 
     def ensure_served(self) -> None:
         pass
@@ -82,6 +90,7 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
             partition=topic_partition.partition,
             batches=b"".join(chunks),
             next_fetch_offset=position,
+            last_epoch=-1 if has_failed else (position - 1) % 5 - 1,
         )
         for producer_id, first_offset, last_offset, _ in transactions:
             answer.aborted_transactions.add(
@@ -96,6 +105,7 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
         else:
             answer.log_start_offset, answer.local_log_start_offset = marks[:2]
             answer.high_watermark, answer.last_stable_offset = marks[2:]
+            answer.topic_id, answer.leader_epoch = "an-id", 7
     assert log_pb2.FetchResponse.FromString(encode_fetch_response(STATUSES, cursors)) == expected
     assert all(cursor.size_bytes == 0 and not cursor.chunks for cursor in cursors)
     assert not any(cursor.aborted_transactions for cursor in cursors)

@@ -101,7 +101,7 @@ class RemoteRetention:
 
         `catalog_seq` is the number of the catalog from which the logs have their configurations, or an older
         one. When this returns, the moves are committed and the logs know them; the caller deletes local
-        segments next. A log that fails is reported and does not hold up the others. Raises FencedError,
+        segments next. A log that fails is reported and does not hold up the others. Raises NotOwnerError,
         PreconditionFailedError (a newer configuration was used before: read the catalog and try again),
         StoreError.
         """

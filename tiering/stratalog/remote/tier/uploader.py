@@ -127,7 +127,7 @@ class Uploader:
         """Upload everything that is ready, under the epoch that this process has claimed.
 
         When it returns, everything that the report counts is committed and the logs know it. A partition
-        that cannot be read is reported and does not hold up the others. Raises FencedError if the shard
+        that cannot be read is reported and does not hold up the others. Raises NotOwnerError if the shard
         has another owner, StoreError (a later pass goes on where this one stopped), OSError if the
         spool's disk fails, StoppingError if `stop` was given; committed objects stay.
         """

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from stratalog.base.errors import (
-    FencedError,
+    NotOwnerError,
     StoreAccessDeniedError,
     StoreCorruptError,
     StoreUnavailableError,
@@ -78,7 +78,7 @@ def test_a_refusal_behind_a_lost_race_needs_no_other_read_of_the_head(harness: M
     log = harness.log(store=store)
     made = harness.put(log, (A0, 0, 5))
     on_the_head.clear()
-    with pytest.raises(FencedError):
+    with pytest.raises(NotOwnerError):
         log.add([(made.ref, made.entries())], epoch)
     assert on_the_head == ["PUT", "GET"]
 

@@ -7,7 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.base.errors import FencedError, InvalidRequestError, PreconditionFailedError, StoreCorruptError
+from stratalog.base.errors import (
+    InvalidRequestError,
+    NotOwnerError,
+    PreconditionFailedError,
+    StoreCorruptError,
+)
+from stratalog.remote.json_document import JsonFields
+from stratalog.remote.metadata.head.checkpoint import read_checkpoint
 from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.head.head_actions import Forget
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
@@ -18,6 +25,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
     PartitionOffset,
 )
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
 from stratalog.remote.metadata.shard.shard_judge import (
     BORN_BEFORE_HORIZON,
     Refusal,
@@ -66,12 +74,46 @@ def test_refusals_name_both_sides(harness: MetadataHarness) -> None:
         log.drop_partitions(TOPIC_A, 8)
     assert stale.value.fields == {"catalog_seq": 8, "used_catalog_seq": 9}
     other, first = harness.log(), harness.ids.uuid()
-    assert other.claim("owner-2", first) == 2
+    assert other.claim("owner-2", first, endpoint="here:1") == 2
     assert [(claim.owner, claim.epoch) for claim in other.state().claims] == [("owner-1", 1), ("owner-2", 2)]
     assert other.state().claims[-1].uuid == first
-    with pytest.raises(FencedError) as fenced:
+    with pytest.raises(NotOwnerError) as fenced:
         add(log, epoch, harness.put(log, (A0, 1, 5)))
-    assert fenced.value.fields == {"epoch": 1, "current_epoch": 2}
+    assert fenced.value.fields == {"owner": "owner-2", "endpoint": "here:1", "epoch": 2}
+
+
+def test_the_endpoint_of_a_claim_is_read_from_head_history_and_checkpoint(harness: MetadataHarness) -> None:
+    log, _ = harness.owned()
+    log.claim("owner-2", harness.ids.uuid(), endpoint="there:2")
+    endpoints = ["", "there:2"]
+    assert [claim.endpoint for claim in log.state().claims] == endpoints
+    assert [claim.endpoint for claim in harness.log(read_only=True).state().claims] == endpoints
+    assert log.fold() is not None
+    assert [claim.endpoint for claim in harness.log(read_only=True).state().claims] == endpoints
+    bare, served = Claim("x", UUID(int=1), 5), Claim("x", UUID(int=1), 5, endpoint="there:2")
+    assert "endpoint" not in bare.to_json()
+    for claim in (bare, served):
+        assert Claim.from_json(JsonFields.of(dict(claim.to_json()), "a claim")) == claim
+
+
+@pytest.mark.parametrize("endpoint", [7, None, ["there:2"]])
+def test_an_endpoint_that_is_no_text_is_damage(harness: MetadataHarness, endpoint: object) -> None:
+    fields = dict(Claim("x", UUID(int=1), 5).to_json()) | {"endpoint": endpoint}
+    with pytest.raises(StoreCorruptError):
+        Claim.from_json(JsonFields.of(fields, "a claim"))
+    log, epoch = harness.owned()
+    harness.added(log, epoch, (A0, 0, 5))
+    log.fold()
+    checkpoint = harness.head().checkpoint
+    assert checkpoint is not None
+    parts = read_checkpoint(harness.store, harness.layout, checkpoint)
+    assert shard_from_parts(parts).claims == log.state().claims
+    [claim] = log.state().claims
+    row = [claim.epoch, claim.owner, endpoint, str(claim.uuid), claim.seq, claim.time_ms]
+    root = dict(parts.fields.values) | {"claims": [row]}
+    with pytest.raises(StoreCorruptError) as damage:
+        shard_from_parts(replace(parts, fields=JsonFields.of(root, "a root")))
+    assert "claims" in str(damage.value.fields["what"])
 
 
 def test_objects_of_one_commit_follow_one_another(harness: MetadataHarness) -> None:

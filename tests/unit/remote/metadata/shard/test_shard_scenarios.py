@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stratalog.base.errors import FencedError, PreconditionFailedError
+from stratalog.base.errors import NotOwnerError, PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.document_ref import FileKind
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, AdvanceOutcome, ReplaceOutcome
@@ -43,7 +43,7 @@ adding moves the tiered ends
     claim -> 1 / add X a0:0-5 b0:0-3 / add Y a0:5-6
     a0 -> 0-6 X:0-5 Y:5-6 / b0 -> 0-3 X:0-3 / live X -> 2
 an owner that was replaced adds nothing
-    claim -> 1 / other-claim / add X a0:0-5 -> FencedError / a0 -> 0-0
+    claim -> 1 / other-claim / add X a0:0-5 -> NotOwnerError / a0 -> 0-0
 slices are judged one by one
     claim -> 1 / add X a0:0-5 a1:0-2
     add Y a0:4-9 a1:2-4 b0:1-2 -> a0 not_at_tiered_end b0 not_at_tiered_end
@@ -67,7 +67,7 @@ log start only moves forward
 only the owner moves a log start beyond the tiered end
     claim -> 1 / add X a0:0-5
     start a0:6 a1:1 -> a0 above_tiered_end a1 above_tiered_end nothing-committed
-    start a0:8 a1:2 owner / a0 -> 8-8 / add Y a0:8-9 a1:2-3 / other-claim / start a0:20 owner -> FencedError
+    start a0:8 a1:2 owner / a0 -> 8-8 / add Y a0:8-9 a1:2-3 / other-claim / start a0:20 owner -> NotOwnerError
 a stale configuration deletes nothing
     claim -> 1 / add X a0:0-5 / start a0:1 @9
     start a0:2 @8 -> PreconditionFailedError / drop a @8 -> PreconditionFailedError
@@ -140,7 +140,7 @@ class Shard:
         seq = self.log.state().seq
         try:
             answer = self.act(verb, words, catalog)
-        except (FencedError, PreconditionFailedError) as error:
+        except (NotOwnerError, PreconditionFailedError) as error:
             answer = type(error).__name__
         self.log.check()
         assert self.harness.log(read_only=True).state() == self.log.refresh()

@@ -76,16 +76,18 @@ def claim_shard(
     shard: int,
     owner: str,
     at_least: int = 0,
+    endpoint: str = "",
 ) -> ClaimedShard:
     """Become the owner of the shard; the previous owner finds out at its next commit.
 
     `directories`: the working log directories of the server. `at_least` keeps the leader epochs of local logs
     growing if they know higher ones than the store: those of a broker, or of a head that was lost and
-    restored. Raises StoreError, DataDirectoryError.
+    restored. `endpoint`: HOST:PORT where clients reach the server; empty if it serves none. Raises
+    StoreError, DataDirectoryError.
     """
     claim = ids.uuid()
     own_claims = Claims(filesystem, directories, shard).add(claim)
-    epoch = metadata.claim(owner, claim, at_least)
+    epoch = metadata.claim(owner, claim, at_least, endpoint=endpoint)
     earlier = [other for other in metadata.state().claims if other.epoch < epoch]
     return ClaimedShard(epoch, _trusted_epoch(epoch, earlier, own_claims))
 

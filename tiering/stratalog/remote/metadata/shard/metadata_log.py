@@ -184,12 +184,16 @@ class MetadataLog:
     def next_object_name(self) -> str:
         return format_object_name(self.state().seq, self._log.ids.uuid())
 
-    def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0) -> int:
-        """Become the owner; returns the new epoch. The caller has made `claim_uuid` durable on its disk."""
-        return self._commit(lambda state: shard_judge.judge_claim(state, owner, claim_uuid, at_least)).outcome
+    def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0, *, endpoint: str = "") -> int:
+        """Become the owner; returns the new epoch. The caller has made `claim_uuid` durable on its disk.
+        `endpoint`: where clients reach the owner; empty if it serves none.
+        """
+        return self._commit(
+            lambda state: shard_judge.judge_claim(state, owner, claim_uuid, at_least, endpoint)
+        ).outcome
 
     def add(self, objects: Objects, epoch: int) -> AddOutcome:
-        """Make uploaded objects live, slice by slice. Raises FencedError if `epoch` has ended."""
+        """Make uploaded objects live, slice by slice. Raises NotOwnerError if `epoch` has ended."""
         for ref, entries in objects:
             tips = {entry.topic_id_partition for entry in entries}
             require_request(

@@ -42,15 +42,21 @@ class Claim:
     uuid: UUID
     epoch: int
     at_least: int = 0
+    endpoint: str = ""
 
     def to_json(self) -> JsonObject:
         fields = {"action": "claim", "owner": self.owner, "uuid": str(self.uuid), "epoch": self.epoch}
-        return fields | given_fields(at_least=self.at_least)
+        return fields | given_fields(at_least=self.at_least, endpoint=self.endpoint)
 
     @staticmethod
     def from_json(fields: JsonFields) -> Claim:
-        at_least = fields.optional_integer("at_least") or 0
-        return Claim(fields.text("owner"), fields.uuid("uuid"), fields.integer("epoch", minimum=1), at_least)
+        return Claim(
+            owner=fields.text("owner"),
+            uuid=fields.uuid("uuid"),
+            epoch=fields.integer("epoch", minimum=1),
+            at_least=fields.optional_integer("at_least") or 0,
+            endpoint=fields.text("endpoint") if "endpoint" in fields.values else "",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,14 @@ def _apply_action(
 def _apply_claim(state: ShardState, claim: Claim, commit: Commit) -> ShardState:
     if claim.epoch <= state.epoch:
         raise contradiction(commit, "its epoch is not above the one before", epoch=claim.epoch)
-    taken = ShardClaim(claim.epoch, claim.owner, claim.uuid, commit.seq, commit.time_ms)
+    taken = ShardClaim(
+        epoch=claim.epoch,
+        owner=claim.owner,
+        endpoint=claim.endpoint,
+        uuid=claim.uuid,
+        seq=commit.seq,
+        time_ms=commit.time_ms,
+    )
     return dataclasses.replace(state, epoch=claim.epoch, claims=(*state.claims, taken))
 
 

@@ -66,7 +66,8 @@ def shard_to_parts(state: ShardState) -> CheckpointParts:
     partitions = sorted(state.partitions.items(), key=_partition_key)
     fields: dict[str, object] = {
         "claims": [
-            [claim.epoch, claim.owner, str(claim.uuid), claim.seq, claim.time_ms] for claim in state.claims
+            [claim.epoch, claim.owner, claim.endpoint, str(claim.uuid), claim.seq, claim.time_ms]
+            for claim in state.claims
         ],
         "dropped_topics": [
             [str(topic_id), topic.seq, topic.time_ms]
@@ -175,13 +176,14 @@ def _parse_object(row: JsonFields) -> LiveObject:
 
 
 def _parse_claim(item: object, what: str) -> ShardClaim:
-    epoch, owner, uuid, seq, time_ms = to_row(item, what, 5)
+    epoch, owner, endpoint, uuid, seq, time_ms = to_row(item, what, 6)
     return ShardClaim(
-        to_integer(epoch, what, 1),
-        to_text(owner, what),
-        to_uuid(uuid, what),
-        to_integer(seq, what, 1),
-        to_integer(time_ms, what),
+        epoch=to_integer(epoch, what, 1),
+        owner=to_text(owner, what),
+        endpoint=to_text(endpoint, what),
+        uuid=to_uuid(uuid, what),
+        seq=to_integer(seq, what, 1),
+        time_ms=to_integer(time_ms, what),
     )
 
 

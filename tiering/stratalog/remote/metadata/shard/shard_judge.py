@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.errors import FencedError, PreconditionFailedError
+from stratalog.base.errors import PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.head_actions import Action
 from stratalog.remote.metadata.head.head_log import Judgement
@@ -50,16 +50,16 @@ class Refusal(NamedTuple):
     """One of the constants of this module."""
 
 
-def judge_claim(state: ShardState, owner: str, uuid: UUID, at_least: int) -> Judgement[int]:
+def judge_claim(state: ShardState, owner: str, uuid: UUID, at_least: int, endpoint: str) -> Judgement[int]:
     """Always valid. The outcome is the new epoch."""
     epoch = max(state.epoch + 1, at_least)
-    return Judgement((Claim(owner, uuid, epoch, at_least),), epoch)
+    return Judgement((Claim(owner, uuid, epoch, at_least, endpoint),), epoch)
 
 
 def judge_add(
     state: ShardState, objects: Sequence[tuple[ObjectRef, Sequence[SliceEntry]]], epoch: int
 ) -> Judgement[tuple[Refusal, ...]]:
-    """Judges objects in order, slice by slice. Raises FencedError if `epoch` is not current."""
+    """Judges objects in order, slice by slice. Raises NotOwnerError if `epoch` is not current."""
     require_epoch(state, epoch)
     actions: list[Action] = []
     refusals: list[Refusal] = []
@@ -93,7 +93,7 @@ def judge_advance(
 ) -> Judgement[tuple[Refusal, ...]]:
     """Judges moves of log starts. Only forward moves count; only an owner may go beyond the tiered end.
 
-    Raises FencedError if `epoch` is given and not current, PreconditionFailedError if the catalog seq
+    Raises NotOwnerError if `epoch` is given and not current, PreconditionFailedError if the catalog seq
     is older than one that was used before.
     """
     if epoch is not None:
@@ -143,11 +143,9 @@ def judge_drop_partitions(
 
 
 def require_epoch(state: ShardState, epoch: int) -> None:
-    """Raise FencedError if another owner has claimed the shard since this epoch."""
+    """Raise NotOwnerError if another owner has claimed the shard since this epoch."""
     if epoch != state.epoch:
-        raise FencedError(
-            "another owner has claimed the shard; stop writing to it", epoch=epoch, current_epoch=state.epoch
-        )
+        raise state.claims[-1].not_owner()
 
 
 def require_fresh_catalog(state: ShardState, catalog_seq: int | None) -> None:

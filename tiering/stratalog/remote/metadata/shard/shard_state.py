@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import NamedTuple
 from uuid import UUID
 
+from stratalog.base.errors import NotOwnerError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
@@ -35,9 +36,20 @@ class ShardClaim(NamedTuple):
 
     epoch: int
     owner: str
+    endpoint: str
+    """HOST:PORT where clients reach the owner; empty if it serves none."""
     uuid: UUID
     seq: int
     time_ms: int
+
+    def not_owner(self) -> NotOwnerError:
+        """The refusal of a former owner, which names this one."""
+        return NotOwnerError(
+            "another server has taken over this store, use that one; a restart of this one takes it back",
+            owner=self.owner,
+            endpoint=self.endpoint,
+            epoch=self.epoch,
+        )
 
 
 class DroppedTopic(NamedTuple):

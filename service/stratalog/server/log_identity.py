@@ -1,0 +1,66 @@
+"""The identity of a partition's log, which clients name in requests and get in answers.
+
+The name of a topic may go to another topic, which has another id. A shard may go to another server, whose
+leader epoch is higher, and which may have fewer records. A client that sends the id and the epoch that it
+knows is refused if it would read or write another log than it means.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stratalog.base.errors import (
+    FencedLeaderEpochError,
+    InconsistentTopicIdError,
+    InvalidRequestError,
+    UnknownLeaderEpochError,
+)
+
+ANY_TOPIC_ID = ""
+ANY_LEADER_EPOCH = 0
+
+
+class LogIdentity(NamedTuple):
+    """Topic, partition and leader epoch of a log on this server. Neither changes while the server runs."""
+
+    topic: str
+    topic_id: str
+    """The UUID as the wire has it: lower-case hexadecimal with hyphens."""
+    partition: int
+    leader_epoch: int
+    """The epoch of this server's claim of the shard."""
+
+    def require(self, topic_id: str, leader_epoch: int) -> None:
+        """Check that a client means this log. Raises InconsistentTopicIdError, FencedLeaderEpochError,
+        UnknownLeaderEpochError, InvalidRequestError.
+        """
+        if topic_id not in (ANY_TOPIC_ID, self.topic_id):
+            raise InconsistentTopicIdError(
+                "another topic has this name; look up the id of the topic that you mean",
+                topic=self.topic,
+                topic_id=topic_id,
+                current_topic_id=self.topic_id,
+            )
+        if leader_epoch in (ANY_LEADER_EPOCH, self.leader_epoch):
+            return
+        if leader_epoch < 0:
+            raise InvalidRequestError(
+                "a leader epoch is not negative; leave it out for any", leader_epoch=leader_epoch
+            )
+        if leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpochError(
+                "this leader epoch has ended, another server may have had the partition since; look the epoch"
+                " up again",
+                leader_epoch=leader_epoch,
+                current_leader_epoch=self.leader_epoch,
+            )
+        raise self.unknown_epoch(leader_epoch)
+
+    def unknown_epoch(self, leader_epoch: int) -> UnknownLeaderEpochError:
+        """The refusal of a client that knows a newer epoch than this server."""
+        return UnknownLeaderEpochError(
+            "this server does not know so new a leader epoch, because another one has taken over; ask again,"
+            " or ask that one",
+            leader_epoch=leader_epoch,
+            current_leader_epoch=self.leader_epoch,
+        )

@@ -1,0 +1,51 @@
+"""The handlers of a service, as they are registered with gRPC.
+
+Generated code would register them too, but with deserializers that raise: a message that cannot be decoded
+would end its call before our handler, with the text of an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from stratalog.server.rpc.call_guard import decoder
+
+Handlers: TypeAlias = "Mapping[str, grpc.RpcMethodHandler[Any, Any]]"
+"""The handlers of a service by the names of its methods."""
+
+_MAKERS: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+"""By whether the client and the server stream."""
+
+
+def described_handlers(
+    servicer: object, service: ServiceDescriptor
+) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    """The handlers that generated code would register: methods of `servicer` with the methods' own names."""
+    return {method.name: _handler(servicer, method) for method in service.methods}
+
+
+def refusing_undecodable(handlers: Handlers) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    """The handlers with deserializers that return `UNDECODABLE` where the given ones raise DecodeError."""
+    # gRPC's handlers are named tuples, which its stubs do not say.
+    return {
+        name: cast(Any, handler)._replace(
+            request_deserializer=decoder(cast(Any, handler).request_deserializer)
+        )
+        for name, handler in handlers.items()
+    }
+
+
+def _handler(servicer: object, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
+    make = _MAKERS[method.client_streaming, method.server_streaming]
+    request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    return make(getattr(servicer, method.name), request_class.FromString, response_class.SerializeToString)
