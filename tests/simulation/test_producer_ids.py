@@ -9,6 +9,7 @@ they begin. A failure names its seed.
 from __future__ import annotations
 
 import os
+from functools import partial
 from random import randrange
 
 import pytest
@@ -86,12 +87,7 @@ def import_topics(seat: Seat, ledger: Ledger) -> None:
     catalog = open_catalog(seat)
     for number in range(3):
         end = seat.random.choice((0, 500, 5000, 10_000 * number))
-        topic_id = seat.ids.uuid()
-
-        def create(name: str = f"{seat.name}-{number}", end: int = end) -> None:
-            catalog.create(name, 1, topic_id=topic_id, next_producer_id=end)
-
-        insist(create)
+        insist(partial(catalog.create, f"t{number}", 1, topic_id=seat.ids.uuid(), next_producer_id=end))
         ledger.brought_end = max(ledger.brought_end, end)
 
 

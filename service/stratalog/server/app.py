@@ -27,7 +27,7 @@ from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem, raise_open_file_limit
-from stratalog.base.randomness import IdGenerator, SystemIdGenerator
+from stratalog.base.randomness import IdGenerator, SystemIdGenerator, seeded_random
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
@@ -40,6 +40,7 @@ from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
 from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin_servicer import AdminServicer
+from stratalog.server.rpc.append_intake import AppendIntake
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.producer_servicer import ProducerServicer
@@ -199,8 +200,15 @@ class Server:
 
     def _register(self, engine: StorageEngine) -> None:
         statuses = ErrorStatuses(self._clock, self._ids)
+        intake = AppendIntake(
+            self._clock,
+            seeded_random(self._ids),
+            engine.topics.registry,
+            engine.topics.producer_ids,
+            self._pools,
+        )
         log_servicer = LogServicer(
-            clock=self._clock,
+            intake=intake,
             partitions=engine.topics.registry,
             pools=self._pools,
             closing=self._closing,
@@ -209,7 +217,7 @@ class Server:
             statuses=statuses,
         )
         admin_servicer = AdminServicer(engine, self._pools, statuses)
-        producer_servicer = ProducerServicer(engine.topics.producer_ids, self._pools, statuses)
+        producer_servicer = ProducerServicer(engine.topics, self._pools, statuses)
         log_handlers = grpc.method_handlers_generic_handler(
             LOG_SERVICE, {**log_servicer.method_handlers(), **producer_servicer.method_handlers()}
         )

@@ -8,7 +8,8 @@ Opening, in this order, because each step protects the next:
    conditional writes. Read the catalog, with the server's configuration in it, and the shards' metadata:
    nothing is deleted or compacted by a configuration that was not read. Bind the data directory to this
    store.
-3. Claim every shard. A former owner is fenced from here on.
+3. Claim every shard. A former owner is fenced from here on. Read the catalog again, because until here the
+   former owner could set the fencing tokens of partitions.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
@@ -73,6 +74,7 @@ from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
+from stratalog.server.topics.partition_fencing import PartitionFencing
 from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
@@ -124,6 +126,7 @@ class HostedTopics:
     manager: TopicManager
     registry: PartitionRegistry
     producer_ids: ProducerIds
+    fencing: PartitionFencing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +202,7 @@ class StorageEngineBuilder:
                     runtime=runtime,
                     on_fenced=on_fenced,
                 )
+                catalog.refresh()
                 engine = self._assemble(
                     logs=logs,
                     identity=identity,
@@ -304,7 +308,12 @@ class StorageEngineBuilder:
             self._clock,
             shards,
             logs,
-            lambda log, shard: host.host(log, shard, readers[shard]),
+            lambda log, shard: host.host(
+                log,
+                shard,
+                readers[shard],
+                partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition),
+            ),
             lambda directory: opening(directory, runtime.current.recovery_thread_count),
         )
         topics = TopicManager(
@@ -347,6 +356,7 @@ class StorageEngineBuilder:
                 manager=topics,
                 registry=self._registry,
                 producer_ids=ProducerIds(catalog, shards),
+                fencing=PartitionFencing(catalog, shards),
             ),
         )
 

@@ -52,6 +52,7 @@ def example_store() -> MetadataHarness:
     log.forget(dropped.name for dropped in log.state().dropped if log.state().is_deletable(dropped))
     catalog.alter_server_config(lambda _: {"log.retention.ms": "-1"})
     catalog.take_producer_ids(1000)
+    catalog.fence(flights.topic_id, 2, "writer-7")
     return harness
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stratalog.base.errors import PrecedingAppendFailedError
 from stratalog.base.filesystem import Buffer
@@ -22,6 +23,18 @@ class AppendSession:
 
     def __init__(self) -> None:
         self.is_broken = False
+
+
+class AppendConditions(NamedTuple):
+    """What must hold of the partition when an append is applied. Nothing by default."""
+
+    expected_offset: int | None = None
+    """The offset that the first record must get."""
+    fencing_token: str | None = None
+    """The token that the partition must have; empty for none."""
+
+
+NO_CONDITIONS = AppendConditions()
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +59,8 @@ class PendingAppend:
     """The size of the request on the wire."""
 
     session: AppendSession | None = None
+
+    conditions: AppendConditions = NO_CONDITIONS
 
     def give_back_memory(self) -> None:
         """Give back the memory once there is an answer. May be called twice."""

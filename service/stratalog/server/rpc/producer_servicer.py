@@ -1,14 +1,15 @@
-"""The calls by which writers get what their appends name: InitProducer."""
+"""The calls by which writers get what their appends name: InitProducer and Fence."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import grpc
 
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.topics.producer_ids import ProducerIds
+from stratalog.server.storage_engine import HostedTopics
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
 
@@ -19,8 +20,10 @@ FIRST_EPOCH = 0
 class ProducerServicer:
     """A part of `LogService`; see `method_handlers`. Belongs to the event loop."""
 
-    def __init__(self, producer_ids: ProducerIds, pools: WorkerPools, statuses: ErrorStatuses) -> None:
-        self._producer_ids = producer_ids
+    def __init__(self, topics: HostedTopics, pools: WorkerPools, statuses: ErrorStatuses) -> None:
+        self._producer_ids = topics.producer_ids
+        self._registry = topics.registry
+        self._fencing = topics.fencing
         self._pools = pools
         self.statuses = statuses
 
@@ -31,7 +34,10 @@ class ProducerServicer:
                 self.InitProducer,
                 log_pb2.InitProducerRequest.FromString,
                 log_pb2.InitProducerResponse.SerializeToString,
-            )
+            ),
+            "Fence": grpc.unary_unary_rpc_method_handler(
+                self.Fence, log_pb2.FenceRequest.FromString, log_pb2.FenceResponse.SerializeToString
+            ),
         }
 
     @guarded
@@ -41,3 +47,10 @@ class ProducerServicer:
         # The next block comes from the store.
         producer_id = await self._pools.task(self._producer_ids.give)
         return log_pb2.InitProducerResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
+
+    @guarded
+    async def Fence(self, request: log_pb2.FenceRequest, context: Context) -> log_pb2.FenceResponse:
+        partition = self._registry.partition(request.topic, request.partition)
+        current_token = request.current_token if request.HasField("current_token") else None
+        await self._pools.task(partial(self._fencing.commit, partition, request.token, current_token))
+        return log_pb2.FenceResponse(log_end_offset=await partition.writer.settled())

@@ -27,6 +27,7 @@ from stratalog.base.errors import (
     DataDirectoryError,
     DataDirectoryInUseError,
     FencedError,
+    FencingTokenMismatchError,
     InvalidConfigError,
     InvalidRecordError,
     InvalidRequestError,
@@ -48,6 +49,8 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
     TopicAlreadyExistsError,
+    UnexpectedOffsetError,
+    UnknownProducerIdError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
@@ -92,6 +95,10 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     ProducerFencedError: grpc.StatusCode.FAILED_PRECONDITION,
     CoordinatorFencedError: grpc.StatusCode.FAILED_PRECONDITION,
     OutOfOrderSequenceError: grpc.StatusCode.FAILED_PRECONDITION,
+    UnknownProducerIdError: grpc.StatusCode.FAILED_PRECONDITION,
+    # ABORTED as a lost race: the caller reads, decides again, and sends another request.
+    UnexpectedOffsetError: grpc.StatusCode.ABORTED,
+    FencingTokenMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     InvalidTxnStateError: grpc.StatusCode.FAILED_PRECONDITION,
     PrecedingAppendFailedError: grpc.StatusCode.ABORTED,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -60,8 +60,11 @@ class FakeLog:
     def log_start_offset(self) -> int:
         return 0
 
-    def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
+    def append_group(
+        self, requests: Sequence[Buffer], leader_epoch: int, expected_offsets: Sequence[int | None]
+    ) -> list[AppendInfo | LogStoreError]:
         assert leader_epoch == EPOCH
+        assert list(expected_offsets) == [None] * len(requests)
         self.calls.append(f"append {len(requests)}")
         outcomes: list[AppendInfo | LogStoreError] = []
         for request in requests:

@@ -1,1 +1,1 @@
-"""The catalog of topics, of the server's configuration, and of the producer ids that are taken."""
+"""The catalog of topics with their fencing tokens, of the server's configuration, and of producer ids."""

@@ -7,6 +7,8 @@ unknown one: absent does not mean deleted.
 Producer ids are taken in blocks by a commit, and given out after it. So an id belongs to one block, whatever
 happens to the process that took it; a commit whose outcome stays unknown wastes a block at most.
 
+A fencing token belongs to a partition of a topic id: a topic that is created anew has none.
+
 Before an actor deletes records or partitions because of the catalog, it calls `confirm` or `confirm_deleted`
 and passes the returned commit number to the shard. The shard refuses a number below the highest it has seen.
 """
@@ -21,23 +23,27 @@ from uuid import UUID
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
+    FencingTokenMismatchError,
     PreconditionFailedError,
     StoreError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
+from stratalog.remote.json_document import MAX_INTEGER
 from stratalog.remote.metadata.catalog.catalog_actions import (
     AlterTopic,
     ConfigureServer,
     CreateTopic,
     DeleteTopic,
+    FencePartition,
     TakeProducerIds,
 )
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import (
     HASH_KEY_BYTES,
     TopicEntry,
+    require_fencing_token,
     require_partition_count,
     require_topic_name,
 )
@@ -51,7 +57,6 @@ from stratalog.remote.metadata.head.head_log import (
     judge_forget,
 )
 from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
-from stratalog.remote.json_document import MAX_INTEGER
 from stratalog.remote.store_layout import StoreLayout
 
 MAX_NEXT_PRODUCER_ID = MAX_INTEGER
@@ -110,6 +115,11 @@ class Catalog:
     def by_id(self, topic_id: UUID) -> TopicEntry | None:
         """The topic of this id, live or deleted, in the newest state that was read; None if unknown."""
         return self.state().entries.get(topic_id)
+
+    def fencing_token(self, topic_id: UUID, partition: int) -> str:
+        """The partition's token in the newest state that was read; empty if it has none."""
+        entry = self.by_id(topic_id)
+        return "" if entry is None else entry.fencing_token(partition)
 
     def refresh(self, *, dated: bool = False) -> CatalogState:
         """Read the current state: one conditional GET if nothing changed. Raises StoreUnavailableError."""
@@ -201,6 +211,18 @@ class Catalog:
             self._fold_if_needed()
         return landed.outcome
 
+    def fence(self, topic_id: UUID, partition: int, token: str, current_token: str | None = None) -> None:
+        """Replace the fencing token of a partition; an empty one stands for none.
+
+        `current_token`: the token that it must have now; None for any. A call may be repeated after
+        StoreUnavailableError. Raises UnknownTopicOrPartitionError, InvalidRequestError,
+        FencingTokenMismatchError, StoreError.
+        """
+        require_fencing_token(token)
+        with self._change_lock:
+            self._log.commit(lambda state: judge_fence(state, topic_id, partition, token, current_token))
+            self._fold_if_needed()
+
     def delete(self, topic_id: UUID) -> None:
         """Mark a topic as deleted, which frees its name. Does nothing if it is deleted already.
 
@@ -213,11 +235,13 @@ class Catalog:
     def confirm(self, entries: Iterable[TopicEntry]) -> int:
         """Read the catalog and return its commit number, for a destructive action.
 
-        Raises PreconditionFailedError if one of these entries has changed: decide again then.
+        Raises PreconditionFailedError if one of these entries has changed, in more than its fencing tokens:
+        decide again then.
         """
         state = self.refresh()
         for entry in entries:
-            if state.entries.get(entry.topic_id) != entry:
+            current = state.entries.get(entry.topic_id)
+            if current is None or not current.is_as(entry):
                 raise PreconditionFailedError(
                     "the topic has changed since this was decided; decide again",
                     topic=entry.name,
@@ -276,6 +300,31 @@ def judge_create(state: CatalogState, create: CreateTopic, next_producer_id: int
     require_topic_name(create.name, state.topics())
     takes_ids = next_producer_id > state.next_producer_id
     return Judgement((create, TakeProducerIds(next_producer_id)) if takes_ids else (create,), None)
+
+
+def judge_fence(
+    state: CatalogState, topic_id: UUID, partition: int, token: str, current_token: str | None
+) -> Judgement[None]:
+    """Valid if the partition has the current token, or the new one already: an earlier attempt of this call
+    may have landed."""
+    entry = require_topic(state, topic_id)
+    if not 0 <= partition < entry.partition_count:
+        raise UnknownTopicOrPartitionError(
+            "the topic has no such partition; correct the number",
+            topic=entry.name,
+            partition=partition,
+            partition_count=entry.partition_count,
+        )
+    found = entry.fencing_token(partition)
+    if found == token:
+        return Judgement((), None)
+    if current_token not in (None, found):
+        raise FencingTokenMismatchError(
+            "the partition has another fencing token than the one to replace; another writer was first",
+            fencing_token=current_token,
+            current_token=found,
+        )
+    return Judgement((FencePartition(topic_id, partition, token),), None)
 
 
 def judge_take_producer_ids(state: CatalogState, count: int) -> Judgement[range]:

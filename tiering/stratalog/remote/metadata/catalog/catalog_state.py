@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from uuid import UUID
 
-from stratalog.remote.json_document import JsonFields
+from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text
 from stratalog.remote.metadata.catalog.catalog_actions import (
     CATALOG_ACTIONS,
     AlterTopic,
     ConfigureServer,
     CreateTopic,
     DeleteTopic,
+    FencePartition,
     TakeProducerIds,
     format_hash_key,
     parse_config,
@@ -37,7 +38,7 @@ from stratalog.remote.metadata.head.state_fields import common_from_parts, extra
 TOPICS = "topics"
 _SERVER_CONFIG = "server_config"
 _NEXT_PRODUCER_ID = "next_producer_id"
-_TOPIC_COLUMNS = ("topic_id", "name", "partition_count", "config", "hash_key", "deleted_ms")
+_TOPIC_COLUMNS = ("topic_id", "name", "partition_count", "config", "hash_key", "deleted_ms", "fencing_tokens")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,8 @@ def _apply_action(state: CatalogState, action: Action, commit: Commit) -> Catalo
             return _without(state, action.expired)
         case ConfigureServer():
             return dataclasses.replace(state, server_config=action.config)
+        case FencePartition():
+            return _apply_fence(state, action, commit)
         case TakeProducerIds():
             return _apply_take(state, action, commit)
         case Forget():
@@ -155,6 +158,17 @@ def _apply_take(state: CatalogState, take: TakeProducerIds, commit: Commit) -> C
     return dataclasses.replace(state, next_producer_id=take.next_producer_id)
 
 
+def _apply_fence(state: CatalogState, fence: FencePartition, commit: Commit) -> CatalogState:
+    entry = _existing(state, fence.topic_id, commit)
+    if fence.partition >= entry.partition_count:
+        raise contradiction(commit, "it fences a partition that is not there", partition=fence.partition)
+    tokens = dict(entry.fencing_tokens)
+    tokens.pop(fence.partition, None)
+    if fence.token:
+        tokens[fence.partition] = fence.token
+    return _with_entry(state, dataclasses.replace(entry, fencing_tokens=MappingProxyType(tokens)))
+
+
 def _existing(state: CatalogState, topic_id: UUID, commit: Commit) -> TopicEntry:
     entry = state.entries.get(topic_id)
     if entry is None or entry.is_deleted:
@@ -188,15 +202,23 @@ def _format_topic(entry: TopicEntry) -> Row:
         dict(entry.config),
         format_hash_key(entry.hash_key),
         entry.deleted_ms,
+        [[partition, token] for partition, token in sorted(entry.fencing_tokens.items())],
     )
 
 
 def _parse_topic(row: JsonFields) -> TopicEntry:
+    partition_count = row.integer("partition_count", minimum=1, maximum=MAX_PARTITION_COUNT)
+
+    def parse_token(item: object, what: str) -> tuple[int, str]:
+        partition, token = to_row(item, what, 2)
+        return to_integer(partition, what, maximum=partition_count - 1), to_text(token, what)
+
     return TopicEntry(
         topic_id=row.uuid("topic_id"),
         name=row.text("name"),
-        partition_count=row.integer("partition_count", minimum=1, maximum=MAX_PARTITION_COUNT),
+        partition_count=partition_count,
         config=parse_config(row),
         hash_key=parse_hash_key(row),
         deleted_ms=row.optional_integer("deleted_ms"),
+        fencing_tokens=MappingProxyType(dict(row.each("fencing_tokens", parse_token))),
     )
