@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.errors import (
+    FencingTokenMismatchError,
     InvalidRequestError,
     PreconditionFailedError,
     StoreCorruptError,
@@ -232,6 +233,98 @@ def test_a_damaged_next_producer_id_of_a_checkpoint_is_found(damaged: object) ->
     assert read().next_producer_id == 11
     with pytest.raises(StoreCorruptError):
         read(next_producer_id=damaged)
+
+
+def test_a_fencing_token_belongs_to_a_partition_of_a_topic_id(harness: MetadataHarness) -> None:
+    one, two = harness.catalog(), harness.catalog()
+    orders = one.create("orders", 2)
+    assert one.fencing_token(orders.topic_id, 0) == ""
+    one.fence(orders.topic_id, 1, "a")
+    one.alter(orders.topic_id, partition_count=3, config={"retention.ms": "1"})
+    two.refresh()
+    assert [two.fencing_token(orders.topic_id, number) for number in range(3)] == ["", "a", ""]
+    two.fence(orders.topic_id, 2, "b" * 36)
+    one.refresh()
+    assert one.fold() is not None
+    for opened in (harness.catalog(), harness.catalog(read_only=True)):
+        assert opened.state() == one.state()
+        assert opened.topics()["orders"].fencing_tokens == {1: "a", 2: "b" * 36}
+    one.fence(orders.topic_id, 1, "")
+    assert one.topics()["orders"].fencing_tokens == {2: "b" * 36}
+    one.delete(orders.topic_id)
+    again = one.create("orders", 3)
+    assert one.fencing_token(again.topic_id, 2) == ""
+    one.check()
+
+
+def test_a_token_is_replaced_by_compare_and_swap(harness: MetadataHarness) -> None:
+    one, two = harness.catalog(), harness.catalog()
+    topic_id = one.create("orders", 1).topic_id
+    two.refresh()
+    one.fence(topic_id, 0, "a", "")
+    # The other one has not read that commit.
+    with pytest.raises(FencingTokenMismatchError) as caught:
+        two.fence(topic_id, 0, "b", "")
+    assert caught.value.fields == {"fencing_token": "", "current_token": "a"}
+    two.fence(topic_id, 0, "b", "a")
+    seq = two.seq
+    two.fence(topic_id, 0, "b", "a")
+    assert two.seq == seq, "an earlier try has landed"
+    one.fence(topic_id, 0, "c")
+    assert one.fencing_token(topic_id, 0) == "c"
+
+
+def test_tokens_and_partitions_that_cannot_be_are_refused(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    topic_id = catalog.create("orders", 2).topic_id
+    for token in ("x" * 37, "\u20ac" * 13):
+        with pytest.raises(InvalidRequestError) as caught:
+            catalog.fence(topic_id, 0, token)
+        assert caught.value.fields["max_bytes"] == 36
+    for number in (-1, 2):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            catalog.fence(topic_id, number, "a")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        catalog.fence(MISSING, 0, "a")
+
+
+@pytest.mark.parametrize("damaged", [{"partition": 2}, {"partition": -1}, {"token": 7}, {"token": None}])
+def test_a_damaged_token_is_found(harness: MetadataHarness, damaged: dict[str, object]) -> None:
+    catalog = harness.catalog()
+    catalog.fence(catalog.create("orders", 2).topic_id, 1, "a")
+    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
+    commits = stored["commits"]
+    assert isinstance(commits, list)
+    commits[1]["actions"][0] |= damaged
+    harness.store.put(HEAD, encode_document(stored))
+    with pytest.raises(StoreCorruptError):
+        harness.catalog()
+
+
+@pytest.mark.parametrize("damaged", [[[2, "a"]], [[-1, "a"]], [[0, 7]], [[0]], "a", [0], {"0": "a"}])
+def test_damaged_tokens_of_a_page_are_found(harness: MetadataHarness, damaged: object) -> None:
+    entry = harness.catalog().create("orders", 2)
+    state = harness.catalog().state()
+    parts = CatalogMachine().to_checkpoint(state)
+    table = parts.tables["topics"]
+    row = dict(zip(table.columns, table.row(entry), strict=True))
+    root = JsonFields({**parts.fields.values, "seq": 1}, "root")
+
+    def read(**changed: object) -> CatalogState:
+        rows = {"topics": [JsonFields({**row, **changed}, "row")]}
+        return CatalogMachine().from_checkpoint(CheckpointParts(root, {}, rows))
+
+    assert read(fencing_tokens=[[1, "a"]]).entries[entry.topic_id].fencing_tokens == {1: "a"}
+    with pytest.raises(StoreCorruptError):
+        read(fencing_tokens=damaged)
+
+
+def test_a_new_token_voids_no_decision_about_the_topic(harness: MetadataHarness) -> None:
+    catalog, other = harness.catalog(), harness.catalog()
+    entry = catalog.create("orders", 1)
+    other.refresh()
+    other.fence(entry.topic_id, 0, "a")
+    assert catalog.confirm([entry]) == 2
 
 
 def test_confirm_reads_again(harness: MetadataHarness) -> None:
