@@ -207,12 +207,12 @@ class Run:
         if step.offset_delta is not None:
             expected_offset = max(0, self.end_offset + waiting_count + step.offset_delta)
         return Sent(
-            step.producer,
-            max(0, self._next_sequence(step.producer) + max(step.sequence_delta, 0)),
-            values,
-            expected_offset,
-            self.token if step.token == CURRENT else step.token,
-            asyncio.get_running_loop().create_future(),
+            producer=step.producer,
+            sequence=self._next_sequence(step.producer) + max(step.sequence_delta, 0),
+            values=values,
+            expected_offset=expected_offset,
+            token=self.token if step.token == CURRENT else step.token,
+            future=asyncio.get_running_loop().create_future(),
         )
 
     def _next_sequence(self, producer: int | None) -> int:

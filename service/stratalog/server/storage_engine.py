@@ -40,6 +40,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -70,8 +71,9 @@ from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
+from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener
+from stratalog.server.partitions.partition_opener import Host, PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.topics.partition_fencing import PartitionFencing
@@ -302,18 +304,12 @@ class StorageEngineBuilder:
         host: PartitionHost,
         opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
-        readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
         shards = ShardSet([tier.shard for tier in tiers])
         opener = PartitionOpener(
             self._clock,
             shards,
             logs,
-            lambda log, shard: host.host(
-                log,
-                shard,
-                readers[shard],
-                partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition),
-            ),
+            self._hosting(host, catalog, tiers),
             lambda directory: opening(directory, runtime.current.recovery_thread_count),
         )
         topics = TopicManager(
@@ -350,15 +346,30 @@ class StorageEngineBuilder:
                 shards=shards,
                 manager=TierManager(self._clock, catalog, tiers, self._registry, topics),
             ),
-            topics=HostedTopics(
-                catalog=catalog,
-                runtime=runtime,
-                manager=topics,
-                registry=self._registry,
-                producer_ids=ProducerIds(catalog, shards),
-                fencing=PartitionFencing(catalog, shards),
-            ),
+            topics=self._hosted_topics(catalog, shards, runtime, topics),
         )
+
+    def _hosted_topics(
+        self, catalog: Catalog, shards: ShardSet, runtime: RuntimeConfig, manager: TopicManager
+    ) -> HostedTopics:
+        return HostedTopics(
+            catalog=catalog,
+            runtime=runtime,
+            manager=manager,
+            registry=self._registry,
+            producer_ids=ProducerIds(catalog, shards),
+            fencing=PartitionFencing(catalog, shards),
+        )
+
+    def _hosting(self, host: PartitionHost, catalog: Catalog, tiers: Sequence[ShardTier]) -> Host:
+        """Makes the hosted partitions of logs, with readers of their shards and the tokens of the catalog."""
+        readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
+
+        def hosted(log: UnifiedLog, shard: HostedShard) -> HostedPartition:
+            fencing_token = partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition)
+            return host.host(log, shard, readers[shard], fencing_token)
+
+        return hosted
 
     def _claim_shards(
         self,

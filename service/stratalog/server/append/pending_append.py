@@ -26,7 +26,7 @@ class AppendSession:
 
 
 class AppendConditions(NamedTuple):
-    """What must hold of the partition when an append is applied. Nothing by default."""
+    """Conditions of an append on the partition that it is applied to. None by default."""
 
     expected_offset: int | None = None
     """The offset that the first record must get."""
