@@ -218,7 +218,9 @@ async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[
     small = batch_of(SMALL_BYTES, SMALL_BYTES - 75)
     part = batch_of(PART_BYTES, RECORD_BYTES)
     in_flight_count = PARTITION_COUNT * IN_FLIGHT_COUNT
-    append_small = log_pb2.AppendRequest(topic=SMALL_TOPIC, durability=log_pb2.DURABILITY_OS, batches=small)
+    append_small = log_pb2.AppendRequest(
+        topic=SMALL_TOPIC, partition=0, durability=log_pb2.DURABILITY_OS, batches=small
+    )
     fetch = log_pb2.FetchRequest(max_bytes=BATCH_BYTES)
     fetch.partitions.add(topic=TOPIC, max_bytes=BATCH_BYTES)
     size_bytes = work.batch_count * len(batch)

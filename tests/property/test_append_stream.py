@@ -77,6 +77,11 @@ def oracle(requests: Sequence[Step]) -> tuple[dict[int, Expected], dict[int, lis
     return outcomes, stored
 
 
+async def resolved(decoded: DecodedStreamAppend) -> None:
+    """Every request names its partition."""
+    assert decoded.request.HasField("partition")
+
+
 class Run:
     """A pipeline that takes the steps one by one. Belongs to the test's loop."""
 
@@ -89,7 +94,7 @@ class Run:
         }
         """By partition: those of the deleted topics, and the current one."""
         self._arriving: asyncio.Queue[DecodedStreamAppend | None] = asyncio.Queue()
-        self.pipeline = AppendPipeline(self._source(), self._prepare, self.memory)
+        self.pipeline = AppendPipeline(self._source(), resolved, self._prepare, self.memory)
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:

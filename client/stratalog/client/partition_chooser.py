@@ -7,10 +7,9 @@ from __future__ import annotations
 import functools
 from random import Random
 
-from stratalog.record.native.kernels import murmur2
+from stratalog.record.key_partition import partition_for_key
 
 CACHED_KEY_COUNT = 65_536
-_POSITIVE_MASK = 0x7FFFFFFF
 
 
 class PartitionChooser:
@@ -33,12 +32,6 @@ class PartitionChooser:
         """
         if partition == self._current:
             self._current = (self._current + 1) % self.partition_count
-
-
-def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition of `key` among `partition_count`: murmur2 without its sign bit, modulo the count."""
-    assert partition_count > 0
-    return (murmur2(key) & _POSITIVE_MASK) % partition_count
 
 
 # Keys of a changelog repeat, and murmur2 in Python costs more than a look-up.

@@ -237,10 +237,10 @@ class ProducerSequence(_message.Message):
     producer_id: _builtins.int
     """An id from InitProducer; an id that no server gave fails the append with UNKNOWN_PRODUCER_ID."""
     producer_epoch: _builtins.int
-    """The epoch that came with the id."""
+    """The epoch that came with the id, or a larger one, up to 2^15 - 1, with which the sequence begins anew."""
     base_sequence: _builtins.int
-    """The number of the first record: 0 for the first record that the producer appends to the partition, and one more for
-    each record. After 2^31 - 1 comes 0.
+    """The number of the first record: 0 for the first record that the producer appends to the partition in this epoch, and
+    one more for each record. After 2^31 - 1 comes 0.
     """
     def __init__(
         self,
@@ -277,7 +277,8 @@ class AppendRequest(_message.Message):
     """The topic's name."""
     partition: _builtins.int
     """The number of the partition. Not set, for plain records only: the partition of their keys by Kafka's murmur2, which
-    must be the same for all; records without a key go to a partition of the server's choice.
+    must be the same for all; without any key a partition of the server's choice. Required with `batches`,
+    `expected_offset`, `fencing_token` and `producer`.
     """
     durability: Global___Durability.ValueType
     """The effective level is the stronger of this and the topic's `min.durability`. Default: the topic's."""
@@ -294,12 +295,13 @@ class AppendRequest(_message.Message):
     UNKNOWN_LEADER_EPOCH. 0, the default: any.
     """
     expected_offset: _builtins.int
-    """The offset that the first record must get. Another one fails the append with UNEXPECTED_OFFSET, and nothing is
-    stored. Not set: any.
+    """The offset that the first record must get, at least 0. Another one fails the append with UNEXPECTED_OFFSET, and
+    nothing is stored. A request that came before, from the same idempotent producer, is answered as a duplicate. Not
+    set: any.
     """
     fencing_token: _builtins.str
-    """The fencing token that the partition must have (see Fence). Another one fails the append with
-    FENCING_TOKEN_MISMATCH. Not set: any.
+    """The fencing token that the partition must have when the append is applied (see Fence); empty: it must have none.
+    Another one fails the append with FENCING_TOKEN_MISMATCH. Not set: not checked.
     """
     @_builtins.property
     def records(self) -> Global___Records:
@@ -418,7 +420,8 @@ class AppendStreamRequest(_message.Message):
     """The topic's name."""
     partition: _builtins.int
     """The number of the partition. Not set, for plain records only: the partition of their keys by Kafka's murmur2, which
-    must be the same for all; records without a key go to a partition of the server's choice.
+    must be the same for all; without any key a partition of the server's choice. Required with `batches`,
+    `expected_offset`, `fencing_token` and `producer`.
     """
     durability: Global___Durability.ValueType
     """The effective level is the stronger of this and the topic's `min.durability`. Default: the topic's."""
@@ -439,12 +442,13 @@ class AppendStreamRequest(_message.Message):
     UNKNOWN_LEADER_EPOCH. 0, the default: any.
     """
     expected_offset: _builtins.int
-    """The offset that the first record must get. Another one fails the append with UNEXPECTED_OFFSET, and nothing is
-    stored. Not set: any.
+    """The offset that the first record must get, at least 0. Another one fails the append with UNEXPECTED_OFFSET, and
+    nothing is stored. A request that came before, from the same idempotent producer, is answered as a duplicate. Not
+    set: any.
     """
     fencing_token: _builtins.str
-    """The fencing token that the partition must have (see Fence). Another one fails the append with
-    FENCING_TOKEN_MISMATCH. Not set: any.
+    """The fencing token that the partition must have when the append is applied (see Fence); empty: it must have none.
+    Another one fails the append with FENCING_TOKEN_MISMATCH. Not set: not checked.
     """
     @_builtins.property
     def records(self) -> Global___Records:
@@ -1233,9 +1237,11 @@ class FenceRequest(_message.Message):
     partition: _builtins.int
     """The number of the partition."""
     token: _builtins.str
-    """The token from now on, at most 36 bytes. Empty: the partition has none."""
+    """The token from now on, at most 36 bytes of UTF-8. Empty: the partition has none."""
     current_token: _builtins.str
-    """The token that the partition must have now. Another one fails with FENCING_TOKEN_MISMATCH. Not set: any."""
+    """The token that the partition must have now, or `token`, if an earlier try has set it. Another one fails with
+    FENCING_TOKEN_MISMATCH. Not set: any.
+    """
     def __init__(
         self,
         *,
@@ -1263,7 +1269,7 @@ class FenceResponse(_message.Message):
 
     LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
     log_end_offset: _builtins.int
-    """The end of the log (exclusive) when the token was set: records of the former holder lie below it."""
+    """The end of the log (exclusive) once the token is set: all records of the former holder lie below it."""
     def __init__(
         self,
         *,

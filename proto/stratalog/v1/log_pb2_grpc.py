@@ -97,8 +97,9 @@ class LogServiceServicer:
         """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests of a
         partition are applied in order and answered in order; requests of different partitions do not wait for each other.
         After a request that fails, later requests of its partition are refused with PRECEDING_APPEND_FAILED and not applied,
-        until one with `resume`. Other partitions go on. A request that is malformed, or whose sequence is not larger than
-        that of the request before it, ends the call with INVALID_ARGUMENT.
+        until one with `resume`. Other partitions go on. A request whose partition cannot be chosen fails alone. A request
+        that is malformed, or whose sequence is not larger than that of the request before it, ends the call with
+        INVALID_ARGUMENT.
         The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
         larger one breaks the stream.
         """
@@ -138,14 +139,15 @@ class LogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitProducer(self, request, context):
-        """Gives a producer an id that no other producer has. Its appends are stored once, however often they are sent.
+        """Gives a producer an id that no other producer has. With it, an append that is sent again is stored once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fence(self, request, context):
-        """Sets the fencing token of a partition. When it is answered, no append with another token is applied any more.
+        """Sets the fencing token of a partition, which survives restarts and takeovers. When it is answered, no append with
+        another token is applied any more; appends without a token are not checked. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

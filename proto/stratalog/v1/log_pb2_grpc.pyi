@@ -49,8 +49,9 @@ class LogServiceStub:
     """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests of a
     partition are applied in order and answered in order; requests of different partitions do not wait for each other.
     After a request that fails, later requests of its partition are refused with PRECEDING_APPEND_FAILED and not applied,
-    until one with `resume`. Other partitions go on. A request that is malformed, or whose sequence is not larger than
-    that of the request before it, ends the call with INVALID_ARGUMENT.
+    until one with `resume`. Other partitions go on. A request whose partition cannot be chosen fails alone. A request
+    that is malformed, or whose sequence is not larger than that of the request before it, ends the call with
+    INVALID_ARGUMENT.
     The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
     larger one breaks the stream.
     """
@@ -68,9 +69,11 @@ class LogServiceStub:
     of aborted transactions are left out.
     """
     InitProducer: _grpc.UnaryUnaryMultiCallable[_log_pb2.InitProducerRequest, _log_pb2.InitProducerResponse]
-    """Gives a producer an id that no other producer has. Its appends are stored once, however often they are sent."""
+    """Gives a producer an id that no other producer has. With it, an append that is sent again is stored once."""
     Fence: _grpc.UnaryUnaryMultiCallable[_log_pb2.FenceRequest, _log_pb2.FenceResponse]
-    """Sets the fencing token of a partition. When it is answered, no append with another token is applied any more."""
+    """Sets the fencing token of a partition, which survives restarts and takeovers. When it is answered, no append with
+    another token is applied any more; appends without a token are not checked. May be repeated.
+    """
     Metadata: _grpc.UnaryUnaryMultiCallable[_log_pb2.MetadataRequest, _log_pb2.MetadataResponse]
     """Names the topics, their limits, and for each partition the server that owns it."""
 
@@ -85,8 +88,9 @@ class LogServiceAsyncStub(LogServiceStub):
     """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests of a
     partition are applied in order and answered in order; requests of different partitions do not wait for each other.
     After a request that fails, later requests of its partition are refused with PRECEDING_APPEND_FAILED and not applied,
-    until one with `resume`. Other partitions go on. A request that is malformed, or whose sequence is not larger than
-    that of the request before it, ends the call with INVALID_ARGUMENT.
+    until one with `resume`. Other partitions go on. A request whose partition cannot be chosen fails alone. A request
+    that is malformed, or whose sequence is not larger than that of the request before it, ends the call with
+    INVALID_ARGUMENT.
     The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
     larger one breaks the stream.
     """
@@ -104,9 +108,11 @@ class LogServiceAsyncStub(LogServiceStub):
     of aborted transactions are left out.
     """
     InitProducer: _aio.UnaryUnaryMultiCallable[_log_pb2.InitProducerRequest, _log_pb2.InitProducerResponse]  # type: ignore[assignment]
-    """Gives a producer an id that no other producer has. Its appends are stored once, however often they are sent."""
+    """Gives a producer an id that no other producer has. With it, an append that is sent again is stored once."""
     Fence: _aio.UnaryUnaryMultiCallable[_log_pb2.FenceRequest, _log_pb2.FenceResponse]  # type: ignore[assignment]
-    """Sets the fencing token of a partition. When it is answered, no append with another token is applied any more."""
+    """Sets the fencing token of a partition, which survives restarts and takeovers. When it is answered, no append with
+    another token is applied any more; appends without a token are not checked. May be repeated.
+    """
     Metadata: _aio.UnaryUnaryMultiCallable[_log_pb2.MetadataRequest, _log_pb2.MetadataResponse]  # type: ignore[assignment]
     """Names the topics, their limits, and for each partition the server that owns it."""
 
@@ -130,8 +136,9 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests of a
         partition are applied in order and answered in order; requests of different partitions do not wait for each other.
         After a request that fails, later requests of its partition are refused with PRECEDING_APPEND_FAILED and not applied,
-        until one with `resume`. Other partitions go on. A request that is malformed, or whose sequence is not larger than
-        that of the request before it, ends the call with INVALID_ARGUMENT.
+        until one with `resume`. Other partitions go on. A request whose partition cannot be chosen fails alone. A request
+        that is malformed, or whose sequence is not larger than that of the request before it, ends the call with
+        INVALID_ARGUMENT.
         The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
         larger one breaks the stream.
         """
@@ -179,7 +186,7 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _log_pb2.InitProducerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_log_pb2.InitProducerResponse, _abc.Awaitable[_log_pb2.InitProducerResponse]]:
-        """Gives a producer an id that no other producer has. Its appends are stored once, however often they are sent."""
+        """Gives a producer an id that no other producer has. With it, an append that is sent again is stored once."""
 
     @_abc_1.abstractmethod
     def Fence(
@@ -187,7 +194,9 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _log_pb2.FenceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_log_pb2.FenceResponse, _abc.Awaitable[_log_pb2.FenceResponse]]:
-        """Sets the fencing token of a partition. When it is answered, no append with another token is applied any more."""
+        """Sets the fencing token of a partition, which survives restarts and takeovers. When it is answered, no append with
+        another token is applied any more; appends without a token are not checked. May be repeated.
+        """
 
     @_abc_1.abstractmethod
     def Metadata(

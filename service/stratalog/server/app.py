@@ -27,7 +27,7 @@ from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem, raise_open_file_limit
-from stratalog.base.randomness import IdGenerator, SystemIdGenerator
+from stratalog.base.randomness import IdGenerator, SystemIdGenerator, seeded_random
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
@@ -40,10 +40,12 @@ from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
 from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin_servicer import AdminServicer
+from stratalog.server.rpc.append_intake import AppendIntake
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.metadata_servicer import MetadataServicer
 from stratalog.server.rpc.method_handlers import described_handlers, refusing_undecodable
+from stratalog.server.rpc.producer_servicer import ProducerServicer
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, log_pb2
@@ -201,8 +203,15 @@ class Server:
 
     def _register(self, engine: StorageEngine) -> None:
         statuses = ErrorStatuses(self._clock, self._ids)
+        intake = AppendIntake(
+            self._clock,
+            seeded_random(self._ids),
+            engine.topics.registry,
+            engine.topics.producer_ids,
+            self._pools,
+        )
         log_servicer = LogServicer(
-            clock=self._clock,
+            intake=intake,
             partitions=engine.topics.registry,
             pools=self._pools,
             closing=self._closing,
@@ -211,8 +220,13 @@ class Server:
             statuses=statuses,
         )
         admin_servicer = AdminServicer(engine, self._pools, statuses)
+        producer_servicer = ProducerServicer(engine.topics, self._pools, statuses)
         metadata_servicer = MetadataServicer(engine, self._pools, self.settings, statuses)
-        log_handlers = log_servicer.method_handlers() | metadata_servicer.method_handlers()
+        log_handlers = (
+            log_servicer.method_handlers()
+            | metadata_servicer.method_handlers()
+            | producer_servicer.method_handlers()
+        )
         for name, handlers in (
             (LOG_SERVICE, log_handlers),
             (ADMIN_SERVICE, described_handlers(admin_servicer, _ADMIN_DESCRIPTOR)),

@@ -8,7 +8,8 @@ Opening, in this order, because each step protects the next:
    conditional writes. Read the catalog, with the server's configuration in it, and the shards' metadata:
    nothing is deleted or compacted by a configuration that was not read. Bind the data directory to this
    store.
-3. Claim every shard. A former owner is fenced from here on.
+3. Claim every shard. A former owner is fenced from here on. Read the catalog again, because until here the
+   former owner could set the fencing tokens of partitions.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
@@ -39,6 +40,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -69,10 +71,13 @@ from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
+from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener
+from stratalog.server.partitions.partition_opener import Host, PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
+from stratalog.server.topics.partition_fencing import PartitionFencing
+from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
 
@@ -122,6 +127,8 @@ class HostedTopics:
     runtime: RuntimeConfig
     manager: TopicManager
     registry: PartitionRegistry
+    producer_ids: ProducerIds
+    fencing: PartitionFencing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +206,7 @@ class StorageEngineBuilder:
                     runtime=runtime,
                     on_fenced=on_fenced,
                 )
+                catalog.refresh()
                 engine = self._assemble(
                     logs=logs,
                     identity=identity,
@@ -298,13 +306,12 @@ class StorageEngineBuilder:
         host: PartitionHost,
         opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
-        readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
         shards = ShardSet([tier.shard for tier in tiers])
         opener = PartitionOpener(
             self._clock,
             shards,
             logs,
-            lambda log, shard: host.host(log, shard, readers[shard]),
+            self._hosting(host, catalog, tiers),
             lambda directory: opening(directory, runtime.current.recovery_thread_count),
         )
         topics = TopicManager(
@@ -341,8 +348,30 @@ class StorageEngineBuilder:
                 shards=shards,
                 manager=TierManager(self._clock, catalog, tiers, self._registry, topics),
             ),
-            topics=HostedTopics(catalog=catalog, runtime=runtime, manager=topics, registry=self._registry),
+            topics=self._hosted_topics(catalog, shards, runtime, topics),
         )
+
+    def _hosted_topics(
+        self, catalog: Catalog, shards: ShardSet, runtime: RuntimeConfig, manager: TopicManager
+    ) -> HostedTopics:
+        return HostedTopics(
+            catalog=catalog,
+            runtime=runtime,
+            manager=manager,
+            registry=self._registry,
+            producer_ids=ProducerIds(catalog, shards),
+            fencing=PartitionFencing(catalog, shards),
+        )
+
+    def _hosting(self, host: PartitionHost, catalog: Catalog, tiers: Sequence[ShardTier]) -> Host:
+        """Makes the hosted partitions of logs, with readers of their shards and the tokens of the catalog."""
+        readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
+
+        def hosted(log: UnifiedLog, shard: HostedShard) -> HostedPartition:
+            fencing_token = partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition)
+            return host.host(log, shard, readers[shard], fencing_token)
+
+        return hosted
 
     def _claim_shards(
         self,

@@ -23,6 +23,9 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- ProducerFencedError               another producer took over its id: stop, or begin with a new epoch
     +-- CoordinatorFencedError            another transaction coordinator took over: stop
     +-- OutOfOrderSequenceError           send again from the expected sequence on, or begin with a new epoch
+    +-- UnknownProducerIdError            get an id with InitProducer, and begin with sequence 0
+    +-- UnexpectedOffsetError             read what others appended, then decide
+    +-- FencingTokenMismatchError         the partition has another token: stop, or fence it
     +-- InvalidTxnStateError              end the producer's open transaction first
     +-- PrecedingAppendFailedError        decide about the failed append, then send this one with `resume`
     +-- OverloadedError                   send it again after a pause (retriable): it had no effect
@@ -196,6 +199,26 @@ class OutOfOrderSequenceError(LogStoreError):
     expected_sequence."""
 
     code = "OUT_OF_ORDER_SEQUENCE"
+
+
+class UnknownProducerIdError(LogStoreError):
+    """No server has given this producer id. Fields: producer_id."""
+
+    code = "UNKNOWN_PRODUCER_ID"
+
+
+class UnexpectedOffsetError(LogStoreError):
+    """The log does not end at the offset that the append names, so nothing was stored. Fields:
+    expected_offset, log_end_offset."""
+
+    code = "UNEXPECTED_OFFSET"
+
+
+class FencingTokenMismatchError(LogStoreError):
+    """The partition has another fencing token than the request names. Fields: fencing_token (of the request),
+    current_token (empty if there is none)."""
+
+    code = "FENCING_TOKEN_MISMATCH"
 
 
 class InvalidTxnStateError(LogStoreError):

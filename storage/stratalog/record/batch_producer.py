@@ -8,6 +8,7 @@ from stratalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUEN
 
 MAX_SEQUENCE = 2**31 - 1
 """The highest sequence number; 0 follows it."""
+MAX_PRODUCER_EPOCH = 2**15 - 1
 
 
 class BatchProducer(NamedTuple):
@@ -23,8 +24,8 @@ class BatchProducer(NamedTuple):
     def check(self) -> None:
         """Prove that the fields fit each other and a header."""
         assert -1 <= self.producer_id < 2**63
-        assert -1 <= self.producer_epoch < 2**15
-        assert -1 <= self.base_sequence < 2**31
+        assert -1 <= self.producer_epoch <= MAX_PRODUCER_EPOCH
+        assert -1 <= self.base_sequence <= MAX_SEQUENCE
         assert (self.producer_id == NO_PRODUCER_ID) == (self.producer_epoch == NO_PRODUCER_EPOCH)
         if self.producer_id == NO_PRODUCER_ID:
             assert self.base_sequence == NO_SEQUENCE

@@ -29,7 +29,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.cli.main import COMMANDS, main, stratalog
-from stratalog.client.partition_chooser import partition_for_key
+from stratalog.record.key_partition import partition_for_key
 from tests.support.service.server_process import ServerProcess
 
 PROGRAM = [sys.executable, "-m", "stratalog.cli"]

@@ -42,7 +42,7 @@ def request(
     number: int, durability: log_pb2.Durability.ValueType, value_bytes: int = VALUE_BYTES
 ) -> log_pb2.AppendRequest:
     batch = encode_batch([Record(0, 0, b"%d" % number, bytes(value_bytes))])
-    return log_pb2.AppendRequest(topic="t", durability=durability, batches=batch)
+    return log_pb2.AppendRequest(topic="t", partition=0, durability=durability, batches=batch)
 
 
 class Stalled(NamedTuple):
@@ -158,7 +158,11 @@ async def test_streams_are_slowed_down_and_not_refused(tmp_path: Path) -> None:
             for number in range(20):
                 one = request(stream * 100 + number, log_pb2.DURABILITY_DISK, VALUE_BYTES // 5)
                 yield log_pb2.AppendStreamRequest(
-                    topic=one.topic, durability=one.durability, batches=one.batches, sequence=number
+                    topic=one.topic,
+                    partition=0,
+                    durability=one.durability,
+                    batches=one.batches,
+                    sequence=number,
                 )
 
         async def run(stream: int) -> list[int]:

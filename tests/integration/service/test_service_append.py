@@ -93,6 +93,7 @@ async def test_what_is_no_good_is_refused_and_nothing_of_it_is_stored(
     bench: ServiceBench, sent: bytes, expected: type[LogStoreError]
 ) -> None:
     await bench.client.admin.create_topic("t", config={"max.message.bytes": "2000"})
+    await bench.take_producer_ids(TRANSACTIONAL.producer_id)
     with pytest.raises(expected) as caught:
         await bench.client.append_batches("t", 0, sent)
     assert type(caught.value) is expected
@@ -102,6 +103,7 @@ async def test_what_is_no_good_is_refused_and_nothing_of_it_is_stored(
 
 async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
+    await bench.take_producer_ids(7)
     await bench.client.append_batches("t", 0, of_values(b"before"))
     sent = [
         of_values(b"a", b"b", producer=BatchProducer(7, 0, 0)),
@@ -133,7 +135,7 @@ async def test_an_append_without_payload_is_refused(bench: ServiceBench) -> None
     for request in (
         log_pb2.AppendRequest(topic="t"),
         log_pb2.AppendRequest(topic="t", records=log_pb2.Records()),
-        log_pb2.AppendRequest(topic="t", durability=9, batches=of_values(b"a")),  # type: ignore[arg-type]  # on purpose
+        log_pb2.AppendRequest(topic="t", partition=0, durability=9, batches=of_values(b"a")),  # type: ignore[arg-type]  # on purpose
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await bench.client.log.Append(request)

@@ -206,6 +206,7 @@ async def test_producers_that_are_idle_are_forgotten_by_the_new_period(tmp_path:
     config = {"producer.id.expiration.check.interval.ms": "1"}
     async with service_bench(tmp_path, config=config) as bench:
         await bench.client.admin.create_topic("t")
+        await bench.take_producer_ids(7)
         records = [Record(0, SystemClock().now_ms() - 60_000, None, b"once")]
         sent = encode_batch(records, producer=BatchProducer(7, 0, 0))
         await bench.client.append_batches("t", 0, sent)

@@ -80,7 +80,7 @@ async def test_a_request_without_effect_says_when_to_send_it_again(tmp_path: Pat
         memory = bench.server.append_memory
         lease = memory.lease(memory.limit_bytes)
         with refused() as statuses:
-            await bench.client.log.Append(log_pb2.AppendRequest(topic="t", batches=BATCH))
+            await bench.client.log.Append(log_pb2.AppendRequest(topic="t", partition=0, batches=BATCH))
         lease.close()
         [status] = statuses
         assert described(status)[:2] == (number(grpc.StatusCode.RESOURCE_EXHAUSTED), "OVERLOADED")
@@ -96,11 +96,11 @@ async def test_bad_bytes_of_a_request_and_damage_of_stored_ones_differ(
         await bench.client.admin.create_topic("t", config=LOCAL)
         damaged = BATCH[:-1] + bytes([BATCH[-1] ^ 1])
         with refused() as statuses:
-            await bench.client.log.Append(log_pb2.AppendRequest(topic="t", batches=damaged))
+            await bench.client.log.Append(log_pb2.AppendRequest(topic="t", partition=0, batches=damaged))
         code, reason, fields = described(statuses[0])
         assert (code, reason) == (number(grpc.StatusCode.INVALID_ARGUMENT), "INVALID_RECORD")
         assert (fields["field"], fields["position"]) == ("crc", "0")
-        await bench.client.log.Append(log_pb2.AppendRequest(topic="t", batches=BATCH))
+        await bench.client.log.Append(log_pb2.AppendRequest(topic="t", partition=0, batches=BATCH))
         path = tmp_path / "data" / "t-0" / f"{0:020d}.log"
         stored = bytearray(path.read_bytes())
         # The highest byte of the batch's length.

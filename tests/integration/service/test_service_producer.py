@@ -23,7 +23,6 @@ from stratalog.client.append_sender import AppendSender
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
-from stratalog.client.partition_chooser import partition_for_key
 from stratalog.client.partition_lane import PartitionLane
 from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
@@ -32,6 +31,7 @@ from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.client.sync import SyncClient
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.key_partition import partition_for_key
 from stratalog.record.record import Record
 from stratalog.server.append.append_pipeline import AppendPipeline
 from stratalog.server.append.stream_lane import StreamAnswer

@@ -71,6 +71,7 @@ async def test_producers_go_on_where_they_were(disk_is_lost: bool) -> None:
     sent = [sent_by(7, sequence) for sequence in range(0, 14, 2)]
     async with service_bench("/", filesystem=disk, store=store) as bench:
         await bench.client.admin.create_topic("t")
+        await bench.take_producer_ids(7)
         for number, data in enumerate(sent):
             assert await append(bench, data) == (2 * number, False)
         for number, data in list(enumerate(sent))[-5:]:
@@ -102,6 +103,7 @@ async def test_an_open_transaction_is_ended_on_the_next_machine(committed: bool)
         log.appender.append_as_leader(sent_by(1, 0, is_transactional=True), epoch)
         end_transaction(partition, 1, EPOCH, committed=False)
         log.appender.append_as_leader(sent_by(1, 2, is_transactional=True), epoch)
+        await bench.take_producer_ids(7)
         await append(bench, sent_by(7, 0))
         with unstable_uploads():
             await bench.client.admin.upload()

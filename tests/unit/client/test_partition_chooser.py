@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from stratalog.client.partition_chooser import PartitionChooser, partition_for_key
+from stratalog.client.partition_chooser import PartitionChooser
+from stratalog.record.key_partition import partition_for_key
 
 
 def test_a_key_always_goes_to_its_partition() -> None:

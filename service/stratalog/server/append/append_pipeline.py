@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
 
 from stratalog.base.errors import InvalidRequestError, forget_frames
@@ -36,6 +36,10 @@ MAX_LANE_COUNT = 10_000
 """The most partitions of a stream that have requests in flight or a failure."""
 
 
+Resolve = Callable[[DecodedStreamAppend], Awaitable[None]]
+"""Sets the partition of a request that names none, and learns what the check of the request needs. Raises
+LogStoreError; the partition may be set then."""
+
 Prepare = Callable[[DecodedStreamAppend, AppendSession], tuple[PartitionWriter, PendingAppend]]
 """Checks a request, takes its memory, and returns the append with its writer. Raises LogStoreError."""
 
@@ -46,12 +50,14 @@ class AppendPipeline:
     def __init__(
         self,
         requests: AsyncIterator[DecodedStreamAppend],
+        resolve: Resolve,
         prepare: Prepare,
         memory: RequestMemory,
     ) -> None:
         """`prepare` takes the memory of a request from `memory`."""
         self._memory = memory
         self._requests = requests
+        self._resolve = resolve
         self._prepare = prepare
         self._lanes: dict[TopicPartition, StreamLane] = {}
         """Those with requests in flight or a failure."""
@@ -125,6 +131,18 @@ class AppendPipeline:
     async def _take(self, decoded: DecodedStreamAppend) -> None:
         """Pass a request to its writer, or answer it with a failure."""
         request = decoded.request
+        failure: Exception | None = None
+        try:
+            await self._resolve(decoded)
+        except Exception as error:  # noqa: BLE001 - it is the answer to this request
+            forget_frames(error)
+            failure = error
+        if failure is not None and not request.HasField("partition"):
+            # It has no lane, so it fails alone.
+            self._in_flight_count += 1
+            self._outgoing.append(StreamAnswer(request.sequence, None, failure))
+            self._has_news.set()
+            return
         lane = self._lane(TopicPartition(request.topic, request.partition))
         self._in_flight_count += 1
         if request.resume:
@@ -134,6 +152,8 @@ class AppendPipeline:
             self._collect(lane)
             return
         try:
+            if failure is not None:
+                raise failure
             writer, append = self._prepare(decoded, lane.session)
         except Exception as error:  # noqa: BLE001 - it is the answer to this request
             forget_frames(error)

@@ -9,9 +9,13 @@ Appends of one session go into separate groups, in order, because a group checks
 session must stop at its first failure. They still share the flush of the turn. An append at ``os`` behind one
 at ``disk`` of its session waits for that flush, because the failure of the flush is also its own.
 
-Threads: `submit` is called on the event loop; a partition's turns take place on the append pool, one at a
-time (the flag ``_has_turn``). Each gives the thread back, so that busy partitions alternate. Results return
-to the loop in one hop a group.
+A fencing token is compared where an append is applied, with the catalog as it was read last. So once the
+catalog has another token, `settled` is a barrier: it answers in a turn that begins later, and no turn from
+then on applies an append with the former token, however long it has waited.
+
+Threads: `submit` and `settled` are called on the event loop; a partition's turns take place on the append
+pool, one at a time (the flag ``_has_turn``). Each gives the thread back, so that busy partitions alternate.
+Results return to the loop in one hop a group.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from concurrent.futures import Executor
 
 from stratalog.base.errors import (
     DataDirectoryError,
+    FencingTokenMismatchError,
     StoppingError,
     UnsupportedOperationError,
     forget_frames,
@@ -53,9 +58,11 @@ class PartitionWriter:
         leader_epoch: Callable[[], int],
         ensure_heard: Callable[[], None] | None,
         on_advance: Callable[[], None],
+        fencing_token: Callable[[], str] = lambda: "",
     ) -> None:
         """`leader_epoch` returns the epoch to stamp or raises NotOwnerError. `ensure_heard` raises if
         `disk` may not be acknowledged now; None means that it always may. `on_advance` follows each append.
+        `fencing_token` returns the partition's, empty for none.
         """
         self._loop = loop
         self._executor = executor
@@ -63,8 +70,10 @@ class PartitionWriter:
         self._leader_epoch = leader_epoch
         self._ensure_heard = ensure_heard
         self._on_advance = on_advance
+        self._fencing_token = fencing_token
         self._lock = threading.Lock()
         self._queue: list[PendingAppend] = []
+        self._settling: list[asyncio.Future[int]] = []
         self._has_turn = False
 
     def submit(self, append: PendingAppend) -> None:
@@ -83,19 +92,36 @@ class PartitionWriter:
         except RuntimeError:
             with self._lock:
                 pending, self._queue = self._queue, []
+                settling, self._settling = self._settling, []
                 self._has_turn = False
             refusal = StoppingError("the server is stopping, and the append was not applied; send it again")
             for append in pending:
                 _break_session(append)
             self._deliver([(append, refusal) for append in pending])
+            self._loop.call_soon_threadsafe(_resolve_settled, settling, refusal)
+
+    async def settled(self) -> int:
+        """The end of the log in a turn of its own: appends that were applied by a former state of the catalog
+        lie below. Raises NotOwnerError."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        with self._lock:
+            self._settling.append(future)
+            has_turn, self._has_turn = self._has_turn, True
+        if not has_turn:
+            self._begin_turn()
+        return await future
 
     def _take_turn(self) -> None:
         with self._lock:
             pending, self._queue = self._queue, []
+            settling, self._settling = self._settling, []
         assert self._has_turn, "one turn at a time"
-        assert pending, "a turn begins only where something waits"
+        assert pending or settling, "a turn begins only where something waits"
+        if settling:
+            self._settle(settling)
         try:
-            self._write(pending)
+            if pending:
+                self._write(pending)
         except BaseException as error:
             # No request may wait for ever, whatever failed here.
             logger.exception("the writer failed unexpectedly")
@@ -103,10 +129,19 @@ class PartitionWriter:
                 _break_session(append)
             self._deliver([(append, _as_engine_error(error)) for append in pending])
         with self._lock:
-            if not self._queue:
+            if not self._queue and not self._settling:
                 self._has_turn = False
                 return
         self._begin_turn()
+
+    def _settle(self, settling: Sequence[asyncio.Future[int]]) -> None:
+        outcome: int | Exception
+        try:
+            self._leader_epoch()
+            outcome = self._log.offsets.log_end_offset
+        except Exception as error:  # noqa: BLE001 - it is the answer
+            outcome = error
+        self._loop.call_soon_threadsafe(_resolve_settled, settling, outcome)
 
     def _write(self, pending: list[PendingAppend]) -> None:
         to_flush: list[tuple[PendingAppend, AppendInfo]] = []
@@ -134,10 +169,13 @@ class PartitionWriter:
         outcomes: list[_Outcome] = []
         writable: list[PendingAppend] = []
         buffers: list[Buffer] = []
+        has_token = any(append.conditions.fencing_token is not None for append in group)
+        fencing_token = self._fencing_token() if has_token else ""
         for append in group:
             try:
                 if append.session is not None and append.session.is_broken:
                     raise preceding_append_failed()
+                _require_token(append, fencing_token)
                 if append.durability is not Durability.OS and self._ensure_heard is not None:
                     self._ensure_heard()
                 batches = append.take_batches()
@@ -149,7 +187,8 @@ class PartitionWriter:
         if not writable:
             return outcomes
         try:
-            results = self._log.appender.append_group(buffers, self._leader_epoch())
+            expected_offsets = [append.conditions.expected_offset for append in writable]
+            results = self._log.appender.append_group(buffers, self._leader_epoch(), expected_offsets)
         except Exception as error:  # noqa: BLE001 - it is the group's answer
             refusal = _as_engine_error(error)
             return outcomes + [(append, refusal) for append in writable]
@@ -203,6 +242,28 @@ def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
 def _break_session(append: PendingAppend) -> None:
     if append.session is not None:
         append.session.is_broken = True
+
+
+def _require_token(append: PendingAppend, fencing_token: str) -> None:
+    """Raise FencingTokenMismatchError if the append names another token than the partition has."""
+    sent = append.conditions.fencing_token
+    if sent is not None and sent != fencing_token:
+        raise FencingTokenMismatchError(
+            "the partition has another fencing token; stop, because another writer has fenced it",
+            fencing_token=sent,
+            current_token=fencing_token,
+        )
+
+
+def _resolve_settled(settling: Sequence[asyncio.Future[int]], outcome: int | Exception) -> None:
+    for future in settling:
+        # A caller that went away has cancelled its future.
+        if future.done():
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 def _resolve(outcomes: Sequence[_Outcome]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stratalog.base.errors import PrecedingAppendFailedError
 from stratalog.base.filesystem import Buffer
@@ -23,6 +24,18 @@ class AppendSession:
 
     def __init__(self) -> None:
         self.is_broken = False
+
+
+class AppendConditions(NamedTuple):
+    """Conditions of an append on the partition that it is applied to. None by default."""
+
+    expected_offset: int | None = None
+    """The offset that the first record must get."""
+    fencing_token: str | None = None
+    """The token that the partition must have; empty for none."""
+
+
+NO_CONDITIONS = AppendConditions()
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +63,8 @@ class PendingAppend:
     """The log that it is appended to, for the answer."""
 
     session: AppendSession | None = None
+
+    conditions: AppendConditions = NO_CONDITIONS
 
     def give_back_memory(self) -> None:
         """Give back the memory once there is an answer. May be called twice."""

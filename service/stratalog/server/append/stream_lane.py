@@ -24,6 +24,8 @@ class StreamAnswer(NamedTuple):
     """None if the request failed before it reached the writer."""
     error: Exception | None = None
     """The reason for a failure."""
+    partition: int = -1
+    """The number of the partition that a pending one goes to."""
 
     @property
     def size_bytes(self) -> int:
@@ -76,7 +78,8 @@ class StreamLane:
     def submit(self, sequence: int, append: PendingAppend, writer: PartitionWriter) -> None:
         """Pass a request to its writer."""
         self._writer = writer
-        self._pending.append(StreamAnswer(sequence, append))
+        answer = StreamAnswer(sequence, append, partition=self.topic_partition.partition)
+        self._pending.append(answer)
         writer.submit(append)
 
     def collect(self, take: Callable[[StreamAnswer], None]) -> None:

@@ -58,9 +58,16 @@ class PartitionHost:
         self._loop = loop
         self._executor = executor
 
-    def host(self, log: UnifiedLog, shard: HostedShard, reader: RemoteReader) -> HostedPartition:
+    def host(
+        self,
+        log: UnifiedLog,
+        shard: HostedShard,
+        reader: RemoteReader,
+        fencing_token: Callable[[], str] = lambda: "",
+    ) -> HostedPartition:
         """A partition that is ready to serve; a log that begins at the tiered end first gets the state of the
-        tiered data below. Touches disk and network. Raises StoreError, DataDirectoryError.
+        tiered data below. `fencing_token` returns the partition's. Touches disk and network. Raises
+        StoreError, DataDirectoryError.
         """
         restore_log(log, reader)
         signal = PartitionSignal(self._loop)
@@ -77,6 +84,7 @@ class PartitionHost:
             leader_epoch=shard.leader_epoch,
             ensure_heard=ensure_heard,
             on_advance=signal.notify,
+            fencing_token=fencing_token,
         )
         return HostedPartition(log, shard, reader, writer, signal)
 

@@ -8,9 +8,10 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
-from stratalog.record.builder import encode_batch
+from stratalog.record.batch_producer import MAX_PRODUCER_EPOCH, MAX_SEQUENCE, BatchProducer
+from stratalog.record.builder import NO_PRODUCER, encode_batch
 from stratalog.record.record import Record
-from stratalog.server.append.pending_append import PendingAppend
+from stratalog.server.append.pending_append import AppendConditions, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.v1 import log_pb2
 
@@ -48,11 +49,45 @@ def isolation(level: log_pb2.IsolationLevel.ValueType) -> Isolation:
     return found
 
 
-def plain_records(records: Sequence[log_pb2.Record], now_ms: int) -> bytes:
+def plain_records(
+    records: Sequence[log_pb2.Record], now_ms: int, producer: BatchProducer = NO_PRODUCER
+) -> bytes:
     """Encode plain records into one uncompressed batch. Raises InvalidRequestError without a record."""
     if not records:
         raise InvalidRequestError("an append of plain records needs at least one record")
-    return encode_batch([_record(record, now_ms) for record in records])
+    return encode_batch([_record(record, now_ms) for record in records], producer=producer)
+
+
+def batch_producer(request: log_pb2.AppendRequest | log_pb2.AppendStreamRequest) -> BatchProducer:
+    """The producer of the batch of plain records. Raises InvalidRequestError."""
+    if not request.HasField("producer"):
+        return NO_PRODUCER
+    sequence = request.producer
+    for field, value, highest in (
+        ("producer_epoch", sequence.producer_epoch, MAX_PRODUCER_EPOCH),
+        ("base_sequence", sequence.base_sequence, MAX_SEQUENCE),
+    ):
+        if not 0 <= value <= highest:
+            raise InvalidRequestError(
+                "a field of the producer is out of range; correct it",
+                field=field,
+                value=value,
+                allowed=f"0 to {highest}",
+            )
+    return BatchProducer(sequence.producer_id, sequence.producer_epoch, sequence.base_sequence)
+
+
+def append_conditions(
+    request: log_pb2.AppendRequest | log_pb2.AppendStreamRequest,
+) -> AppendConditions:
+    """The conditions of the append. Raises InvalidRequestError."""
+    expected_offset = request.expected_offset if request.HasField("expected_offset") else None
+    if expected_offset is not None and expected_offset < 0:
+        raise InvalidRequestError(
+            "an expected offset is not negative; leave it out for any", expected_offset=expected_offset
+        )
+    fencing_token = request.fencing_token if request.HasField("fencing_token") else None
+    return AppendConditions(expected_offset, fencing_token)
 
 
 def _record(record: log_pb2.Record, now_ms: int) -> Record:

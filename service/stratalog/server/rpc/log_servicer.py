@@ -14,9 +14,7 @@ from typing import Any, cast
 
 import grpc
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooLargeError
-from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
 from stratalog.log.isolation import Isolation
 from stratalog.server.append.append_decoding import (
@@ -36,6 +34,7 @@ from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.request_memory import RequestMemories
 from stratalog.server.rpc import convert
+from stratalog.server.rpc.append_intake import AppendIntake
 from stratalog.server.rpc.call_guard import Context, announce, decoded, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.fetch_encoding import encode_fetch_response
@@ -55,7 +54,7 @@ class LogServicer:
 
     def __init__(
         self,
-        clock: Clock,
+        intake: AppendIntake,
         partitions: PartitionRegistry,
         pools: WorkerPools,
         closing: Closing,
@@ -63,7 +62,7 @@ class LogServicer:
         settings: ServerSettings,
         statuses: ErrorStatuses,
     ) -> None:
-        self._clock = clock
+        self._intake = intake
         self._partitions = partitions
         self._pools = pools
         self._closing = closing
@@ -90,6 +89,7 @@ class LogServicer:
 
     @guarded
     async def Append(self, request: DecodedAppend, context: Context) -> log_pb2.AppendResponse:
+        await self._intake.resolve(request)
         writer, append = self._prepare(request, None)
         writer.submit(append)
         return convert.append_response(append, await append.future)
@@ -101,7 +101,8 @@ class LogServicer:
         # The transport breaks a stream with a larger request, and then some clients lose its status.
         limit = str(self._settings.max_request_bytes)
         await announce(context, ((MAX_REQUEST_BYTES_METADATA_KEY, limit),))
-        pipeline = AppendPipeline(decoded(request_iterator), self._prepare, self._append_memory)
+        requests = decoded(request_iterator)
+        pipeline = AppendPipeline(requests, self._intake.resolve, self._prepare, self._append_memory)
         async with aclosing(pipeline.answers()) as answers:
             async for answer in answers:
                 await send(context, self._stream_response(answer))
@@ -156,7 +157,8 @@ class LogServicer:
                 max_bytes=self._settings.max_request_bytes,
             )
         future = asyncio.get_running_loop().create_future()
-        payload = self._payload(decoded)
+        payload = self._intake.payload(decoded)
+        conditions = convert.append_conditions(request)
         memory = self._append_memory.lease(decoded.size_bytes)
         append = PendingAppend(
             batches=payload,
@@ -166,6 +168,7 @@ class LogServicer:
             size_bytes=decoded.size_bytes,
             identity=partition.identity,
             session=session,
+            conditions=conditions,
         )
         return partition.writer, append
 
@@ -174,14 +177,6 @@ class LogServicer:
             return convert.append_stream_ack(answer)
         status = self.statuses.status(answer.error, "LogServicer.AppendStream")
         return log_pb2.AppendStreamResponse(sequence=answer.sequence, status=status)
-
-    def _payload(self, decoded: DecodedAppend | DecodedStreamAppend) -> Buffer | partial[bytes]:
-        """The batches, or a function that encodes them on the writer's thread."""
-        if decoded.batches is not None:
-            return decoded.batches
-        if decoded.request.HasField("records"):
-            return partial(convert.plain_records, decoded.request.records.records, self._clock.now_ms())
-        raise InvalidRequestError("an append needs batches or records")
 
     def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:
         if not request.partitions:

@@ -27,6 +27,7 @@ from stratalog.base.errors import (
     DataDirectoryError,
     DataDirectoryInUseError,
     FencedLeaderEpochError,
+    FencingTokenMismatchError,
     InconsistentTopicIdError,
     InvalidConfigError,
     InvalidRecordError,
@@ -51,7 +52,9 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
     TopicAlreadyExistsError,
+    UnexpectedOffsetError,
     UnknownLeaderEpochError,
+    UnknownProducerIdError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
@@ -100,6 +103,10 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     ProducerFencedError: grpc.StatusCode.FAILED_PRECONDITION,
     CoordinatorFencedError: grpc.StatusCode.FAILED_PRECONDITION,
     OutOfOrderSequenceError: grpc.StatusCode.FAILED_PRECONDITION,
+    UnknownProducerIdError: grpc.StatusCode.FAILED_PRECONDITION,
+    # ABORTED as a lost race: the caller reads, decides again, and sends another request.
+    UnexpectedOffsetError: grpc.StatusCode.ABORTED,
+    FencingTokenMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     InvalidTxnStateError: grpc.StatusCode.FAILED_PRECONDITION,
     PrecedingAppendFailedError: grpc.StatusCode.ABORTED,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -4,6 +4,9 @@ The group collects requests until the active segment has to be rolled or no requ
 them at once. They succeed or fail together, because a failed write is cut off the file again: no request is
 stored by half, and no refused request is stored at all.
 
+A request that names its offset is applied only there: behind the requests before it in the group, whether
+they are written or wait. A refusal that counts on waiting requests fails with them if their write fails.
+
 Each request is checked against the producer state that the requests before it leave behind; this becomes the
 state of the log with the write. A request that was stored before is answered with its old offsets. If the
 first copy still waits for its write, both get the same outcome.
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.errors import DataDirectoryError, LogStoreError, UnexpectedOffsetError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.append.roll_rule import RollRule
 from stratalog.log.append.validated_append import ValidatedAppend
@@ -83,6 +86,10 @@ class AppendGroup:
             return
         try:
             self._take(request, last_offset)
+        except UnexpectedOffsetError as refusal:
+            if self._batches:
+                self._pending.append(len(self._outcomes))
+            self._outcomes.append(refusal)
         except LogStoreError as failure:
             self._outcomes.append(failure)
 
@@ -135,13 +142,20 @@ class AppendGroup:
         return next_offset + request.offset_count - 1
 
     def _take(self, request: ValidatedAppend, last_offset: int) -> None:
-        """Let the request wait for the next write. Raises as `ProducerAppend.stage` does."""
+        """Let the request wait for the next write. Raises UnexpectedOffsetError, and what
+        `ProducerAppend.stage` raises."""
         if self._leader_epoch is None:
             base_offset = request.headers[0].base_offset
             self._follow(request.producer_batches, request.origin, base_offset, request.headers)
             parts, batches = request.verbatim()
         else:
             base_offset = last_offset - request.offset_count + 1
+            if request.expected_offset not in (None, base_offset):
+                raise UnexpectedOffsetError(
+                    "the log does not end at the expected offset; read what others appended, then decide",
+                    expected_offset=request.expected_offset,
+                    log_end_offset=base_offset,
+                )
             append_time_ms = self._now_ms if self._is_append_time else None
             placed = _placed(request.producer_batches, base_offset, append_time_ms)
             self._follow(placed, request.origin, base_offset)

@@ -53,7 +53,12 @@ class LogAppender:
         """Append a producer's batches, which become visible together; see `append_group`."""
         return only(self.append_group([batches], leader_epoch))
 
-    def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
+    def append_group(
+        self,
+        requests: Sequence[Buffer],
+        leader_epoch: int,
+        expected_offsets: Sequence[int | None] | None = None,
+    ) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
 
         Each request has its own outcome. A request that is not valid, or that its producer may not send now,
@@ -62,14 +67,18 @@ class LogAppender:
         cache when this returns, and durable after `LogFlusher.flush`, or at once if `flush.messages` says so.
         If the disk fails, all requests of the write or of the sync get DataDirectoryError; after a failed
         sync they may be stored. The buffers must not change until this returns.
+
+        `expected_offsets`: for each request the offset that its first record must get, or None for any.
+        Elsewhere it fails with UnexpectedOffsetError, unless it was stored before.
         """
+        offsets = expected_offsets or [None] * len(requests)
         config = self._local.config
-        validated = [self._validated(request, config) for request in requests]
+        validated = [self._validated(*one, config) for one in zip(requests, offsets, strict=True)]
         with self._lock:
             if self._local.config is not config:
                 # A request must be valid by the configuration that it is written with.
                 config = self._local.config
-                validated = [self._validated(request, config) for request in requests]
+                validated = [self._validated(*one, config) for one in zip(requests, offsets, strict=True)]
             outcomes = self._write(validated, leader_epoch)
         return self._flushed(outcomes)
 
@@ -124,11 +133,14 @@ class LogAppender:
             self._local.segments.active, self._local.config, self._clock.now_ms()
         )
 
-    def _validated(self, request: Buffer, config: LogConfig) -> ValidatedAppend | LogStoreError:
+    def _validated(
+        self, request: Buffer, expected_offset: int | None, config: LogConfig
+    ) -> ValidatedAppend | LogStoreError:
         try:
-            return validate_append(request, config, self._clock.now_ms())
+            validated = validate_append(request, config, self._clock.now_ms())
         except LogStoreError as failure:
             return failure
+        return validated if expected_offset is None else validated._replace(expected_offset=expected_offset)
 
     def _write(
         self, requests: Sequence[ValidatedAppend | LogStoreError], leader_epoch: int | None

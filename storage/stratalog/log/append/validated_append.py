@@ -50,6 +50,8 @@ class ValidatedAppend(NamedTuple):
     max_timestamp_ms: int
     producer_batches: Sequence[ProducerBatch]
     """All batches if one of them has a producer, else none."""
+    expected_offset: int | None = None
+    """The offset that the first record must get; None for any."""
 
     @staticmethod
     def of(

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.client.partition_chooser import partition_for_key
+from stratalog.record.key_partition import partition_for_key
 from stratalog.record.native import pure_key_kernels
 from tests.support.kernels import both_kinds, each_kind
 

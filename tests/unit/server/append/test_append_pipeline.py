@@ -40,6 +40,11 @@ class Request:
         self.durability = Durability.DISK if disk else Durability.OS
 
 
+async def resolved(decoded: DecodedStreamAppend) -> None:
+    """Every request names its partition."""
+    assert decoded.request.HasField("partition")
+
+
 class Stream:
     """A pipeline over writers by partition, and its answers. The sequence of a request is its place. Belongs
     to the test's loop."""
@@ -61,7 +66,7 @@ class Stream:
         self.may_end.set()
         self._requests = requests
         self._sequences = range(len(requests)) if sequences is None else sequences
-        self.pipeline = AppendPipeline(self._source(), self._prepare, self.memory)
+        self.pipeline = AppendPipeline(self._source(), resolved, self._prepare, self.memory)
         self._task = asyncio.create_task(self._run())
 
     @property
@@ -322,12 +327,12 @@ async def test_refusals_that_the_client_does_not_read_are_bounded_too(
         nonlocal taken
         for sequence in range(10):
             taken += 1
-            yield Decoded(log_pb2.AppendStreamRequest(sequence=sequence), None, 1)
+            yield Decoded(log_pb2.AppendStreamRequest(partition=0, sequence=sequence), None, 1)
 
     def refuse(_: DecodedStreamAppend, __: AppendSession) -> tuple[PartitionWriter, PendingAppend]:
         raise UnknownTopicOrPartitionError("no such partition")
 
-    answers = AppendPipeline(source(), refuse, RequestMemory(100)).answers()
+    answers = AppendPipeline(source(), resolved, refuse, RequestMemory(100)).answers()
     first = await anext(answers)
     for _ in range(50):
         await asyncio.sleep(0)

@@ -11,6 +11,7 @@ import pytest
 
 from stratalog.base.errors import (
     DataDirectoryError,
+    FencingTokenMismatchError,
     InvalidRecordError,
     LogStoreError,
     NotOwnerError,
@@ -23,7 +24,7 @@ from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.partition_writer import PartitionWriter
-from stratalog.server.append.pending_append import AppendSession, PendingAppend
+from stratalog.server.append.pending_append import AppendConditions, AppendSession, PendingAppend
 from stratalog.server.request_memory import RequestMemory
 from tests.support.service.held_writer import SOME_LOG
 
@@ -65,8 +66,15 @@ class FakeLog:
     def log_start_offset(self) -> int:
         return 0
 
-    def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
+    @property
+    def log_end_offset(self) -> int:
+        return len(self.stored)
+
+    def append_group(
+        self, requests: Sequence[Buffer], leader_epoch: int, expected_offsets: Sequence[int | None]
+    ) -> list[AppendInfo | LogStoreError]:
         assert leader_epoch == EPOCH
+        assert list(expected_offsets) == [None] * len(requests)
         self.calls.append(f"append {len(requests)}")
         outcomes: list[AppendInfo | LogStoreError] = []
         for request in requests:
@@ -99,8 +107,16 @@ class Bench:
         self.advances = 0
         self.appends: list[PendingAppend] = []
         self.memory = RequestMemory(1000)
+        self.token = ""
+        """The partition's fencing token in the catalog."""
         self.writer = PartitionWriter(
-            self.loop, self.executor, cast(UnifiedLog, self.log), leader_epoch, ensure_heard, self._advance
+            self.loop,
+            self.executor,
+            cast(UnifiedLog, self.log),
+            leader_epoch,
+            ensure_heard,
+            self._advance,
+            lambda: self.token,
         )
 
     def _advance(self) -> None:
@@ -111,6 +127,7 @@ class Bench:
         data: Buffer | Callable[[], Buffer],
         durability: Durability = Durability.OS,
         session: AppendSession | None = None,
+        token: str | None = None,
     ) -> asyncio.Future[AppendInfo]:
         future: asyncio.Future[AppendInfo] = self.loop.create_future()
         self.appends.append(
@@ -122,6 +139,7 @@ class Bench:
                 size_bytes=1,
                 identity=SOME_LOG,
                 session=session,
+                conditions=AppendConditions(fencing_token=token),
             )
         )
         self.writer.submit(self.appends[-1])
@@ -432,3 +450,81 @@ async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
     assert (await answered).base_offset == 0
     assert isinstance(failed.exception(), ZeroDivisionError)
     assert session.is_broken, "a later append of the session is not applied"
+
+
+async def test_an_append_needs_the_token_that_the_partition_has_when_it_is_applied() -> None:
+    bench = Bench()
+    bench.token = "a"
+    session = AppendSession()
+    current, former, empty = (bench.append(token.encode(), token=token) for token in ("a", "b", ""))
+    unchecked = bench.append(b"unchecked")
+    in_session = bench.append(b"s", session=session, token="b")
+    behind = bench.append(b"t", session=session, token="a")
+    await bench.run_all()
+    assert bench.log.stored == [b"a", b"unchecked"]
+    assert ((await current).base_offset, (await unchecked).base_offset) == (0, 1)
+    for refused, sent in ((former, "b"), (empty, ""), (in_session, "b")):
+        with pytest.raises(FencingTokenMismatchError) as caught:
+            await refused
+        assert caught.value.fields == {"fencing_token": sent, "current_token": "a"}
+    with pytest.raises(PrecedingAppendFailedError):
+        await behind
+
+
+async def test_once_it_is_settled_no_append_with_the_former_token_is_applied() -> None:
+    """Those that wait when the token changes are refused; those that were applied lie below the answer."""
+    bench = Bench()
+    bench.token = "a"
+    applied = bench.append(b"1", token="a")
+    bench.executor.run_one()
+    waiting = bench.append(b"2", token="a")
+    bench.token = "b"
+    settled = asyncio.create_task(bench.writer.settled())
+    await asyncio.sleep(0)
+    late, of_new = bench.append(b"3", token="a"), bench.append(b"4", token="b")
+    await bench.run_all()
+    assert await settled == 1
+    assert (await applied).base_offset == 0
+    for refused in (waiting, late):
+        with pytest.raises(FencingTokenMismatchError):
+            await refused
+    assert (await of_new).base_offset == 1
+
+
+async def test_a_group_that_is_being_written_is_settled_behind_it() -> None:
+    bench = Bench()
+    bench.token = "a"
+    settled: list[asyncio.Task[int]] = []
+    append_group = bench.log.append_group
+
+    def fenced_meanwhile(*arguments: Any) -> list[AppendInfo | LogStoreError]:
+        bench.token = "b"
+        settled.append(asyncio.ensure_future(bench.writer.settled()))
+        return append_group(*arguments)
+
+    bench.log.append_group = fenced_meanwhile  # type: ignore[method-assign]  # acts beside the write
+    applied = bench.append(b"1", token="a")
+    await bench.run_all()
+    while not settled[0].done():
+        await bench.run_all()
+    assert (await applied).base_offset == 0
+    assert await settled[0] == 1
+
+
+async def test_a_writer_settles_without_appends_and_not_as_a_former_owner() -> None:
+    bench = Bench()
+    settled = asyncio.create_task(bench.writer.settled())
+    await asyncio.sleep(0)
+    await bench.run_all()
+    assert await settled == 0
+
+    def fenced() -> int:
+        raise NotOwnerError("another owner")
+
+    former = Bench(fenced)
+    left, refused = (asyncio.create_task(former.writer.settled()) for _ in range(2))
+    await asyncio.sleep(0)
+    left.cancel()
+    await former.run_all()
+    with pytest.raises(NotOwnerError):
+        await refused

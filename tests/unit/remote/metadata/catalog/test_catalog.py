@@ -9,14 +9,18 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.errors import (
+    FencingTokenMismatchError,
     InvalidRequestError,
     PreconditionFailedError,
     StoreCorruptError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
 )
-from stratalog.remote.json_document import encode_document, parse_json
+from stratalog.remote.json_document import JsonFields, encode_document, parse_json
+from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
+from stratalog.remote.metadata.head.checkpoint import CheckpointParts
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from tests.support.tiered.metadata_harness import MetadataHarness
 
@@ -165,6 +169,162 @@ def test_the_servers_configuration_changes_by_compare_and_swap(harness: Metadata
     for opened in (harness.catalog(), harness.catalog(read_only=True)):
         assert opened.state() == one.state()
         assert opened.state().server_config == {"a": "1", "b": "2"}
+
+
+def test_producer_ids_are_taken_in_blocks_that_never_overlap(harness: MetadataHarness) -> None:
+    one, two = harness.catalog(), harness.catalog()
+    assert one.state().next_producer_id == 0
+    assert one.take_producer_ids(1000) == range(1000)
+    # The other one has not read that commit.
+    assert two.take_producer_ids(10) == range(1000, 1010)
+    assert one.take_producer_ids(1) == range(1010, 1011)
+    assert one.fold() is not None
+    for opened in (harness.catalog(), harness.catalog(read_only=True)):
+        assert opened.state() == one.state()
+        assert opened.state().next_producer_id == 1011
+    assert harness.catalog().take_producer_ids(2) == range(1011, 1013)
+
+
+def test_a_topic_takes_the_producer_ids_of_its_batches_with_its_creation(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    catalog.create("imported", 1, next_producer_id=501)
+    assert (catalog.seq, catalog.state().next_producer_id) == (1, 501)
+    catalog.create("older", 1, next_producer_id=17)
+    assert catalog.state().next_producer_id == 501, "it never falls"
+    assert harness.catalog().take_producer_ids(3) == range(501, 504)
+    with pytest.raises(TopicAlreadyExistsError):
+        catalog.create("older", 1, next_producer_id=9000)
+    assert catalog.state().next_producer_id == 504, "a topic that is refused takes nothing"
+
+
+def test_producer_ids_end(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    catalog.create("imported", 1, next_producer_id=2**63 - 1 - 5)
+    with pytest.raises(UnsupportedOperationError) as caught:
+        catalog.take_producer_ids(6)
+    assert caught.value.fields == {"next_producer_id": 2**63 - 1 - 5}
+    assert catalog.take_producer_ids(5)[-1] == 2**63 - 2
+    assert harness.catalog().state().next_producer_id == 2**63 - 1
+
+
+@pytest.mark.parametrize("damaged", [0, 5, 10, -1, 2**63, True, 10.0, "11", None])
+def test_damaged_producer_ids_are_found(harness: MetadataHarness, damaged: object) -> None:
+    """In a commit: a number of another form, and one that takes ids again."""
+    catalog = harness.catalog()
+    catalog.take_producer_ids(10)
+    catalog.take_producer_ids(10)
+    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
+    commits = stored["commits"]
+    assert isinstance(commits, list)
+    commits[1]["actions"][0]["next_producer_id"] = damaged
+    harness.store.put(HEAD, encode_document(stored))
+    with pytest.raises(StoreCorruptError):
+        harness.catalog()
+
+
+@pytest.mark.parametrize("damaged", [-1, 2**63, True, 1.0, "1", None])
+def test_a_damaged_next_producer_id_of_a_checkpoint_is_found(damaged: object) -> None:
+    written = CatalogMachine().to_checkpoint(CatalogState(uuid=MISSING, next_producer_id=11)).fields.values
+
+    def read(**changed: object) -> CatalogState:
+        root = JsonFields({**written, "seq": 3, **changed}, "root")
+        return CatalogMachine().from_checkpoint(CheckpointParts(root, {}, {}))
+
+    assert read().next_producer_id == 11
+    with pytest.raises(StoreCorruptError):
+        read(next_producer_id=damaged)
+
+
+def test_a_fencing_token_belongs_to_a_partition_of_a_topic_id(harness: MetadataHarness) -> None:
+    one, two = harness.catalog(), harness.catalog()
+    orders = one.create("orders", 2)
+    assert one.fencing_token(orders.topic_id, 0) == ""
+    one.fence(orders.topic_id, 1, "a")
+    one.alter(orders.topic_id, partition_count=3, config={"retention.ms": "1"})
+    two.refresh()
+    assert [two.fencing_token(orders.topic_id, number) for number in range(3)] == ["", "a", ""]
+    two.fence(orders.topic_id, 2, "b" * 36)
+    one.refresh()
+    assert one.fold() is not None
+    for opened in (harness.catalog(), harness.catalog(read_only=True)):
+        assert opened.state() == one.state()
+        assert opened.topics()["orders"].fencing_tokens == {1: "a", 2: "b" * 36}
+    one.fence(orders.topic_id, 1, "")
+    assert one.topics()["orders"].fencing_tokens == {2: "b" * 36}
+    one.delete(orders.topic_id)
+    again = one.create("orders", 3)
+    assert one.fencing_token(again.topic_id, 2) == ""
+    one.check()
+
+
+def test_a_token_is_replaced_by_compare_and_swap(harness: MetadataHarness) -> None:
+    one, two = harness.catalog(), harness.catalog()
+    topic_id = one.create("orders", 1).topic_id
+    two.refresh()
+    one.fence(topic_id, 0, "a", "")
+    # The other one has not read that commit.
+    with pytest.raises(FencingTokenMismatchError) as caught:
+        two.fence(topic_id, 0, "b", "")
+    assert caught.value.fields == {"fencing_token": "", "current_token": "a"}
+    two.fence(topic_id, 0, "b", "a")
+    seq = two.seq
+    two.fence(topic_id, 0, "b", "a")
+    assert two.seq == seq, "an earlier try has landed"
+    one.fence(topic_id, 0, "c")
+    assert one.fencing_token(topic_id, 0) == "c"
+
+
+def test_tokens_and_partitions_that_cannot_be_are_refused(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    topic_id = catalog.create("orders", 2).topic_id
+    for token in ("x" * 37, "\u20ac" * 13):
+        with pytest.raises(InvalidRequestError) as caught:
+            catalog.fence(topic_id, 0, token)
+        assert caught.value.fields["max_bytes"] == 36
+    for number in (-1, 2):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            catalog.fence(topic_id, number, "a")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        catalog.fence(MISSING, 0, "a")
+
+
+@pytest.mark.parametrize("damaged", [{"partition": 2}, {"partition": -1}, {"token": 7}, {"token": None}])
+def test_a_damaged_token_is_found(harness: MetadataHarness, damaged: dict[str, object]) -> None:
+    catalog = harness.catalog()
+    catalog.fence(catalog.create("orders", 2).topic_id, 1, "a")
+    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
+    commits = stored["commits"]
+    assert isinstance(commits, list)
+    commits[1]["actions"][0] |= damaged
+    harness.store.put(HEAD, encode_document(stored))
+    with pytest.raises(StoreCorruptError):
+        harness.catalog()
+
+
+@pytest.mark.parametrize("damaged", [[[2, "a"]], [[-1, "a"]], [[0, 7]], [[0]], "a", [0], {"0": "a"}])
+def test_damaged_tokens_of_a_page_are_found(harness: MetadataHarness, damaged: object) -> None:
+    entry = harness.catalog().create("orders", 2)
+    state = harness.catalog().state()
+    parts = CatalogMachine().to_checkpoint(state)
+    table = parts.tables["topics"]
+    row = dict(zip(table.columns, table.row(entry), strict=True))
+    root = JsonFields({**parts.fields.values, "seq": 1}, "root")
+
+    def read(**changed: object) -> CatalogState:
+        rows = {"topics": [JsonFields({**row, **changed}, "row")]}
+        return CatalogMachine().from_checkpoint(CheckpointParts(root, {}, rows))
+
+    assert read(fencing_tokens=[[1, "a"]]).entries[entry.topic_id].fencing_tokens == {1: "a"}
+    with pytest.raises(StoreCorruptError):
+        read(fencing_tokens=damaged)
+
+
+def test_a_new_token_voids_no_decision_about_the_topic(harness: MetadataHarness) -> None:
+    catalog, other = harness.catalog(), harness.catalog()
+    entry = catalog.create("orders", 1)
+    other.refresh()
+    other.fence(entry.topic_id, 0, "a")
+    assert catalog.confirm([entry]) == 2
 
 
 def test_confirm_reads_again(harness: MetadataHarness) -> None:

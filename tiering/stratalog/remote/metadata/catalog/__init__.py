@@ -1,1 +1,1 @@
-"""The catalog of topics, and of the server's configuration."""
+"""The catalog of topics with their fencing tokens, of the server's configuration, and of producer ids."""

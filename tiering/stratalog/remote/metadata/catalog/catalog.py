@@ -1,8 +1,13 @@
-"""The store's topics, and the server configuration that was altered at run time.
+"""The store's topics, the server configuration that was altered at run time, and the next producer id.
 
 The catalog is a log of commits like a shard's, but has no owner. Any process may commit; If-Match admits one
 change at a time. A deleted topic stays for 30 days, marked, so that a shard can tell a deleted topic from an
 unknown one: absent does not mean deleted.
+
+Producer ids are taken in blocks by a commit, and given out after it. So an id belongs to one block, whatever
+happens to the process that took it; a commit whose outcome stays unknown wastes a block at most.
+
+A fencing token belongs to a partition of a topic id: a topic that is created anew has none.
 
 Before an actor deletes records or partitions because of the catalog, it calls `confirm` or `confirm_deleted`
 and passes the returned commit number to the shard. The shard refuses a number below the highest it has seen.
@@ -18,21 +23,27 @@ from uuid import UUID
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
+    FencingTokenMismatchError,
     PreconditionFailedError,
     StoreError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
 )
+from stratalog.remote.json_document import MAX_INTEGER
 from stratalog.remote.metadata.catalog.catalog_actions import (
     AlterTopic,
     ConfigureServer,
     CreateTopic,
     DeleteTopic,
+    FencePartition,
+    TakeProducerIds,
 )
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import (
     HASH_KEY_BYTES,
     TopicEntry,
+    require_fencing_token,
     require_partition_count,
     require_topic_name,
 )
@@ -47,6 +58,9 @@ from stratalog.remote.metadata.head.head_log import (
 )
 from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
 from stratalog.remote.store_layout import StoreLayout
+
+MAX_NEXT_PRODUCER_ID = MAX_INTEGER
+"""The number after the last producer id; ids are signed numbers of 64 bits, as in Kafka."""
 
 
 class Catalog:
@@ -102,6 +116,11 @@ class Catalog:
         """The topic of this id, live or deleted, in the newest state that was read; None if unknown."""
         return self.state().entries.get(topic_id)
 
+    def fencing_token(self, topic_id: UUID, partition: int) -> str:
+        """The partition's token in the newest state that was read; empty if it has none."""
+        entry = self.by_id(topic_id)
+        return "" if entry is None else entry.fencing_token(partition)
+
     def refresh(self, *, dated: bool = False) -> CatalogState:
         """Read the current state: one conditional GET if nothing changed. Raises StoreUnavailableError."""
         return self._log.refresh(dated=dated).state
@@ -113,8 +132,12 @@ class Catalog:
         config: Mapping[str, str] | None = None,
         *,
         topic_id: UUID | None = None,
+        next_producer_id: int = 0,
     ) -> TopicEntry:
         """Create a topic with a fresh hash key, and a fresh id unless `topic_id` is given.
+
+        The same commit takes all producer ids below `next_producer_id`: those of batches that the topic
+        brings.
 
         A call with `topic_id` may be repeated after StoreUnavailableError: it returns the topic that the
         first call created. Raises InvalidRequestError for an invalid name or number, TopicAlreadyExistsError.
@@ -129,7 +152,7 @@ class Catalog:
             hash_key=self._log.ids.secret(HASH_KEY_BYTES),
         )
         with self._change_lock:
-            self._log.commit(lambda state: judge_create(state, create))
+            self._log.commit(lambda state: judge_create(state, create, next_producer_id))
             self._fold_if_needed()
         return self.state().entries[create.topic_id]
 
@@ -178,6 +201,28 @@ class Catalog:
             self._fold_if_needed()
         return landed.outcome
 
+    def take_producer_ids(self, count: int) -> range:
+        """Take the next producer ids, which no other call gets, whatever becomes of this one.
+
+        Raises StoreError; after StoreUnavailableError the ids may be taken, and remain unused.
+        """
+        with self._change_lock:
+            landed = self._log.commit(lambda state: judge_take_producer_ids(state, count))
+            self._fold_if_needed()
+        return landed.outcome
+
+    def fence(self, topic_id: UUID, partition: int, token: str, current_token: str | None = None) -> None:
+        """Replace the fencing token of a partition; an empty one stands for none.
+
+        `current_token`: the token that it must have now; None for any. A call may be repeated after
+        StoreUnavailableError. Raises UnknownTopicOrPartitionError, InvalidRequestError,
+        FencingTokenMismatchError, StoreError.
+        """
+        require_fencing_token(token)
+        with self._change_lock:
+            self._log.commit(lambda state: judge_fence(state, topic_id, partition, token, current_token))
+            self._fold_if_needed()
+
     def delete(self, topic_id: UUID) -> None:
         """Mark a topic as deleted, which frees its name. Does nothing if it is deleted already.
 
@@ -190,11 +235,13 @@ class Catalog:
     def confirm(self, entries: Iterable[TopicEntry]) -> int:
         """Read the catalog and return its commit number, for a destructive action.
 
-        Raises PreconditionFailedError if one of these entries has changed: decide again then.
+        Raises PreconditionFailedError if one of these entries has changed, in more than its fencing tokens:
+        decide again then.
         """
         state = self.refresh()
         for entry in entries:
-            if state.entries.get(entry.topic_id) != entry:
+            current = state.entries.get(entry.topic_id)
+            if current is None or not current.is_as(entry):
                 raise PreconditionFailedError(
                     "the topic has changed since this was decided; decide again",
                     topic=entry.name,
@@ -243,15 +290,52 @@ class Catalog:
             pass  # The change is committed, and the next one tries to fold again.
 
 
-def judge_create(state: CatalogState, create: CreateTopic) -> Judgement[None]:
-    """Valid if the name is free."""
+def judge_create(state: CatalogState, create: CreateTopic, next_producer_id: int = 0) -> Judgement[None]:
+    """Valid if the name is free. Also takes the producer ids below `next_producer_id`."""
     same_id = state.entries.get(create.topic_id)
     if same_id is not None and same_id.name == create.name and not same_id.is_deleted:
         return Judgement((), None)  # an earlier attempt of this call landed
     if same_id is not None or state.named(create.name) is not None:
         raise TopicAlreadyExistsError("the topic is there already; choose another name", topic=create.name)
     require_topic_name(create.name, state.topics())
-    return Judgement((create,), None)
+    takes_ids = next_producer_id > state.next_producer_id
+    return Judgement((create, TakeProducerIds(next_producer_id)) if takes_ids else (create,), None)
+
+
+def judge_fence(
+    state: CatalogState, topic_id: UUID, partition: int, token: str, current_token: str | None
+) -> Judgement[None]:
+    """Valid if the partition has the current token, or the new one already: an earlier attempt of this call
+    may have landed."""
+    entry = require_topic(state, topic_id)
+    if not 0 <= partition < entry.partition_count:
+        raise UnknownTopicOrPartitionError(
+            "the topic has no such partition; correct the number",
+            topic=entry.name,
+            partition=partition,
+            partition_count=entry.partition_count,
+        )
+    found = entry.fencing_token(partition)
+    if found == token:
+        return Judgement((), None)
+    if current_token not in (None, found):
+        raise FencingTokenMismatchError(
+            "the partition has another fencing token than the one to replace; another writer was first",
+            fencing_token=current_token,
+            current_token=found,
+        )
+    return Judgement((FencePartition(topic_id, partition, token),), None)
+
+
+def judge_take_producer_ids(state: CatalogState, count: int) -> Judgement[range]:
+    """Valid until all ids are taken. The outcome has the ids."""
+    assert count > 0, "a block has ids"
+    end = state.next_producer_id + count
+    if end > MAX_NEXT_PRODUCER_ID:
+        raise UnsupportedOperationError(
+            "all producer ids are taken; append without one", next_producer_id=state.next_producer_id
+        )
+    return Judgement((TakeProducerIds(end),), range(state.next_producer_id, end))
 
 
 def judge_alter(

@@ -102,11 +102,53 @@ class ConfigureServer:
         return ConfigureServer(parse_config(fields))
 
 
+@dataclass(frozen=True, slots=True)
+class TakeProducerIds:
+    """Takes all producer ids from the next one up to `next_producer_id` (exclusive): for the block of a
+    server, or because batches that were imported have them."""
+
+    next_producer_id: int
+
+    def to_json(self) -> JsonObject:
+        return {"action": "take_producer_ids", "next_producer_id": self.next_producer_id}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> TakeProducerIds:
+        return TakeProducerIds(fields.integer("next_producer_id", minimum=1))
+
+
+@dataclass(frozen=True, slots=True)
+class FencePartition:
+    """Replaces the fencing token of a partition; an empty one removes it."""
+
+    topic_id: UUID
+    partition: int
+    token: str
+
+    def to_json(self) -> JsonObject:
+        return {
+            "action": "fence",
+            "topic_id": str(self.topic_id),
+            "partition": self.partition,
+            "token": self.token,
+        }
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> FencePartition:
+        return FencePartition(
+            fields.uuid("topic_id"),
+            fields.integer("partition", maximum=MAX_PARTITION_COUNT - 1),
+            fields.text("token"),
+        )
+
+
 CATALOG_ACTIONS: ActionTable = {
     "create": CreateTopic.from_json,
     "alter": AlterTopic.from_json,
     "delete": DeleteTopic.from_json,
     "configure": ConfigureServer.from_json,
+    "take_producer_ids": TakeProducerIds.from_json,
+    "fence": FencePartition.from_json,
     "forget": Forget.from_json,
     "fold": Fold.from_json,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
@@ -13,6 +13,8 @@ from stratalog.base.errors import InvalidRequestError
 MAX_NAME_LENGTH = 249
 """Kafka's: a name and a partition number still make a directory name."""
 MAX_PARTITION_COUNT = 100_000
+MAX_FENCING_TOKEN_BYTES = 36
+"""Bytes of UTF-8: a UUID as text."""
 HASH_KEY_BYTES = 16
 
 _LEGAL_NAME = re.compile(rf"\A[a-zA-Z0-9._-]{{1,{MAX_NAME_LENGTH}}}\Z")
@@ -31,10 +33,31 @@ class TopicEntry:
     """Key of the hash that sorts the topic's key streams. With it one could craft colliding keys."""
     deleted_ms: int | None = None
     """Time of the deletion by the deleter's clock; None while the topic is live."""
+    fencing_tokens: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The tokens of the partitions that have one, by number."""
 
     @property
     def is_deleted(self) -> bool:
         return self.deleted_ms is not None
+
+    def fencing_token(self, partition: int) -> str:
+        """The token that appends to the partition may name; empty if it has none."""
+        return self.fencing_tokens.get(partition, "")
+
+    def is_as(self, other: TopicEntry) -> bool:
+        """Whether both have the same name, partitions and configuration, whatever the fencing tokens."""
+        return replace(self, fencing_tokens=other.fencing_tokens) == other
+
+
+def require_fencing_token(token: str) -> None:
+    """Raise InvalidRequestError if the token is too long."""
+    size_bytes = len(token.encode(errors="surrogatepass"))
+    if size_bytes > MAX_FENCING_TOKEN_BYTES:
+        raise InvalidRequestError(
+            "the fencing token is too long; choose a shorter one, such as a UUID",
+            size_bytes=size_bytes,
+            max_bytes=MAX_FENCING_TOKEN_BYTES,
+        )
 
 
 def require_topic_name(name: str, taken: Iterable[str]) -> None:
