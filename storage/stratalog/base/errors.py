@@ -13,6 +13,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     |   +-- InvalidRecordError            encode the batch again
     +-- CorruptRecordError                stored or fetched bytes are damaged: restore them from a copy
     +-- UnknownTopicOrPartitionError      create it, or correct the name
+    +-- InconsistentTopicIdError          another topic has the name: look up its id, decide, and ask again
     +-- TopicAlreadyExistsError           choose another name
     +-- OffsetOutOfRangeError             go on from an offset inside the range in the fields
     +-- FencedError                       another owner took over: stop
@@ -120,6 +121,13 @@ class UnknownTopicOrPartitionError(LogStoreError):
     topic exists."""
 
     code = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class InconsistentTopicIdError(LogStoreError):
+    """The topic of this name is not the one that the request means. Fields: topic, topic_id,
+    current_topic_id."""
+
+    code = "INCONSISTENT_TOPIC_ID"
 
 
 class TopicAlreadyExistsError(LogStoreError):
