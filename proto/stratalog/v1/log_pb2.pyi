@@ -1054,7 +1054,7 @@ class StoredRecord(_message.Message):
     """Not set: null."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]:
-        """In the order of the producer. Bytes of a key that are not UTF-8 are replaced by U+FFFD."""
+        """In the order of the producer."""
 
     def __init__(
         self,
