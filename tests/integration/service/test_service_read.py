@@ -11,7 +11,11 @@ import grpc
 import pytest
 
 from stratalog.base.types import TopicPartition
+from stratalog.log.isolation import Isolation
+from stratalog.log.read.log_reader import LogReader
+from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.v1 import log_pb2
 from tests.support.service.error_details import error_info
 from tests.support.service.plain_reads import PlainRead, read_plain, reason_of
@@ -389,6 +393,29 @@ async def test_a_place_that_is_not_there_fails_its_partition(
     is_name = position.spec == SPEC.OFFSET_SPEC_LATEST_TIERED
     assert error_info(found.error).reason == ("" if is_name else reason)
     assert found.offset == -1
+
+
+async def test_a_record_that_comes_during_a_search_by_time_is_not_skipped(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await with_topic(bench)
+    await bench.client.append("t", 0, [Record(0, 10, None, b"early")])
+    search = LogReader.offset_for_timestamp
+
+    def search_too_early(
+        reader: LogReader, timestamp_ms: int, isolation: Isolation
+    ) -> TimestampOffset | None:
+        found = search(reader, timestamp_ms, isolation)
+        monkeypatch.undo()
+        batch = encode_batch([Record(0, 30, None, b"late")])
+        partition = bench.partition()
+        partition.log.appender.append_as_leader(batch, partition.shard.leader_epoch())
+        return found
+
+    monkeypatch.setattr(LogReader, "offset_for_timestamp", search_too_early)
+    wanted = log_pb2.FetchPartition(topic="t", start=log_pb2.Position(timestamp_ms=20))
+    [answer] = (await bench.client.log.Fetch(log_pb2.FetchRequest(partitions=[wanted]))).partitions
+    assert (answer.fetch_offset, answer.next_fetch_offset) == (1, 2)
 
 
 async def test_a_session_by_name_goes_on_from_the_offset_that_it_told(bench: ServiceBench) -> None:
