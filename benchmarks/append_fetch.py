@@ -9,8 +9,8 @@ Four shapes:
 * a server stream of the same batches (FetchStream);
 * unary calls of 100 bytes, one at a time (Append).
 
-A fifth has no bare reference: plain records (Read) beside FetchStream and the decoder of our client, which gives the
-same records.
+A fifth has no bare reference: plain records (Read) beside FetchStream and the decoder of our client, which
+gives the same records.
 
 The server does all that it does in earnest: it checks every checksum and every record, stamps offsets, writes
 to the local log, and reads back with checksums compared. Appends ask for `os`, so a run ends in the page

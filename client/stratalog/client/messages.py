@@ -100,7 +100,9 @@ def fetched_parts(
         local_log_start_offset=answer.local_log_start_offset,
     )
     if fetch_offset < limit:
-        for records, has_more in record_portions(answer.batches, readable_batches(answer.aborted_transactions)):
+        for records, has_more in record_portions(
+            answer.batches, readable_batches(answer.aborted_transactions)
+        ):
             kept, last_offset = records, records[-1].offset
             # Almost always all records are wanted, and the list is not copied.
             if records[0].offset < fetch_offset or last_offset >= limit:

@@ -1,5 +1,6 @@
-"""Chooses the batches of a fetch whose records a reader gets: no control batches, and none of aborted transactions.
+"""Chooses the batches of a fetch whose records a reader gets.
 
+A reader gets no control batches, and none of aborted transactions.
 A fetch of committed records names every aborted transaction of its batches, each with its producer, its first
 offset and the offset of its marker. A producer has one transaction at a time, so all of its transactional
 batches between the two offsets belong to it. A fetch of uncommitted records names none.

@@ -1,8 +1,8 @@
 """Yields the records of a range of offsets piece by piece, in memory that no batch decides about.
 
-A batch that decompresses to more than `WHOLE_BYTES` is decompressed a section at a time, so a few kilobytes that
-hold a gigabyte take some megabytes. A record that is larger than a section is in memory as a whole; the caller
-hears of it first.
+A batch that decompresses to more than `WHOLE_BYTES` is decompressed a section at a time, so a few kilobytes
+that hold a gigabyte take some megabytes. A record that is larger than a section is in memory as a whole; the
+caller hears of it first.
 
 Thread-safe; the buffer must not change until the iterator ends.
 """
@@ -43,8 +43,8 @@ def record_stream(
     """Yield the records in [start_offset, end_offset) of the readable batches in a buffer of whole batches.
 
     A piece has a bounded part of one batch, so a walk over many records outside the range yields many empty
-    pieces. `on_large_record` is called with the size of a record before that is decompressed as a whole; it may
-    raise. Raises CorruptRecordError, after the records of all batches before the damaged one.
+    pieces. `on_large_record` is called with the size of a record before that is decompressed as a whole; it
+    may raise. Raises CorruptRecordError, after the records of all batches before the damaged one.
     """
     for position, header in batches(buffer):
         require_crc_as_read(buffer, position, header)
@@ -72,13 +72,12 @@ def _pieces(
                 continue
             last_offset = records[-1].offset
             # Almost always all records are wanted, and the list is not copied.
+            kept = records
             if records[0].offset < start_offset or last_offset >= end_offset:
-                records = [one for one in records if start_offset <= one.offset < end_offset]
+                kept = [one for one in records if start_offset <= one.offset < end_offset]
             next_offset = min(max(last_offset + 1, start_offset), end_offset)
-            yield RecordPiece(
-                records, next_offset, header.leader_epoch, sections.held_bytes + 2 * size_bytes
-            )
+            yield RecordPiece(kept, next_offset, header.leader_epoch, sections.held_bytes + 2 * size_bytes)
             if last_offset >= end_offset:
                 return
             # Otherwise a large record would stay in memory beside the following ones.
-            del records
+            del records, kept

@@ -1,4 +1,4 @@
-"""The calls of docs/calls_by_hand.md, run in its order: by grpcurl if there is one, and on grpcio in any case."""
+"""The calls of docs/calls_by_hand.md, in its order: by grpcurl if there is one, and on grpcio in any case."""
 
 from __future__ import annotations
 
@@ -52,11 +52,7 @@ def is_part(shown: object, whole: object) -> bool:
             name in whole and is_part(value, whole[name]) for name, value in shown.items()
         )
     if isinstance(shown, list):
-        return (
-            isinstance(whole, list)
-            and len(shown) == len(whole)
-            and all(map(is_part, shown, whole))
-        )
+        return isinstance(whole, list) and len(shown) == len(whole) and all(map(is_part, shown, whole))
     return shown == whole
 
 
@@ -67,7 +63,8 @@ def run(request: pytest.FixtureRequest) -> Callable[[str], Output]:
     binary = grpcurl_binary()
     if binary is None:
         pytest.skip(
-            "no `grpcurl`: GOBIN=$PWD/.cache/bin go install github.com/fullstorydev/grpcurl/cmd/grpcurl@latest"
+            "no `grpcurl`:"
+            " GOBIN=$PWD/.cache/bin go install github.com/fullstorydev/grpcurl/cmd/grpcurl@latest"
         )
     return partial(run_grpcurl, binary)
 

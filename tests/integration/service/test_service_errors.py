@@ -57,7 +57,9 @@ async def test_a_program_without_our_client_reads_reason_and_metadata(bench: Ser
         assert [described(one) for one in statuses] == [
             (number(grpc.StatusCode.ALREADY_EXISTS), "TOPIC_ALREADY_EXISTS", {"topic": "t"})
         ]
-        request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=7))])
+        request = log_pb2.FetchRequest(
+            partitions=[log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=7))]
+        )
         [answer] = (await log.Fetch(request)).partitions
         assert described(answer.error) == (
             number(grpc.StatusCode.OUT_OF_RANGE),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -70,7 +70,9 @@ async def following(bench: ServiceBench, **fields: object) -> AsyncIterator[Foll
         call.cancel()
 
 
-async def with_topic(bench: ServiceBench, partition_count: int = 1, **config: str) -> None:
+async def with_topic(
+    bench: ServiceBench, partition_count: int = 1, config: Mapping[str, str] | None = None
+) -> None:
     await bench.client.admin.create_topic("t", partition_count, config)
 
 
@@ -147,7 +149,7 @@ async def test_a_read_that_follows_ends_at_until(bench: ServiceBench) -> None:
 
 
 async def test_a_hole_at_the_end_is_read_over(bench: ServiceBench) -> None:
-    await with_topic(bench, **{"cleanup.policy": "compact", "delete.retention.ms": "0"})
+    await with_topic(bench, config={"cleanup.policy": "compact", "delete.retention.ms": "0"})
     await bench.client.append("t", 0, [Record(0, 1000, b"k", None)] * 3)
     for _ in range(2):
         await bench.client.admin.upload([], delete_local=True)
@@ -271,13 +273,14 @@ async def test_a_damaged_batch_fails_after_the_records_before_it(bench: ServiceB
     read = await read_plain(bench, log_pb2.ReadRequest(topic="t"))
     assert values_of(read) == {0: [b"0", b"1"], 1: [b"x"]}
     assert (read.errors, read.next_offsets[0]) == ({0: "CORRUPT_RECORD"}, 2)
-    single = log_pb2.ReadRequest(topic="t", partitions=of(0), follow=True)
-    before = PlainRead()
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        async for response in bench.client.log.Read(single):
-            before.add(response)
+    async with following(bench, partitions=of(0)) as reader:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await reader.until_end()
     assert reason_of(caught.value) == "CORRUPT_RECORD"
-    assert values_of(before) == {0: [b"0", b"1"]}
+    assert values_of(reader.read) == {0: [b"0", b"1"]}
+    async with following(bench, partitions=of(0, 7)) as reader:
+        await reader.until_end()
+    assert reader.read.errors == {0: "CORRUPT_RECORD", 7: "UNKNOWN_TOPIC_OR_PARTITION"}
 
 
 async def test_another_topic_of_the_name_is_not_read(bench: ServiceBench) -> None:

@@ -1,4 +1,4 @@
-"""The memory of plain reads: batches that decompress to far more than they have, and readers who do not read."""
+"""The memory of plain reads: batches that decompress to far more than they have, and stalled readers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -94,7 +95,7 @@ async def test_a_record_that_is_larger_than_a_response_is_alone(tmp_path: Path, 
 
 
 async def test_a_large_record_waits_for_room_and_a_larger_one_is_not_read(tmp_path: Path) -> None:
-    limits = {"max_request_bytes": MIB, "max_request_memory_bytes": 80 * MIB}
+    limits: dict[str, Any] = {"max_request_bytes": MIB, "max_request_memory_bytes": 80 * MIB}
     async with service_bench(tmp_path, config={"message.max.bytes": str(MIB)}, **limits) as bench:
         await bench.client.admin.create_topic("t", 2)
         for partition, size_bytes in enumerate((10 * MIB, 20 * MIB)):

@@ -95,8 +95,9 @@ def _call(
     documents: list[dict[str, Any]] = []
     try:
         answered = call(request, timeout=timeout_s)
-        for response in answered if method.server_streaming else [answered]:
-            documents.append(_as_json(response, pool))
+        responses = answered if method.server_streaming else [answered]
+        # Those before an error count.
+        documents.extend(_as_json(response, pool) for response in responses)
     except grpc.RpcError as error:
         return Output(documents, _error_text(cast(Any, error), pool))
     return Output(documents, "")

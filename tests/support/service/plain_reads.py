@@ -1,7 +1,7 @@
 """Plain reads as a client without a codec makes them, and an oracle that reads the same with Fetch.
 
-The oracle decodes whole batches, and leaves out aborted transactions by the rule of Kafka's consumer: from the
-first offset of an aborted transaction until the next marker of its producer.
+The oracle decodes whole batches, and leaves out aborted transactions by the rule of Kafka's consumer: from
+the first offset of an aborted transaction until the next marker of its producer.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ class FetchCursor:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to send: data, a step over a hole, a start that the client does not know,
-        or an error."""
+        """Whether there is something to send: data, a step over a hole, a start that the client does not
+        know, or an error."""
         return self.position != self.start or self.error is not None or not self.is_announced
 
     @property

@@ -148,8 +148,8 @@ class FetchSession:
         return self.take_news(take)
 
     def take_news(self, take: Callable[[list[FetchCursor]], _Answer]) -> Answered[_Answer]:
-        """The result of `take` for the cursors with news. Its bytes stay counted until `release`. Cursors that
-        have failed or are done leave the session."""
+        """The result of `take` for the cursors with news. Its bytes stay counted until `release`. Cursors
+        that have failed or are done leave the session."""
         size_bytes = self.size_bytes
         unreached: list[FetchCursor] = []
         reached: list[FetchCursor] = []

@@ -9,8 +9,8 @@ The isolation level says where the log ends, in either tier: a transaction may b
 That end only grows, and the tier that is asked last is asked up to an end that is no older, so no record is
 passed over between the two.
 
-A reader begins at the end of the log if no record is old enough. That end is looked up before the search, so a
-record that is appended during the search lies behind the start.
+A reader begins at the end of the log if all records are older. That end is looked up before the search, so
+a record that is appended during the search lies behind the start.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def searches_records(position: log_pb2.Position) -> bool:
     """Whether the position is found in the records, with reads of disk and object store, on the cold pool.
     Any other is known in memory."""
     kind = position.WhichOneof("at")
-    return kind == "timestamp_ms" or (
-        kind == "spec" and position.spec == log_pb2.OFFSET_SPEC_MAX_TIMESTAMP
-    )
+    return kind == "timestamp_ms" or (kind == "spec" and position.spec == log_pb2.OFFSET_SPEC_MAX_TIMESTAMP)
 
 
 def find(partition: HostedPartition, position: log_pb2.Position, isolation: Isolation) -> Found:
@@ -92,9 +90,7 @@ def start_of(partition: HostedPartition, position: log_pb2.Position, isolation: 
     )
 
 
-def _at_spec(
-    partition: HostedPartition, spec: log_pb2.OffsetSpec.ValueType, isolation: Isolation
-) -> Found:
+def _at_spec(partition: HostedPartition, spec: log_pb2.OffsetSpec.ValueType, isolation: Isolation) -> Found:
     find_spec = _BY_SPEC.get(spec)
     if find_spec is None:
         raise InvalidRequestError("the offset spec is unknown, use one of OffsetSpec", spec=int(spec))

@@ -1,8 +1,9 @@
 """Makes responses of plain records from fetched batches, each of bounded size and with bounded work.
 
-Batches are decompressed in sections, so what a batch decompresses to bounds nothing. Decompressed bytes, records and the
-response that waits for the transport count in the memory of all fetches. They are always granted, since they are
-a few mebibytes, unless a single record is larger: then its partition fails as retriable while there is no room.
+Batches are decompressed in sections, so memory does not depend on the size that a batch decompresses to.
+Decompressed bytes, records and the response that waits for the transport count in the memory of all fetches.
+They are always granted, since they are a few mebibytes, unless a single record is larger: then its partition
+fails as retriable while there is no room.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The batches of the next answer are fetched while those of the last one are decoded and sent, unless memory is
 scarce. Decoding runs on the read pool, one response at a time, and only once the transport has taken the
-response before. So a slow reader holds two answers of batches, one batch that is being decoded, and one response.
+response before. So a slow reader holds two answers of batches, one batch that is being decoded, and one
+response.
 """
 
 from __future__ import annotations

@@ -138,7 +138,10 @@ class RecordReads:
         return cursor
 
     def _new_cursor(
-        self, topic_partition: TopicPartition, partition: HostedPartition | LogStoreError, isolation: Isolation
+        self,
+        topic_partition: TopicPartition,
+        partition: HostedPartition | LogStoreError,
+        isolation: Isolation,
     ) -> FetchCursor:
         max_bytes = self._settings.default_fetch_partition_bytes
         return FetchCursor(topic_partition, partition, 0, max_bytes, isolation)
