@@ -90,7 +90,7 @@ def _call(
     make: Any = channel.unary_stream if method.server_streaming else channel.unary_unary
     path = f"/{method.containing_service.full_name}/{method.name}"
     call: Callable[..., Any] = make(
-        path, request_serializer=lambda one: one.SerializeToString(), response_deserializer=answer.FromString
+        path, request_serializer=_serialized, response_deserializer=answer.FromString
     )
     documents: list[dict[str, Any]] = []
     try:
@@ -101,6 +101,10 @@ def _call(
     except grpc.RpcError as error:
         return Output(documents, _error_text(cast(Any, error), pool))
     return Output(documents, "")
+
+
+def _serialized(message: Message) -> bytes:
+    return message.SerializeToString()
 
 
 def _as_json(message: Message, pool: descriptor_pool.DescriptorPool) -> dict[str, Any]:

@@ -7,8 +7,11 @@ the first offset of an aborted transaction until the next marker of its producer
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import grpc
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
 
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import wire_isolation
@@ -105,8 +108,5 @@ def _decoded(answer: log_pb2.FetchedPartition) -> list[Record]:
 
 def reason_of(error: grpc.aio.AioRpcError) -> str:
     """The reason of a failed call."""
-    from grpc_status import rpc_status
-
-    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # an AioRpcError has what it takes
-    assert status is not None
+    status = cast(Status, rpc_status.from_call(cast(grpc.Call, error)))  # pyright: ignore[reportUnknownMemberType]  # without types
     return error_info(status).reason

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -45,15 +45,15 @@ def examples() -> list[Example]:
     return found
 
 
-def is_part(shown: object, whole: object) -> bool:
+def is_part(shown: Any, whole: Any) -> bool:
     """Whether all that is shown is in the whole: fields may be missing, elements of lists may not."""
     if isinstance(shown, dict):
-        return isinstance(whole, dict) and all(
-            name in whole and is_part(value, whole[name]) for name, value in shown.items()
-        )
+        fields = cast(dict[str, Any], shown)
+        return all(name in whole and is_part(value, whole[name]) for name, value in fields.items())
     if isinstance(shown, list):
-        return isinstance(whole, list) and len(shown) == len(whole) and all(map(is_part, shown, whole))
-    return shown == whole
+        elements = cast(list[Any], shown)
+        return len(elements) == len(whole) and all(map(is_part, elements, whole))
+    return bool(shown == whole)
 
 
 @pytest.fixture(params=["grpcio", "grpcurl"])

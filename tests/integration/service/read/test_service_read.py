@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class Following:
 
 
 @asynccontextmanager
-async def following(bench: ServiceBench, **fields: object) -> AsyncIterator[Following]:
+async def following(bench: ServiceBench, **fields: object) -> AsyncGenerator[Following]:
     request = log_pb2.ReadRequest(topic="t", follow=True, **fields)  # type: ignore[arg-type]  # of the message
     call = bench.client.log.Read(request)
     try:
