@@ -117,9 +117,11 @@ class ReadEncoder:
                 yield from self._records_of(one)
             except LogStoreError as error:
                 self.failures[one.partition] = failure = error
-                self._response.partitions[-1].error.CopyFrom(
-                    self._statuses.status(error, f"a read from partition {one.partition}")
-                )
+                status = self._statuses.status(error, f"a read from partition {one.partition}")
+                self._response.partitions[-1].error.CopyFrom(status)
+                self._response_bytes += status.ByteSize()
+            if self._response_bytes > MAX_RESPONSE_BYTES and not self._is_single:
+                yield self._flushed(0)
             self._hold(self._response_bytes)
         if failure is not None and self._is_single:
             self._response.partitions[-1].ClearField("error")

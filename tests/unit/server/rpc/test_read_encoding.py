@@ -126,3 +126,13 @@ def test_a_finished_read_names_the_places_of_the_other_partitions() -> None:
     assert response is not None
     assert [(len(part.records), part.next_offset) for part in response.partitions] == [(3, 3), (1, 1), (0, 0)]
     assert encoder.is_finished
+
+
+def test_many_failures_take_several_responses() -> None:
+    error = OffsetOutOfRangeError("gone " * 100, offset=3)
+    encoder = encoder_over(RequestMemory(MIB))
+    answer = [fetched(number, [], 0, 0, error) for number in range(4000)]
+    responses = [one for one in map(parsed, encoder.responses(answer)) if one is not None]
+    assert len(responses) > 1
+    assert all(one.ByteSize() < 1.5 * MAX_RESPONSE_BYTES for one in responses)
+    assert [part.partition for one in responses for part in one.partitions] == list(range(4000))
