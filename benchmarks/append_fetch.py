@@ -1,4 +1,4 @@
-"""Append and fetch over a loopback connection, beside bare grpcio that stores nothing.
+"""Append, fetch and read over a loopback connection, beside bare grpcio that stores nothing.
 
 Reference and server each run in a process of their own, both on grpc.aio with the same options, and the same
 client code drives both: a generic handler that takes bytes and returns bytes is the ceiling of the transport.
@@ -8,6 +8,9 @@ Four shapes:
 * the same over 12 partitions in turns, of batches of about 64 KiB, 96 in flight;
 * a server stream of the same batches (FetchStream);
 * unary calls of 100 bytes, one at a time (Append).
+
+A fifth has no bare reference: plain records (Read) beside FetchStream and the decoder of our client, which
+gives the same records.
 
 The server does all that it does in earnest: it checks every checksum and every record, stamps offsets, writes
 to the local log, and reads back with checksums compared. Appends ask for `os`, so a run ends in the page
@@ -28,15 +31,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 import grpc
 
 import report
+from stratalog.client.messages import fetched_parts
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.process_tuning import keep_freed_memory
-from stratalog.v1 import log_pb2
+from stratalog.v1 import log_pb2, log_pb2_grpc
 
 TARGET = 0.4
+READ_TARGET = 0.2
+"""The server decodes for its readers, and every record is a message of its own on the wire."""
 IN_FLIGHT_COUNT = 8
 BATCH_BYTES = 1 << 20
 RECORD_BYTES = 1024
+RECORD_COUNT = BATCH_BYTES // (RECORD_BYTES + 30)
+"""The records of a large batch."""
 SMALL_BYTES = 100
 PARTITION_COUNT = 12
 PART_BYTES = 64 << 10
@@ -170,6 +178,28 @@ async def pull_stream(
     assert received_bytes >= size_bytes
 
 
+async def read_records(channel: grpc.aio.Channel, count: int) -> None:
+    """Receive plain records."""
+    call = log_pb2_grpc.LogServiceStub(channel).Read(log_pb2.ReadRequest(topic=TOPIC, max_record_count=count))
+    received_count = 0
+    async for response in call:
+        received_count += sum(len(part.records) for part in response.partitions)
+    assert received_count == count
+
+
+async def fetch_records(channel: grpc.aio.Channel, request: log_pb2.FetchRequest, count: int) -> None:
+    """Receive batches, and decode as many records."""
+    call = log_pb2_grpc.LogServiceStub(channel).FetchStream(request)
+    received_count = 0
+    async for response in call:
+        for answer in response.partitions:
+            received_count += sum(len(part.records) for part in fetched_parts(answer, answer.fetch_offset))
+        if received_count >= count:
+            break
+    call.cancel()
+    assert received_count >= count
+
+
 async def call_one_by_one(channel: grpc.aio.Channel, method: str, request: bytes, count: int) -> None:
     call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
     for _ in range(count):
@@ -222,7 +252,8 @@ async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[
         topic=SMALL_TOPIC, partition=0, durability=log_pb2.DURABILITY_OS, batches=small
     )
     fetch = log_pb2.FetchRequest(max_bytes=BATCH_BYTES)
-    fetch.partitions.add(topic=TOPIC, max_bytes=BATCH_BYTES)
+    fetch.partitions.add(topic=TOPIC, max_bytes=BATCH_BYTES, start=log_pb2.Position(offset=0))
+    read_count = work.batch_count * RECORD_COUNT // 4
     size_bytes = work.batch_count * len(batch)
     async with (
         grpc.aio.insecure_channel(bare_address, OPTIONS) as bare,
@@ -252,6 +283,11 @@ async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[
             lambda: pull_stream(bare, BARE + "Give", b"%d" % work.batch_count, size_bytes, bytes),
             work.repeats,
         )
+        reads = await fastest(
+            lambda: read_records(ours, read_count),
+            lambda: fetch_records(ours, fetch, read_count),
+            work.repeats,
+        )
         calls = await fastest(
             lambda: call_one_by_one(ours, LOG + "Append", append_small.SerializeToString(), work.call_count),
             lambda: call_one_by_one(bare, BARE + "Unary", small, work.call_count),
@@ -266,6 +302,13 @@ async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[
             wide_appends,
         ),
         row("fetch stream, 1 MiB batches", "MB/s", size_bytes / MB, fetches),
+        row(
+            "read, plain records of 1 KiB, beside fetch and decoding",
+            "records/s",
+            read_count,
+            reads,
+            READ_TARGET,
+        ),
         row(f"append, {len(small)} B, one at a time", "calls/s", work.call_count, calls),
     ]
 
@@ -279,10 +322,12 @@ async def create_topics(channel: grpc.aio.Channel) -> None:
     await admin.CreateTopic(admin_pb2.CreateTopicRequest(name=WIDE_TOPIC, partition_count=PARTITION_COUNT))
 
 
-def row(work: str, unit: str, amount: float, seconds: tuple[float, float]) -> report.Row:
+def row(
+    work: str, unit: str, amount: float, seconds: tuple[float, float], target: float = TARGET
+) -> report.Row:
     ours_s, reference_s = seconds
     return report.Row(
-        work=work, unit=unit, ours=amount / ours_s, reference=amount / reference_s, target=TARGET
+        work=work, unit=unit, ours=amount / ours_s, reference=amount / reference_s, target=target
     )
 
 

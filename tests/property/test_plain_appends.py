@@ -38,6 +38,7 @@ from stratalog.server.rpc import convert
 from stratalog.v1 import log_pb2
 from tests.support.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
+from tests.support.service.held_writer import SOME_LOG
 from tests.support.tiered.metadata_harness import MetadataHarness
 
 EPOCH = 1
@@ -54,7 +55,7 @@ class Append(NamedTuple):
     """Index of the producer."""
     sequence_delta: int
     """0 for the next sequence, -1 for the last request again, -2 for the one before it, 2 for a gap."""
-    count: int
+    record_count: int
     offset_delta: int | None
     """0 for the end of the log with all requests that wait; None: any offset."""
     token: str | None
@@ -72,7 +73,7 @@ APPENDS = st.builds(
     Append,
     producer=st.sampled_from([0, 0, 0, 1, None]),
     sequence_delta=st.sampled_from([0, 0, 0, 0, -1, -2, -2, 2]),
-    count=st.integers(1, 3),
+    record_count=st.integers(1, 3),
     offset_delta=st.sampled_from([None, None, None, None, 0, 0, -1, 1]),
     token=st.sampled_from([None, None, None, CURRENT, CURRENT, "a"]),
     is_flushed=st.booleans(),
@@ -178,6 +179,7 @@ class Run:
         self.waiting.append(sent)
         self.writer.submit(
             PendingAppend(
+                identity=SOME_LOG,
                 batches=partial(
                     convert.plain_records,
                     request.records.records,
@@ -200,8 +202,10 @@ class Run:
         return again._replace(future=asyncio.get_running_loop().create_future())
 
     def _new(self, step: Append) -> Sent:
-        values = tuple(b"%d" % number for number in range(self.value_count, self.value_count + step.count))
-        self.value_count += step.count
+        values = tuple(
+            b"%d" % number for number in range(self.value_count, self.value_count + step.record_count)
+        )
+        self.value_count += step.record_count
         waiting_count = sum(len(sent.values) for sent in self.waiting)
         expected_offset = None
         if step.offset_delta is not None:

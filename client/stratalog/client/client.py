@@ -142,9 +142,9 @@ class Client:
             for topic_partition, spec, timestamp_ms in queries:
                 query = request.queries.add(topic=topic_partition.topic, partition=topic_partition.partition)
                 if spec is not None:
-                    query.spec = spec
+                    query.at.spec = spec
                 if timestamp_ms is not None:
-                    query.timestamp_ms = timestamp_ms
+                    query.at.timestamp_ms = timestamp_ms
         response = await retrying(
             self._retry, lambda: self._channel.call(self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
         )

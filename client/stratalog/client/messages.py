@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.types import Durability, TopicPartition
@@ -11,7 +11,6 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.v1 import log_pb2
 
 if TYPE_CHECKING:
-    from stratalog.record.header import BatchHeader
     from stratalog.record.record import Record
 
 
@@ -63,7 +62,7 @@ def fetch_request(
         log_pb2.FetchPartition(
             topic=topic_partition.topic,
             partition=topic_partition.partition,
-            fetch_offset=offset,
+            start=log_pb2.Position(offset=offset),
             max_bytes=partition_max_bytes,
         )
         for topic_partition, offset in positions.items()
@@ -87,6 +86,7 @@ def fetched_parts(
     end offset. Raises CorruptRecordError, after the records of all batches before the damaged one.
     """
     # Not above: messages without records need no record format.
+    from stratalog.record.readable_batches import readable_batches
     from stratalog.record.record_portions import record_portions
 
     answer_end = answer.next_fetch_offset
@@ -100,7 +100,9 @@ def fetched_parts(
         local_log_start_offset=answer.local_log_start_offset,
     )
     if fetch_offset < limit:
-        for records, has_more in record_portions(answer.batches, _wanted(answer)):
+        for records, has_more in record_portions(
+            answer.batches, readable_batches(answer.aborted_transactions)
+        ):
             kept, last_offset = records, records[-1].offset
             # Almost always all records are wanted, and the list is not copied.
             if records[0].offset < fetch_offset or last_offset >= limit:
@@ -111,31 +113,3 @@ def fetched_parts(
             if kept:
                 yield empty._replace(records=kept, next_offset=last_offset + 1)
     yield empty
-
-
-class _AbortedBatches:
-    """Finds the batches of aborted transactions in a response. Belongs to one walk over them, in order.
-
-    A response names every aborted transaction of its batches, each with its producer, its first offset and
-    the offset of its marker. A producer has one transaction at a time, so all of its transactional batches
-    between the two offsets belong to it.
-    """
-
-    def __init__(self, transactions: Iterable[log_pb2.AbortedTransaction]) -> None:
-        self._upcoming = sorted(transactions, key=lambda aborted: aborted.first_offset, reverse=True)
-        self._last_offset_by_producer: dict[int, int] = {}
-
-    def has_next(self, header: BatchHeader) -> bool:
-        """Whether the next batch of the walk belongs to an aborted transaction."""
-        while self._upcoming and self._upcoming[-1].first_offset <= header.last_offset:
-            aborted = self._upcoming.pop()
-            self._last_offset_by_producer[aborted.producer_id] = aborted.last_offset
-        last_offset = self._last_offset_by_producer.get(header.producer_id, -1)
-        return header.is_transactional and header.base_offset <= last_offset
-
-
-def _wanted(answer: log_pb2.FetchedPartition) -> Callable[[BatchHeader], bool]:
-    if not answer.aborted_transactions:
-        return lambda header: not header.is_control
-    aborted = _AbortedBatches(answer.aborted_transactions)
-    return lambda header: not (aborted.has_next(header) or header.is_control)

@@ -541,7 +541,7 @@ class FetchPartition(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
-    FETCH_OFFSET_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
@@ -550,10 +550,6 @@ class FetchPartition(_message.Message):
     """The topic's name."""
     partition: _builtins.int
     """The number of the partition."""
-    fetch_offset: _builtins.int
-    """Data begins at the first record at or above this, in whichever tier it lies. From the log start to the log
-    end; another one fails with OFFSET_OUT_OF_RANGE.
-    """
     max_bytes: _builtins.int
     """Most bytes of batches of this partition, as they are stored. 0, the default: 1 MiB."""
     topic_id: _builtins.str
@@ -568,20 +564,26 @@ class FetchPartition(_message.Message):
     LOG_TRUNCATED, with the `end_offset` of what is the same and the `epoch` that ends there in the metadata. Not set, or
     -1: not checked.
     """
+    @_builtins.property
+    def start(self) -> Global___Position:
+        """Data begins at the first record at or above this, in whichever tier it lies. An offset below the log start or behind
+        the log end fails with OFFSET_OUT_OF_RANGE. Not set: the log start.
+        """
+
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
-        fetch_offset: _builtins.int = ...,
+        start: Global___Position | None = ...,
         max_bytes: _builtins.int = ...,
         topic_id: _builtins.str = ...,
         leader_epoch: _builtins.int = ...,
         last_fetched_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "last_fetched_epoch", b"last_fetched_epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "last_fetched_epoch", b"last_fetched_epoch", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "fetch_offset", b"fetch_offset", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "partition", b"partition", "start", b"start", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_fetched_epoch: _TypeAlias = _typing.Literal["last_fetched_epoch"]  # noqa: Y015
     _WhichOneofArgType__last_fetched_epoch: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch"]  # noqa: Y015
@@ -663,7 +665,9 @@ Global___AbortedTransaction: _TypeAlias = AbortedTransaction  # noqa: Y015
 
 @_typing.final
 class FetchedPartition(_message.Message):
-    """The batches of one partition, or its failure."""
+    """The batches of one partition, or its failure. FetchStream sends one without batches first, if there are none yet and the
+    start is not an offset, so that the client knows it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -680,6 +684,7 @@ class FetchedPartition(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    FETCH_OFFSET_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """As in the request."""
     partition: _builtins.int
@@ -704,6 +709,8 @@ class FetchedPartition(_message.Message):
     """The leader epoch of the partition, at least 1; 0 where there is no topic id."""
     last_epoch: _builtins.int
     """The leader epoch before `next_fetch_offset`, for the `last_fetched_epoch` of the next fetch; -1 if none is known."""
+    fetch_offset: _builtins.int
+    """The offset at which the answer begins: the start of the request or, in a session, the end of the answer before."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """Set where this partition could not be read; the others are not affected. Details as in a failed call."""
@@ -730,10 +737,11 @@ class FetchedPartition(_message.Message):
         topic_id: _builtins.str = ...,
         leader_epoch: _builtins.int = ...,
         last_epoch: _builtins.int = ...,
+        fetch_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_transactions", b"aborted_transactions", "batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_epoch", b"last_epoch", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "local_log_start_offset", b"local_log_start_offset", "log_start_offset", b"log_start_offset", "next_fetch_offset", b"next_fetch_offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_transactions", b"aborted_transactions", "batches", b"batches", "error", b"error", "fetch_offset", b"fetch_offset", "high_watermark", b"high_watermark", "last_epoch", b"last_epoch", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "local_log_start_offset", b"local_log_start_offset", "log_start_offset", b"log_start_offset", "next_fetch_offset", b"next_fetch_offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -765,7 +773,9 @@ Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
 
 @_typing.final
 class Position(_message.Message):
-    """A place in a partition, for readers."""
+    """A place in a partition, for readers. The end of the log is the high watermark, or with READ_COMMITTED the last stable
+    offset.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -776,11 +786,13 @@ class Position(_message.Message):
     offset: _builtins.int
     """The first record at or above this."""
     timestamp_ms: _builtins.int
-    """The first record, by offset, whose timestamp is at or behind this; the end of the log if there is none.
+    """The first record, by offset, whose timestamp is at or behind this; for reads the end of the log if there is none.
     Milliseconds since 1970 UTC, at least 0.
     """
     spec: Global___OffsetSpec.ValueType
-    """A place by name."""
+    """A place by name. A read from an offset that the partition does not have, such as LATEST_TIERED where nothing is
+    tiered, fails with OFFSET_OUT_OF_RANGE; MAX_TIMESTAMP in an empty log is the end of the log.
+    """
     tail_count: _builtins.int
     """This many offsets before the end of the log, or the log start if that is later. At least 0. After a compaction
     there may be fewer records.
@@ -811,41 +823,37 @@ class OffsetQuery(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
-    SPEC_FIELD_NUMBER: _builtins.int
-    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partition: _builtins.int
     """The number of the partition."""
-    spec: Global___OffsetSpec.ValueType
-    """A place by name."""
-    timestamp_ms: _builtins.int
-    """The first record, by offset, whose timestamp is at or behind this. Milliseconds since 1970 UTC, at least 0."""
     topic_id: _builtins.str
     """The topic that the client means. Another topic of this name fails with INCONSISTENT_TOPIC_ID. Empty, the default: any."""
     leader_epoch: _builtins.int
     """The leader epoch that the client knows. Another one of the partition fails with FENCED_LEADER_EPOCH or
     UNKNOWN_LEADER_EPOCH. 0, the default: any.
     """
+    @_builtins.property
+    def at(self) -> Global___Position:
+        """The place in the log. Required. An offset outside the log fails with OFFSET_OUT_OF_RANGE."""
+
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
-        spec: Global___OffsetSpec.ValueType = ...,
-        timestamp_ms: _builtins.int = ...,
+        at: Global___Position | None = ...,
         topic_id: _builtins.str = ...,
         leader_epoch: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "spec", b"spec", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "leader_epoch", b"leader_epoch", "partition", b"partition", "spec", b"spec", "timestamp_ms", b"timestamp_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "leader_epoch", b"leader_epoch", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_at: _TypeAlias = _typing.Literal["spec", "timestamp_ms"]  # noqa: Y015
-    _WhichOneofArgType_at: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_at) -> _WhichOneofReturnType_at | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OffsetQuery: _TypeAlias = OffsetQuery  # noqa: Y015
 
@@ -1005,16 +1013,21 @@ class ReadRequest(_message.Message):
     topic_id: _builtins.str
     """The topic that the client means. Another topic of this name fails with INCONSISTENT_TOPIC_ID. Empty, the default: any."""
     max_record_count: _builtins.int
-    """Most records over all partitions, after which the read ends. 0, the default: no limit."""
+    """Most records over all partitions, after which the read ends. At least 0. 0, the default: no limit."""
     follow: _builtins.bool
     """Waits for new records at the end of the log. Default: ends there."""
     isolation: Global___IsolationLevel.ValueType
     """Default: read uncommitted."""
     heartbeat_ms: _builtins.int
-    """Milliseconds without a response after which an empty one is sent, at least 100. 0, the default: 15,000."""
+    """Milliseconds without a response after which an empty one is sent, at least 100. 0, the default: 15,000. A reader that
+    is slow gets none.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadPartition]:
-        """Empty: all partitions of the topic, with those that are added while the read follows."""
+        """At most 10,000, each once. Empty: all partitions of the topic and, with `follow` and without `until`, those that are
+        added meanwhile, from their log start. If one partition is named and fails, the call fails with its error. Otherwise
+        failures are inside, and the call ends with OK once no partition is left.
+        """
 
     @_builtins.property
     def start(self) -> Global___Position:
@@ -1022,8 +1035,8 @@ class ReadRequest(_message.Message):
 
     @_builtins.property
     def until(self) -> Global___Position:
-        """The end (exclusive) in each partition, looked up once, when the read begins. Not set: with `follow` none, otherwise
-        the end of the log.
+        """The end (exclusive) in each partition, looked up once, when the read begins. Not set: with `follow` none. Without
+        `follow`, the end of the log as it was then ends the read in any case.
         """
 
     def __init__(
@@ -1068,7 +1081,7 @@ class StoredRecord(_message.Message):
     """Not set: null."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]:
-        """In the order of the producer. Bytes of a key that are not UTF-8 are replaced by U+FFFD."""
+        """In the order of the producer."""
 
     def __init__(
         self,
@@ -1096,7 +1109,7 @@ Global___StoredRecord: _TypeAlias = StoredRecord  # noqa: Y015
 
 @_typing.final
 class ReadRecords(_message.Message):
-    """Records of one partition, or its failure."""
+    """Records of one partition, or its failure. The first one of a partition comes at once, also without records."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1116,7 +1129,9 @@ class ReadRecords(_message.Message):
     high_watermark: _builtins.int
     """End of the visible records (exclusive)."""
     last_epoch: _builtins.int
-    """The leader epoch of the last record; -1 if none is known."""
+    """The leader epoch of the last batch below `next_offset` that was read, whether its records count or not; -1 if this read
+    has seen none yet.
+    """
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredRecord]:
         """In the order of their offsets. May be empty, where compaction left nothing."""
@@ -1146,7 +1161,7 @@ Global___ReadRecords: _TypeAlias = ReadRecords  # noqa: Y015
 
 @_typing.final
 class ReadResponse(_message.Message):
-    """Records as they are read."""
+    """Records as they are read: about 1 MiB of them at most, or one that is larger."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

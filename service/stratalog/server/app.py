@@ -46,6 +46,8 @@ from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.metadata_servicer import MetadataServicer
 from stratalog.server.rpc.method_handlers import described_handlers, refusing_undecodable
 from stratalog.server.rpc.producer_servicer import ProducerServicer
+from stratalog.server.rpc.read_servicer import ReadServicer
+from stratalog.server.rpc.record_reads import RecordReads
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, log_pb2
@@ -222,8 +224,18 @@ class Server:
         admin_servicer = AdminServicer(engine, self._pools, statuses)
         producer_servicer = ProducerServicer(engine.topics, self._pools, statuses)
         metadata_servicer = MetadataServicer(engine, self._pools, self.settings, statuses)
+        reads = RecordReads(
+            self._clock,
+            engine.topics.registry,
+            self._pools,
+            self._closing,
+            self.fetch_memory,
+            self.settings,
+            statuses,
+        )
         log_handlers = (
             log_servicer.method_handlers()
+            | ReadServicer(reads, statuses).method_handlers()
             | metadata_servicer.method_handlers()
             | producer_servicer.method_handlers()
         )

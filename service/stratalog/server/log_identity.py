@@ -34,13 +34,7 @@ class LogIdentity(NamedTuple):
         """Check that a client means this log. Raises InconsistentTopicIdError, FencedLeaderEpochError,
         UnknownLeaderEpochError, InvalidRequestError.
         """
-        if topic_id not in (ANY_TOPIC_ID, self.topic_id):
-            raise InconsistentTopicIdError(
-                "another topic has this name; look up the id of the topic that you mean",
-                topic=self.topic,
-                topic_id=topic_id,
-                current_topic_id=self.topic_id,
-            )
+        require_topic_id(self.topic, topic_id, self.topic_id)
         if leader_epoch in (ANY_LEADER_EPOCH, self.leader_epoch):
             return
         if leader_epoch < 0:
@@ -63,4 +57,17 @@ class LogIdentity(NamedTuple):
             " or ask that one",
             leader_epoch=leader_epoch,
             current_leader_epoch=self.leader_epoch,
+        )
+
+
+def require_topic_id(topic: str, topic_id: str, current_topic_id: str) -> None:
+    """Check that a client that sends `topic_id` means the topic that has the name. Raises
+    InconsistentTopicIdError.
+    """
+    if topic_id not in (ANY_TOPIC_ID, current_topic_id):
+        raise InconsistentTopicIdError(
+            "another topic has this name; look up the id of the topic that you mean",
+            topic=topic,
+            topic_id=topic_id,
+            current_topic_id=current_topic_id,
         )

@@ -68,7 +68,7 @@ def record_portions(
                 portion_bytes += len(payload)
                 portion += _decoded(payload, header.records_count, header)
             else:
-                for records, size_bytes in _portions(payload, header):
+                for records, size_bytes in section_portions(payload, header.records_count, header):
                     if portion:
                         yield RecordPortion(portion, has_more=True)
                     portion, portion_bytes = records, size_bytes
@@ -94,7 +94,7 @@ def batch_records(
     CorruptRecordError."""
     header = parse_header(buffer, position)
     payload = checked_payload(buffer, position, header, max_bytes)
-    for records, _ in _portions(payload, header):
+    for records, _ in section_portions(payload, header.records_count, header):
         yield from records
 
 
@@ -123,11 +123,14 @@ def _proven_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         yield position, header
 
 
-def _portions(payload: Buffer, header: BatchHeader) -> Iterator[tuple[list[Record], int]]:
-    """Yield the records of each portion, and their size in the batch."""
+def section_portions(
+    section: Buffer, records_count: int, header: BatchHeader
+) -> Iterator[tuple[list[Record], int]]:
+    """Yield the records of a section of whole records, portion by portion, and their size in the batch.
+    Raises CorruptRecordError."""
     last_offset = header.base_offset - 1
-    for section, count in payload_spans(payload, header.records_count):
-        records = _decoded(section, count, header)
+    for span, count in payload_spans(section, records_count):
+        records = _decoded(span, count, header)
         # The kernel proves this within a section.
         if records and records[0].offset <= last_offset:
             raise CorruptRecordError(
@@ -136,7 +139,7 @@ def _portions(payload: Buffer, header: BatchHeader) -> Iterator[tuple[list[Recor
                 offset=records[0].offset,
             )
         last_offset = records[-1].offset if records else last_offset
-        yield records, len(section)
+        yield records, len(span)
         del records
 
 

@@ -7,12 +7,13 @@ is never in memory as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import records_payload
 from stratalog.record.codecs.compressed_pieces import decompressed_pieces
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import HEADER_SIZE, BatchHeader
 from stratalog.record.native import kernels
 from stratalog.record.record_portions import PORTION_BYTES, PORTION_COUNT
@@ -31,10 +32,14 @@ class RecordSections:
     """The sections of one batch, which must not change. Can be iterated any number of times. Used by one
     thread."""
 
-    def __init__(self, batch: Buffer, header: BatchHeader) -> None:
-        """`batch` is the whole batch, with this header and a true checksum."""
+    def __init__(
+        self, batch: Buffer, header: BatchHeader, on_large_record: Callable[[int], None] | None = None
+    ) -> None:
+        """`batch` is the whole batch, with this header and a true checksum. `on_large_record` is called with
+        the size in bytes before a record is collected that is larger than a section; it may raise."""
         self._section = memoryview(batch)[HEADER_SIZE : header.size_in_bytes]
         self._header = header
+        self._on_large_record = on_large_record
         try:
             self._payload: Buffer | None = records_payload(batch, 0, header, max_bytes=WHOLE_BYTES)
         except CorruptRecordError:
@@ -45,6 +50,13 @@ class RecordSections:
     def is_whole(self) -> bool:
         """The batch is one section."""
         return self._payload is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """About the decompressed bytes that are in memory during a walk, unless a record is larger."""
+        if self._payload is None:
+            return 2 * _FILLED_BYTES
+        return len(self._payload) if self._header.codec is not Codec.NONE else 0
 
     def __iter__(self) -> Iterator[tuple[Buffer, int]]:
         """Yield each section with its record count. A section is valid until the next one.
@@ -73,7 +85,10 @@ class RecordSections:
             del buffer[:position]
             if left_count > 0 and is_end:
                 raise self._wrong("the batch ends before its last record")
-            wanted_bytes = max(_FILLED_BYTES, _next_bytes(buffer))
+            record_bytes = _next_bytes(buffer)
+            if record_bytes > _FILLED_BYTES and self._on_large_record is not None:
+                self._on_large_record(record_bytes)
+            wanted_bytes = max(_FILLED_BYTES, record_bytes)
         if buffer or any(len(piece) for piece in pieces):
             raise self._wrong("bytes are left after the last record")
 

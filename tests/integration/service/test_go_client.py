@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.client.partition_chooser import partition_for_key
+from stratalog.record.key_partition import partition_for_key
 from tests.support.places import REPOSITORY
 from tests.support.service.go_client import GoMissingError, built_go_client
 from tests.support.service.service_bench import ServiceBench

@@ -58,7 +58,9 @@ async def test_a_program_without_our_client_reads_reason_and_metadata(bench: Ser
         assert [described(one) for one in statuses] == [
             (number(grpc.StatusCode.ALREADY_EXISTS), "TOPIC_ALREADY_EXISTS", {"topic": "t"})
         ]
-        request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t", fetch_offset=7)])
+        request = log_pb2.FetchRequest(
+            partitions=[log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=7))]
+        )
         [answer] = (await log.Fetch(request)).partitions
         assert described(answer.error) == (
             number(grpc.StatusCode.OUT_OF_RANGE),
@@ -66,7 +68,7 @@ async def test_a_program_without_our_client_reads_reason_and_metadata(bench: Ser
             {"offset": "7", "log_start_offset": "0", "log_end_offset": "0"},
         )
         assert retry_info(answer.error) is None
-        query = log_pb2.OffsetQuery(topic="nope", spec=log_pb2.OFFSET_SPEC_LATEST)
+        query = log_pb2.OffsetQuery(topic="nope", at=log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST))
         [found] = (await log.ListOffsets(log_pb2.ListOffsetsRequest(queries=[query]))).answers
         assert described(found.error)[:2] == (
             number(grpc.StatusCode.NOT_FOUND),

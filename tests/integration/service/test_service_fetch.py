@@ -234,7 +234,9 @@ async def test_a_shutdown_ends_polls_and_sessions_at_once(tmp_path: Path) -> Non
         await with_topic(bench)
         poll = asyncio.create_task(fetch_one(bench, 0, max_wait_ms=60_000))
         session = bench.client.log.FetchStream(
-            log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
+            log_pb2.FetchRequest(
+                partitions=[log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=0))]
+            )
         )
         await bench.until_waiting(2)
         stopping = asyncio.create_task(bench.server.stop())

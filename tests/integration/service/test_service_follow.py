@@ -49,7 +49,8 @@ async def values(bench: ServiceBench, topic: str) -> list[bytes | None]:
 async def poll_error(client: Client, topic: str, offset: int) -> str:
     """The error code of a long poll at `offset`."""
     request = log_pb2.FetchRequest(
-        partitions=[log_pb2.FetchPartition(topic=topic, fetch_offset=offset)], max_wait_ms=60_000
+        partitions=[log_pb2.FetchPartition(topic=topic, start=log_pb2.Position(offset=offset))],
+        max_wait_ms=60_000,
     )
     response = await client.log.Fetch(request)
     return error_info(response.partitions[0].error).reason

@@ -60,7 +60,7 @@ async def append_in_stream(client: Client, *values: bytes, **identity: Any) -> l
 
 async def fetch(client: Client, offset: int = 0, **identity: Any) -> log_pb2.FetchedPartition:
     """The answer of Fetch; that of a FetchStream must be the same."""
-    partition = log_pb2.FetchPartition(topic="t", fetch_offset=offset, **identity)
+    partition = log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=offset), **identity)
     request = log_pb2.FetchRequest(partitions=[partition])
     [answer] = (await answered(client, client.log.Fetch(request))).partitions
     if answer.HasField("error") or answer.batches:
@@ -75,7 +75,7 @@ async def fetch(client: Client, offset: int = 0, **identity: Any) -> log_pb2.Fet
 
 
 async def latest(client: Client, **identity: Any) -> log_pb2.OffsetAnswer:
-    query = log_pb2.OffsetQuery(topic="t", spec=log_pb2.OFFSET_SPEC_LATEST, **identity)
+    query = log_pb2.OffsetQuery(topic="t", at=log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST), **identity)
     request = log_pb2.ListOffsetsRequest(queries=[query])
     [answer] = (await answered(client, client.log.ListOffsets(request))).answers
     if answer.HasField("error"):
@@ -301,7 +301,9 @@ async def test_a_reader_of_lost_records_goes_on_where_the_logs_part(tmp_path: Pa
         read = await fetch(former.client)
         assert (read.next_fetch_offset, read.last_epoch, read.leader_epoch) == (8, 1, 1)
         await append(owner.client, b"seven", b"eight", b"nine")
-        request = log_pb2.FetchPartition(topic="t", fetch_offset=8, leader_epoch=2, last_fetched_epoch=1)
+        request = log_pb2.FetchPartition(
+            topic="t", start=log_pb2.Position(offset=8), leader_epoch=2, last_fetched_epoch=1
+        )
         [refused] = (await owner.client.log.Fetch(log_pb2.FetchRequest(partitions=[request]))).partitions
         info = error_info(refused.error)
         assert info.reason == "LOG_TRUNCATED"
@@ -430,7 +432,7 @@ async def test_metadata_say_why_a_partition_is_not_served(tmp_path: Path) -> Non
 
 async def unread(bench: ServiceBench, offset: int = 0) -> log_pb2.FetchedPartition:
     """The answer to a fetch that fails."""
-    partition = log_pb2.FetchPartition(topic="t", fetch_offset=offset)
+    partition = log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=offset))
     request = log_pb2.FetchRequest(partitions=[partition])
     [answer] = (await bench.client.log.Fetch(request)).partitions
     return answer

@@ -22,7 +22,7 @@ RECORDS = [
 
 async def fetched(bench: ServiceBench, topic: str) -> bytes:
     """The bytes of the topic's only partition, as the wire carries them."""
-    wanted = log_pb2.FetchPartition(topic=topic, partition=0, fetch_offset=0)
+    wanted = log_pb2.FetchPartition(topic=topic, start=log_pb2.Position(offset=0))
     answer = await bench.client.log.Fetch(log_pb2.FetchRequest(partitions=[wanted]))
     [partition] = answer.partitions
     return partition.batches

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, OverloadedError
 from stratalog.record import record_sections
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
@@ -80,3 +80,25 @@ def test_records_that_do_not_make_up_the_batch_are_refused(codec: Codec) -> None
     ):
         with pytest.raises(CorruptRecordError):
             walk(rebuilt(wrong, count, codec))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_large_record_is_announced_before_it_is_collected(codec: Codec) -> None:
+    # Larger than any piece of decompressed data, which is there before a look at its records.
+    large_bytes = 12 << 20
+    batch = batch_of([b"a" * 100, b"b" * 300, bytes(large_bytes), b"d"], codec)
+    sizes: list[int] = []
+    sections = RecordSections(batch, parse_header(batch), sizes.append)
+    assert sections.held_bytes == 800
+    assert [count for _, count in sections] == [1, 1, 1, 1]
+    assert [large_bytes < size < large_bytes + 20 for size in sizes] == [True]
+
+    def refuse(size_bytes: int) -> None:
+        raise OverloadedError("no room", size_bytes=size_bytes)
+
+    walk = iter(RecordSections(batch, parse_header(batch), refuse))
+    assert [next(walk)[1] for _ in range(2)] == [1, 1]
+    with pytest.raises(OverloadedError):
+        next(walk)
+    small = batch_of([b"a" * 100], codec)
+    assert RecordSections(small, parse_header(small)).held_bytes > 100

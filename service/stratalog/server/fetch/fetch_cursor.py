@@ -91,7 +91,9 @@ class FetchCursor:
     __slots__ = (
         "aborted_transactions",
         "chunks",
+        "end_offset",
         "error",
+        "is_announced",
         "is_full",
         "isolation",
         "max_bytes",
@@ -118,6 +120,10 @@ class FetchCursor:
         self.position = fetch_offset
         self.max_bytes = max_bytes
         self.isolation = isolation
+        self.end_offset: int | None = None
+        """Where the cursor ends; None for never. The last read may lead behind it."""
+        self.is_announced = True
+        """The client knows where the cursor is. Otherwise that is news, without data, too."""
         self.chunks: list[bytes] = []
         self.size_bytes = 0
         self.aborted_transactions: dict[AbortedTransaction, None] = {}
@@ -127,8 +133,20 @@ class FetchCursor:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to send: data, a step over a hole, or an error."""
-        return self.position != self.start or self.error is not None
+        """Whether there is something to send: data, a step over a hole, a start that the client does not
+        know, or an error."""
+        return self.position != self.start or self.error is not None or not self.is_announced
+
+    @property
+    def is_done(self) -> bool:
+        """The cursor has reached its end."""
+        return self.end_offset is not None and self.position >= self.end_offset
+
+    def begin(self, offset: int, end_offset: int | None = None) -> None:
+        """Begin at an offset that the client does not know, before anything is read."""
+        self.start = self.position = offset
+        self.end_offset = end_offset
+        self.is_announced = False
 
     def locate(self) -> NextRead:
         """The source of the next read.
@@ -144,14 +162,9 @@ class FetchCursor:
             return NextRead.NONE
         marks = self.partition.watermarks()
         if not marks.log_start_offset <= self.position <= self.partition.log_end_offset:
-            self.error = OffsetOutOfRangeError(
-                "the fetch offset lies outside the partition, go on from an offset inside its range",
-                offset=self.position,
-                log_start_offset=marks.log_start_offset,
-                log_end_offset=self.partition.log_end_offset,
-            )
+            self.error = out_of_range(self.position, marks.log_start_offset, self.partition.log_end_offset)
             return NextRead.NONE
-        if self.position >= marks.end_offset(self.isolation):
+        if self.is_done or self.position >= marks.end_offset(self.isolation):
             return NextRead.NONE
         return NextRead.LOCAL if self.position >= marks.local_log_start_offset else NextRead.TIERED
 
@@ -169,7 +182,7 @@ class FetchCursor:
 
     def refuse(self, error: LogStoreError) -> None:
         """Make `error` this cursor's, or forget it for now if there is data to send first."""
-        if self.has_news:
+        if self.position != self.start:
             self.is_full = True
         else:
             self.error = error
@@ -213,14 +226,15 @@ class FetchCursor:
         self.size_bytes = 0
         self.aborted_transactions = {}
         self.start = self.position
+        self.is_announced = True
         return taken
 
 
-def negative_offset(topic_partition: TopicPartition, offset: int) -> OffsetOutOfRangeError:
-    """The error of a negative fetch offset; ListOffsets resolves names of offsets."""
+def out_of_range(offset: int, log_start_offset: int, log_end_offset: int) -> OffsetOutOfRangeError:
+    """The error of an offset outside the partition."""
     return OffsetOutOfRangeError(
-        "the fetch offset is negative; ask ListOffsets for the earliest or latest offset",
+        "the offset lies outside the partition, go on from an offset inside its range",
         offset=offset,
-        topic=topic_partition.topic,
-        partition=topic_partition.partition,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
     )

@@ -42,7 +42,7 @@ MIN_TIERED_SHARE_BYTES = 64 << 10
 """
 
 
-class _Answered(NamedTuple, Generic[_Answer]):
+class Answered(NamedTuple, Generic[_Answer]):
     """An answer, and the memory that it holds until it is sent."""
 
     answer: _Answer
@@ -119,24 +119,24 @@ class FetchSession:
         The next answer is collected while the transport sends the last one, so a stream holds two at most;
         one where memory is scarce. A partition that failed is reported once and leaves the session.
         """
-        upcoming: asyncio.Task[_Answered[_Answer] | None] | None = None
+        upcoming: asyncio.Task[Answered[_Answer] | None] | None = None
         try:
             while True:
                 answered = await (upcoming or self._next(min_bytes, max_wait_s, take))
                 if answered is None:
                     return
                 upcoming = None
-                if not self._memory.is_scarce:
+                if not self.is_memory_scarce:
                     upcoming = asyncio.create_task(self._next(min_bytes, max_wait_s, take))
                 yield answered.answer
-                self._lease.settle(answered.size_bytes, 0)
+                self.release(answered.size_bytes)
         finally:
             if upcoming is not None:
                 upcoming.cancel()
 
     async def _next(
         self, min_bytes: int, max_wait_s: float, take: Callable[[list[FetchCursor]], _Answer]
-    ) -> _Answered[_Answer] | None:
+    ) -> Answered[_Answer] | None:
         if not self.cursors:
             return None
         while not self.has_news:
@@ -145,18 +145,32 @@ class FetchSession:
                 return None
         if max_wait_s > 0 and self.size_bytes < min_bytes:
             await self.collect(min_bytes, max_wait_s)
+        return self.take_news(take)
+
+    def take_news(self, take: Callable[[list[FetchCursor]], _Answer]) -> Answered[_Answer]:
+        """The result of `take` for the cursors with news. Its bytes stay counted until `release`. Cursors
+        that have failed or are done leave the session."""
         size_bytes = self.size_bytes
         unreached: list[FetchCursor] = []
         reached: list[FetchCursor] = []
         for cursor in self.cursors:
             (unreached if cursor.is_full and not cursor.has_news else reached).append(cursor)
         answer = take([cursor for cursor in reached if cursor.has_news])
-        reached = [cursor for cursor in reached if cursor.error is None]
+        reached = [cursor for cursor in reached if cursor.error is None and not cursor.is_done]
         self.cursors = unreached + reached[1:] + reached[:1]
         for cursor in self.cursors:
             # There is room again, also for partitions that the budget did not reach.
             cursor.is_full = False
-        return _Answered(answer, size_bytes)
+        return Answered(answer, size_bytes)
+
+    @property
+    def is_memory_scarce(self) -> bool:
+        """Whether an answer must not be collected ahead."""
+        return self._memory.is_scarce
+
+    def release(self, size_bytes: int) -> None:
+        """Give back the bytes of an answer that is sent."""
+        self._lease.settle(size_bytes, 0)
 
     def _is_satisfied(self, min_bytes: int) -> bool:
         if self.size_bytes >= min(min_bytes, self._max_bytes):

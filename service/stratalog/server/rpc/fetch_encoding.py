@@ -39,8 +39,9 @@ def encode_fetch_response(statuses: ErrorStatuses, cursors: Iterable[FetchCursor
     """A serialised `FetchResponse` with the data of the cursors, which continue behind it."""
     parts: list[bytes] = []
     for cursor in cursors:
+        fetch_offset = cursor.start
         chunks, size_bytes, aborted_transactions = cursor.take()
-        head = _without_batches(statuses, cursor, aborted_transactions).SerializeToString()
+        head = _without_batches(statuses, cursor, fetch_offset, aborted_transactions).SerializeToString()
         if size_bytes:
             head += _BATCHES_TAG + varint(size_bytes)
         parts += (_PARTITIONS_TAG, varint(len(head) + size_bytes), head, *chunks)
@@ -59,11 +60,15 @@ def varint(number: int) -> bytes:
 
 
 def _without_batches(
-    statuses: ErrorStatuses, cursor: FetchCursor, aborted_transactions: Iterable[AbortedTransaction]
+    statuses: ErrorStatuses,
+    cursor: FetchCursor,
+    fetch_offset: int,
+    aborted_transactions: Iterable[AbortedTransaction],
 ) -> log_pb2.FetchedPartition:
     answer = log_pb2.FetchedPartition(
         topic=cursor.topic_partition.topic,
         partition=cursor.topic_partition.partition,
+        fetch_offset=fetch_offset,
         next_fetch_offset=cursor.position,
         last_epoch=UNKNOWN_EPOCH,
     )

@@ -29,7 +29,7 @@ from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.closing import Closing
-from stratalog.server.fetch.fetch_cursor import FetchCursor, negative_offset
+from stratalog.server.fetch.fetch_cursor import FetchCursor
 from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.request_memory import RequestMemories
@@ -39,6 +39,8 @@ from stratalog.server.rpc.call_guard import Context, announce, decoded, guarded,
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.fetch_encoding import encode_fetch_response
 from stratalog.server.rpc.offset_lookup import OffsetLookup
+from stratalog.server.rpc.position import searches_records
+from stratalog.server.rpc.start_lookup import StartLookup
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
 
@@ -71,6 +73,7 @@ class LogServicer:
         self._settings = settings
         self.statuses = statuses
         self._lookup = OffsetLookup(partitions, statuses)
+        self._starts = StartLookup(pools)
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers that generated code would register, with codecs of our own for large messages."""
@@ -109,13 +112,13 @@ class LogServicer:
 
     @guarded
     async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
-        session = self._session(request, context)
+        session = await self._session(request, context)
         await session.collect(max(request.min_bytes, 1), self._max_wait_s(request))
         return encode_fetch_response(self.statuses, session.cursors)
 
     @guarded
     async def FetchStream(self, request: log_pb2.FetchRequest, context: Context) -> None:
-        session = self._session(request, context)
+        session = await self._session(request, context)
         # A session may have nothing to send for long; the headers show its client that it is open.
         await announce(context)
         encode = partial(encode_fetch_response, self.statuses)
@@ -136,7 +139,7 @@ class LogServicer:
         answer = partial(self._lookup.answer_all, list(request.queries), convert.isolation(request.isolation))
         # A search by time may read an index from the object store, so it belongs to the cold pool; where a
         # store hangs, the start and the end of a partition are still told.
-        is_cold = any(map(_searches_by_time, request.queries))
+        is_cold = any(searches_records(query.at) for query in request.queries)
         answers = await (self._pools.cold(answer) if is_cold else self._pools.read(answer))
         return log_pb2.ListOffsetsResponse(answers=answers)
 
@@ -178,7 +181,7 @@ class LogServicer:
         status = self.statuses.status(answer.error, "LogServicer.AppendStream")
         return log_pb2.AppendStreamResponse(sequence=answer.sequence, status=status)
 
-    def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:
+    async def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:
         if not request.partitions:
             raise InvalidRequestError("a fetch names one partition at least")
         if len(request.partitions) > MAX_FETCH_PARTITION_COUNT:
@@ -188,7 +191,7 @@ class LogServicer:
         if min(request.max_bytes, request.max_wait_ms, request.min_bytes) < 0:
             raise InvalidRequestError("max_bytes, min_bytes and max_wait_ms of a fetch are not negative")
         isolation = convert.isolation(request.isolation)
-        cursors = [self._cursor(partition, isolation) for partition in request.partitions]
+        cursors = [await self._cursor(partition, isolation) for partition in request.partitions]
         max_bytes = min(
             request.max_bytes or self._settings.default_fetch_bytes, self._settings.max_fetch_bytes
         )
@@ -198,25 +201,26 @@ class LogServicer:
         context.add_done_callback(on_done)
         return session
 
-    def _cursor(self, request: log_pb2.FetchPartition, isolation: Isolation) -> FetchCursor:
+    async def _cursor(self, request: log_pb2.FetchPartition, isolation: Isolation) -> FetchCursor:
         topic_partition = TopicPartition(request.topic, request.partition)
         if request.max_bytes < 0:
             raise InvalidRequestError("max_bytes of a partition is not negative", max_bytes=request.max_bytes)
         max_bytes = request.max_bytes or self._settings.default_fetch_partition_bytes
+        is_offset, offset = request.start.HasField("offset"), request.start.offset
         try:
-            if request.fetch_offset < 0:
-                raise negative_offset(topic_partition, request.fetch_offset)
             partition = self._partitions.partition(request.topic, request.partition)
             partition.ensure_meant(request.topic_id, request.leader_epoch)
+            if not is_offset:
+                start = request.start if request.HasField("start") else None
+                offset = await self._starts.offset(partition, start, isolation)
             if request.HasField("last_fetched_epoch"):
-                partition.ensure_continued(request.fetch_offset, request.last_fetched_epoch)
+                partition.ensure_continued(offset, request.last_fetched_epoch)
         except LogStoreError as error:
-            return FetchCursor(topic_partition, error, request.fetch_offset, max_bytes)
-        return FetchCursor(topic_partition, partition, request.fetch_offset, max_bytes, isolation)
+            return FetchCursor(topic_partition, error, offset, max_bytes)
+        cursor = FetchCursor(topic_partition, partition, offset, max_bytes, isolation)
+        if not is_offset:
+            cursor.begin(offset)
+        return cursor
 
     def _max_wait_s(self, request: log_pb2.FetchRequest) -> float:
         return min(request.max_wait_ms, self._settings.max_fetch_wait_ms) / 1000
-
-
-def _searches_by_time(query: log_pb2.OffsetQuery) -> bool:
-    return query.HasField("timestamp_ms") or query.spec == log_pb2.OFFSET_SPEC_MAX_TIMESTAMP

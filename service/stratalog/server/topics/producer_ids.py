@@ -32,8 +32,8 @@ class ProducerIds:
         """The ids of the block that are not given yet."""
 
     def give(self) -> int:
-        """An id that no producer has. May take the network for long, once for each block. Raises NotOwnerError
-        once another server has taken over, StoreError."""
+        """An id that no producer has. May take the network for long, once for each block. Raises
+        NotOwnerError once another server has taken over, StoreError."""
         with self._lock:
             for shard in self._shards:
                 shard.leader_epoch()

@@ -102,6 +102,10 @@ class TopicHost:
         wanted = _wanted(entry, config, is_new=True)
         added = self._opener.open(wanted[len(topic.all_partitions) :])
         self.registry.replace(_hosted(entry, config, (*topic.all_partitions, *added)))
+        if added:
+            # Reads of the whole topic wait for new partitions at the old ones.
+            for partition in topic.partitions:
+                partition.signal.notify()
 
     def is_as(self, topic: HostedTopic, entry: TopicEntry) -> bool:
         return (

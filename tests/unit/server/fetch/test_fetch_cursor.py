@@ -207,3 +207,37 @@ def test_aborted_transactions_of_both_tiers_are_sent_once_an_answer_and_only_if_
     assert cursor.take().aborted_transactions == (first, second, third)
     assert cursor.read(10, is_first=True) == RECORD_BYTES
     assert cursor.take().aborted_transactions == (third,)
+
+
+def test_a_cursor_with_an_end_reads_no_further_than_it_must() -> None:
+    partition = FakePartition()
+    cursor = cursor_over(partition)
+    cursor.begin(10, end_offset=25)
+    assert (cursor.locate(), cursor.is_done) == (LOCAL, False)
+    cursor.read(100, is_first=False)
+    assert (cursor.position, cursor.is_done) == (20, False)
+    cursor.take()
+    cursor.read(100, is_first=False)
+    # Behind the end, because batches are read whole.
+    assert (cursor.position, cursor.is_done, cursor.locate()) == (30, True, NONE)
+    assert cursor.read(100, is_first=True) == 0
+
+
+def test_a_cursor_that_is_done_at_once_has_its_start_as_news() -> None:
+    cursor = cursor_over(FakePartition())
+    cursor.begin(10, end_offset=10)
+    assert (cursor.has_news, cursor.is_done, cursor.locate()) == (True, True, NONE)
+    assert cursor.take().chunks == []
+    assert not cursor.has_news
+    cursor.begin(101, end_offset=10)
+    assert cursor.locate() is NONE
+    assert isinstance(cursor.error, OffsetOutOfRangeError)
+
+
+def test_a_start_that_is_news_does_not_hide_a_failure() -> None:
+    partition = FakePartition()
+    cursor = cursor_over(partition)
+    cursor.begin(0)
+    partition.failure = StoreUnavailableError("away")
+    cursor.read(100, is_first=True)
+    assert cursor.error is partition.failure

@@ -79,7 +79,7 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
     expected = log_pb2.FetchResponse()
     for topic_partition, marks, chunks, position, transactions, has_failed in drawn:
         error = OffsetOutOfRangeError("gone", offset=position) if has_failed else None
-        cursor = FetchCursor(topic_partition, error or FixedPartition(marks), 0, 1 << 20)
+        cursor = FetchCursor(topic_partition, error or FixedPartition(marks), position // 2, 1 << 20)
         cursor.chunks = list(chunks)
         cursor.size_bytes = sum(map(len, chunks))
         cursor.position = position
@@ -89,6 +89,7 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
             topic=topic_partition.topic,
             partition=topic_partition.partition,
             batches=b"".join(chunks),
+            fetch_offset=position // 2,
             next_fetch_offset=position,
             last_epoch=-1 if has_failed else (position - 1) % 5 - 1,
         )
