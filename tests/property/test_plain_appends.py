@@ -54,7 +54,7 @@ class Append(NamedTuple):
     """Index of the producer."""
     sequence_delta: int
     """0 for the next sequence, -1 for the last request again, -2 for the one before it, 2 for a gap."""
-    count: int
+    record_count: int
     offset_delta: int | None
     """0 for the end of the log with all requests that wait; None: any offset."""
     token: str | None
@@ -72,7 +72,7 @@ APPENDS = st.builds(
     Append,
     producer=st.sampled_from([0, 0, 0, 1, None]),
     sequence_delta=st.sampled_from([0, 0, 0, 0, -1, -2, -2, 2]),
-    count=st.integers(1, 3),
+    record_count=st.integers(1, 3),
     offset_delta=st.sampled_from([None, None, None, None, 0, 0, -1, 1]),
     token=st.sampled_from([None, None, None, CURRENT, CURRENT, "a"]),
     is_flushed=st.booleans(),
@@ -200,8 +200,8 @@ class Run:
         return again._replace(future=asyncio.get_running_loop().create_future())
 
     def _new(self, step: Append) -> Sent:
-        values = tuple(b"%d" % number for number in range(self.value_count, self.value_count + step.count))
-        self.value_count += step.count
+        first, self.value_count = self.value_count, self.value_count + step.record_count
+        values = tuple(b"%d" % number for number in range(first, self.value_count))
         waiting_count = sum(len(sent.values) for sent in self.waiting)
         expected_offset = None
         if step.offset_delta is not None:
@@ -217,11 +217,10 @@ class Run:
 
     def _next_sequence(self, producer: int | None) -> int:
         """The next sequence if all waiting requests succeed."""
-        of_producer = [
-            *self._stored_by(producer),
-            *(sent for sent in self.waiting if sent.producer == producer),
-        ]
-        return of_producer[-1].sequence + len(of_producer[-1].values) if of_producer else 0
+        stored = self._stored_by(producer)
+        begun = stored[-1].sequence + len(stored[-1].values) if stored else 0
+        waiting = [sent.sequence + len(sent.values) for sent in self.waiting if sent.producer == producer]
+        return max([begun, *waiting])
 
     def _stored_by(self, producer: int | None) -> list[Stored]:
         return [] if producer is None else [one for one in self.stored if one.producer == producer]
