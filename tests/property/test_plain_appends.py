@@ -202,10 +202,8 @@ class Run:
         return again._replace(future=asyncio.get_running_loop().create_future())
 
     def _new(self, step: Append) -> Sent:
-        values = tuple(
-            b"%d" % number for number in range(self.value_count, self.value_count + step.record_count)
-        )
-        self.value_count += step.record_count
+        first, self.value_count = self.value_count, self.value_count + step.record_count
+        values = tuple(b"%d" % number for number in range(first, self.value_count))
         waiting_count = sum(len(sent.values) for sent in self.waiting)
         expected_offset = None
         if step.offset_delta is not None:
@@ -221,11 +219,10 @@ class Run:
 
     def _next_sequence(self, producer: int | None) -> int:
         """The next sequence if all waiting requests succeed."""
-        of_producer = [
-            *self._stored_by(producer),
-            *(sent for sent in self.waiting if sent.producer == producer),
-        ]
-        return of_producer[-1].sequence + len(of_producer[-1].values) if of_producer else 0
+        stored = self._stored_by(producer)
+        begun = stored[-1].sequence + len(stored[-1].values) if stored else 0
+        waiting = [sent.sequence + len(sent.values) for sent in self.waiting if sent.producer == producer]
+        return max([begun, *waiting])
 
     def _stored_by(self, producer: int | None) -> list[Stored]:
         return [] if producer is None else [one for one in self.stored if one.producer == producer]

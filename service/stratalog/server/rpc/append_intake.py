@@ -59,8 +59,8 @@ class AppendIntake:
     async def resolve(self, decoded: DecodedAppend | DecodedStreamAppend) -> None:
         """Set the partition of the request if it names none; check the id of its producer.
 
-        Raises InvalidRequestError, UnknownTopicOrPartitionError, UnknownProducerIdError, and StoreError if
-        it cannot be found out whether the id was given.
+        Raises InvalidRequestError, UnknownTopicOrPartitionError, UnknownProducerIdError; StoreError or
+        OverloadedError if it cannot be found out now whether the id was given.
         """
         request = decoded.request
         if not request.HasField("partition"):
@@ -79,7 +79,8 @@ class AppendIntake:
         else:
             return
         if not self._producer_ids.is_given(producer_id):
-            await self._pools.read(partial(self._producer_ids.require_given, producer_id))
+            # The catalog may be asked.
+            await self._pools.cold(partial(self._producer_ids.require_given, producer_id))
 
     def payload(self, decoded: DecodedAppend | DecodedStreamAppend) -> Buffer | Callable[[], Buffer]:
         """The batches, or a function that encodes them on the writer's thread. Raises InvalidRequestError."""

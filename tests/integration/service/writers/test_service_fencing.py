@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,6 +16,7 @@ from stratalog.base.errors import (
 )
 from stratalog.client.errors import error_of_call
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.remote.metadata.ownership.ownership import ClaimedShard, claim_shard
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2
@@ -142,8 +144,8 @@ async def test_an_owner_that_is_replaced_during_a_fence_does_not_answer_it(
         catalog = former.server.engine.topics.catalog
         commit, commits = catalog.fence, list[str]()
 
-        def commit_and_wait(*arguments: object) -> None:
-            commit(*arguments)  # type: ignore[arg-type]  # passed on
+        def commit_and_wait(*arguments: Any) -> None:
+            commit(*arguments)
             commits.append("done")
             claim_elsewhere()
 
@@ -164,19 +166,16 @@ async def test_a_new_owner_knows_a_token_that_was_set_while_it_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read the catalog before its claim, and reads it again behind it."""
-    from stratalog.server import storage_engine
-
     store = MemoryObjectStore(ManualClock())
     async with service_bench(tmp_path / "one", store=store) as former:
         await former.client.admin.create_topic("t")
         topic_id = former.partition().topic_id_partition.topic_id
-        claim = storage_engine.claim_shard
 
-        def fenced_before_the_claim(*arguments: object, **named: object) -> object:
+        def fenced_before_the_claim(*arguments: Any, **named: Any) -> ClaimedShard:
             catalog_elsewhere(store).fence(topic_id, 0, "a")
-            return claim(*arguments, **named)  # type: ignore[arg-type]  # passed on
+            return claim_shard(*arguments, **named)
 
-        monkeypatch.setattr(storage_engine, "claim_shard", fenced_before_the_claim)
+        monkeypatch.setattr("stratalog.server.storage_engine.claim_shard", fenced_before_the_claim)
         async with service_bench(tmp_path / "two", store=store) as owner:
             with pytest.raises(FencingTokenMismatchError):
                 await append(owner, "")

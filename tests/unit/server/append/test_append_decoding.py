@@ -34,6 +34,9 @@ REQUESTS = st.one_of(
         log_pb2.AppendRequest,
         topic=st.text(max_size=20),
         records=st.builds(log_pb2.Records, records=st.lists(RECORDS, max_size=3)),
+        expected_offset=st.none() | st.integers(-1, 1 << 60),
+        fencing_token=st.none() | st.text(max_size=5),
+        producer=st.none() | st.builds(log_pb2.ProducerSequence, producer_id=st.integers(-1, 1 << 60)),
     ),
 )
 

@@ -497,10 +497,12 @@ async def test_a_group_that_is_being_written_is_settled_behind_it() -> None:
     settled: list[asyncio.Task[int]] = []
     append_group = bench.log.append_group
 
-    def fenced_meanwhile(*arguments: Any) -> list[AppendInfo | LogStoreError]:
+    def fenced_meanwhile(
+        requests: Sequence[Buffer], leader_epoch: int, expected_offsets: Sequence[int | None]
+    ) -> list[AppendInfo | LogStoreError]:
         bench.token = "b"
         settled.append(asyncio.ensure_future(bench.writer.settled()))
-        return append_group(*arguments)
+        return append_group(requests, leader_epoch, expected_offsets)
 
     bench.log.append_group = fenced_meanwhile  # type: ignore[method-assign]  # acts beside the write
     applied = bench.append(b"1", token="a")
