@@ -19,7 +19,7 @@ from stratalog.record.batch import batches, decode
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 from tests.support.service.error_details import error_info
-from tests.support.service.service_bench import ServiceBench
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,7 +68,7 @@ def plain_record(stored: log_pb2.StoredRecord) -> Record:
 async def read_plain(bench: ServiceBench, request: log_pb2.ReadRequest) -> PlainRead:
     """All responses of a read that ends. Raises AioRpcError."""
     read = PlainRead()
-    async for response in bench.client.log.Read(request):
+    async for response in bench.client.log.Read(request, timeout=PATIENCE_S):
         read.add(response)
     return read
 

@@ -75,6 +75,18 @@ def test_a_walk_over_records_before_the_start_takes_many_small_steps() -> None:
     assert memory.held_bytes == 0
 
 
+def test_a_large_record_holds_its_memory_until_it_is_sent() -> None:
+    memory = RequestMemory(64 * MIB)
+    encoder = encoder_over(memory)
+    batch = encode_batch([Record(0, 0, None, bytes(size)) for size in (1, 12 * MIB, 2)], codec=Codec.GZIP)
+    steps = encoder.responses([fetched(0, [batch], 0, 3)])
+    assert memory.held_bytes == 0
+    assert [len(next(steps) or b"") > 12 * MIB for _ in range(2)] == [False, True]
+    assert memory.held_bytes > 12 * MIB
+    assert len(list(steps)) == 1
+    assert memory.held_bytes == 0
+
+
 def test_small_partitions_share_a_response_and_large_ones_are_cut() -> None:
     memory = RequestMemory(64 * MIB)
     encoder = encoder_over(memory)
