@@ -4,8 +4,15 @@ isort:skip_file
 The control plane: topics, configurations, deletion of records, log directories and the cleaner of local logs, tiers,
 compaction.
 
-The rules at the top of log.proto hold here, too. Lists come whole, without pages: one server has all of it in
-memory. Fields called `reason` and `allowed` are texts for people; their wording may change.
+The rules at the top of log.proto hold here, too. Fields called `reason` and `allowed` are texts for people; their
+wording may change.
+
+Long lists come in pages. `page_size` is the largest number of items in the answer: 0, the default, and more than 1,000
+count as 1,000, and a negative number is refused. `next_page_token` of an answer is the `page_token` of the request for
+the next page; it is empty on the last page. The other fields of that request, except `page_size`, must be the same.
+Items that come and go between two pages do not disturb the others: each item that is there throughout is in one page
+exactly. A token is of one list, and its form may change. Another text fails the call with
+INVALID_REQUEST.
 """
 
 from collections import abc as _abc
@@ -13,6 +20,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.rpc import status_pb2 as _status_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -28,7 +36,9 @@ class _ConfigSource:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _ConfigSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConfigSource.ValueType], _builtins.type):
+class _ConfigSourceEnumTypeWrapper(
+    _enum_type_wrapper._EnumTypeWrapper[_ConfigSource.ValueType], _builtins.type
+):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CONFIG_SOURCE_UNSPECIFIED: _ConfigSource.ValueType  # 0
     """Never sent."""
@@ -60,7 +70,9 @@ class _ConfigUpdateMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _ConfigUpdateModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConfigUpdateMode.ValueType], _builtins.type):
+class _ConfigUpdateModeEnumTypeWrapper(
+    _enum_type_wrapper._EnumTypeWrapper[_ConfigUpdateMode.ValueType], _builtins.type
+):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CONFIG_UPDATE_MODE_UNSPECIFIED: _ConfigUpdateMode.ValueType  # 0
     """Never sent."""
@@ -88,7 +100,9 @@ class _CompactionOutcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _CompactionOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompactionOutcome.ValueType], _builtins.type):
+class _CompactionOutcomeEnumTypeWrapper(
+    _enum_type_wrapper._EnumTypeWrapper[_CompactionOutcome.ValueType], _builtins.type
+):
     DESCRIPTOR: _descriptor.EnumDescriptor
     COMPACTION_OUTCOME_UNSPECIFIED: _CompactionOutcome.ValueType  # 0
     """Never sent."""
@@ -112,7 +126,9 @@ class _LogDirState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _LogDirStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogDirState.ValueType], _builtins.type):
+class _LogDirStateEnumTypeWrapper(
+    _enum_type_wrapper._EnumTypeWrapper[_LogDirState.ValueType], _builtins.type
+):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LOG_DIR_STATE_UNSPECIFIED: _LogDirState.ValueType  # 0
     """Never sent."""
@@ -144,7 +160,9 @@ class _PartitionMoveState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _PartitionMoveStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PartitionMoveState.ValueType], _builtins.type):
+class _PartitionMoveStateEnumTypeWrapper(
+    _enum_type_wrapper._EnumTypeWrapper[_PartitionMoveState.ValueType], _builtins.type
+):
     DESCRIPTOR: _descriptor.EnumDescriptor
     PARTITION_MOVE_STATE_UNSPECIFIED: _PartitionMoveState.ValueType  # 0
     """Never sent."""
@@ -184,7 +202,9 @@ class _CleaningFailureKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _CleaningFailureKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CleaningFailureKind.ValueType], _builtins.type):
+class _CleaningFailureKindEnumTypeWrapper(
+    _enum_type_wrapper._EnumTypeWrapper[_CleaningFailureKind.ValueType], _builtins.type
+):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CLEANING_FAILURE_KIND_UNSPECIFIED: _CleaningFailureKind.ValueType  # 0
     """Never sent."""
@@ -302,7 +322,20 @@ class Topic(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_overrides", b"config_overrides", "name", b"name", "offline_partitions", b"offline_partitions", "partition_count", b"partition_count", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "config",
+        b"config",
+        "config_overrides",
+        b"config_overrides",
+        "name",
+        b"name",
+        "offline_partitions",
+        b"offline_partitions",
+        "partition_count",
+        b"partition_count",
+        "topic_id",
+        b"topic_id",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -338,7 +371,9 @@ class OfflinePartition(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "path", b"path", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "partition", b"partition", "path", b"path", "reason", b"reason", "topic", b"topic"
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -390,7 +425,9 @@ class CreateTopicRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partition_count", b"partition_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "config", b"config", "name", b"name", "partition_count", b"partition_count"
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -422,40 +459,126 @@ Global___CreateTopicResponse: _TypeAlias = CreateTopicResponse  # noqa: Y015
 
 @_typing.final
 class ListTopicsRequest(_message.Message):
-    """A request for all topics."""
+    """A page of the topics to list."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most topics in the answer, see the top of this file."""
+    page_token: _builtins.str
+    """Empty: the first page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListTopicsRequest: _TypeAlias = ListTopicsRequest  # noqa: Y015
 
 @_typing.final
+class TopicListing(_message.Message):
+    """A topic in a list. DescribeTopics has the rest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ConfigOverridesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    CONFIG_OVERRIDES_FIELD_NUMBER: _builtins.int
+    OFFLINE_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Unique among the topics that exist; a later topic may have it again."""
+    topic_id: _builtins.str
+    """A UUID in lower-case hexadecimal with hyphens; never used again."""
+    partition_count: _builtins.int
+    """At least 1."""
+    offline_partition_count: _builtins.int
+    """Partitions that this server cannot serve."""
+    @_builtins.property
+    def config_overrides(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The keys that are set for the topic, at its creation or later."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+        partition_count: _builtins.int = ...,
+        config_overrides: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        offline_partition_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "config_overrides",
+        b"config_overrides",
+        "name",
+        b"name",
+        "offline_partition_count",
+        b"offline_partition_count",
+        "partition_count",
+        b"partition_count",
+        "topic_id",
+        b"topic_id",
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicListing: _TypeAlias = TopicListing  # noqa: Y015
+
+@_typing.final
 class ListTopicsResponse(_message.Message):
-    """All topics."""
+    """A page of topics."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
     @_builtins.property
-    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]:
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicListing]:
         """Sorted by name."""
 
     def __init__(
         self,
         *,
-        topics: _abc.Iterable[Global___Topic] | None = ...,
+        topics: _abc.Iterable[Global___TopicListing] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "next_page_token", b"next_page_token", "topics", b"topics"
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -470,7 +593,7 @@ class DescribeTopicsRequest(_message.Message):
     NAMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Empty: all topics. An unknown name fails the call with UNKNOWN_TOPIC_OR_PARTITION."""
+        """From 1 to 1,000. An unknown name fails the call with UNKNOWN_TOPIC_OR_PARTITION."""
 
     def __init__(
         self,
@@ -494,7 +617,7 @@ class DescribeTopicsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]:
-        """In the order of the request; all are sorted by name."""
+        """In the order of the request."""
 
     def __init__(
         self,
@@ -508,6 +631,66 @@ class DescribeTopicsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeTopicsResponse: _TypeAlias = DescribeTopicsResponse  # noqa: Y015
+
+@_typing.final
+class AddPartitionsRequest(_message.Message):
+    """The partitions to add."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """An existing topic."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the call with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
+    partition_count: _builtins.int
+    """All partitions of the topic after the call. The present number changes nothing, so the call may be repeated; a
+    smaller one fails with INVALID_REQUEST. The largest is that of CreateTopic.
+    """
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+        partition_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "partition_count", b"partition_count", "topic", b"topic", "topic_id", b"topic_id"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPartitionsRequest: _TypeAlias = AddPartitionsRequest  # noqa: Y015
+
+@_typing.final
+class AddPartitionsResponse(_message.Message):
+    """The topic with its partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic(self) -> Global___Topic:
+        """With the configuration in force."""
+
+    def __init__(
+        self,
+        *,
+        topic: Global___Topic | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPartitionsResponse: _TypeAlias = AddPartitionsResponse  # noqa: Y015
 
 @_typing.final
 class DeleteTopicRequest(_message.Message):
@@ -592,13 +775,19 @@ class ConfigResource(_message.Message):
         topic: _builtins.str = ...,
         server: Global___ConfigResource.Server | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource", "server", b"server", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal[
+        "resource", b"resource", "server", b"server", "topic", b"topic"
+    ]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource", "server", b"server", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "resource", b"resource", "server", b"server", "topic", b"topic"
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_resource: _TypeAlias = _typing.Literal["topic", "server"]  # noqa: Y015
     _WhichOneofArgType_resource: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_resource) -> _WhichOneofReturnType_resource | None: ...
+    def WhichOneof(
+        self, oneof_group: _WhichOneofArgType_resource
+    ) -> _WhichOneofReturnType_resource | None: ...
 
 Global___ConfigResource: _TypeAlias = ConfigResource  # noqa: Y015
 
@@ -670,7 +859,22 @@ class ConfigEntry(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "allowed", b"allowed", "name", b"name", "source", b"source", "synonyms", b"synonyms", "update_mode", b"update_mode", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "_value",
+        b"_value",
+        "allowed",
+        b"allowed",
+        "name",
+        b"name",
+        "source",
+        b"source",
+        "synonyms",
+        b"synonyms",
+        "update_mode",
+        b"update_mode",
+        "value",
+        b"value",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
@@ -788,7 +992,9 @@ class AlterConfigsRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "resource", b"resource", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "changes", b"changes", "resource", b"resource", "validate_only", b"validate_only"
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -878,7 +1084,18 @@ class Segment(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "base_offset", b"base_offset", "end_offset", b"end_offset", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "active",
+        b"active",
+        "base_offset",
+        b"base_offset",
+        "end_offset",
+        b"end_offset",
+        "max_timestamp_ms",
+        b"max_timestamp_ms",
+        "size_bytes",
+        b"size_bytes",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -920,7 +1137,20 @@ class Slice(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "max_timestamp_ms", b"max_timestamp_ms", "object_name", b"object_name", "record_count", b"record_count", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "base_offset",
+        b"base_offset",
+        "end_offset",
+        b"end_offset",
+        "max_timestamp_ms",
+        b"max_timestamp_ms",
+        "object_name",
+        b"object_name",
+        "record_count",
+        b"record_count",
+        "size_bytes",
+        b"size_bytes",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -928,7 +1158,7 @@ Global___Slice: _TypeAlias = Slice  # noqa: Y015
 
 @_typing.final
 class PartitionLog(_message.Message):
-    """One partition. Offsets and sizes of the local log are -1 if it is offline."""
+    """One partition. Offsets, counts and sizes of the local log are -1 if it is offline."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -946,9 +1176,11 @@ class PartitionLog(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     LOCAL_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     TIERED_SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    SEGMENTS_FIELD_NUMBER: _builtins.int
-    SLICES_FIELD_NUMBER: _builtins.int
+    SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
+    SLICE_COUNT_FIELD_NUMBER: _builtins.int
     OFFLINE_FIELD_NUMBER: _builtins.int
+    PENDING_UPLOAD_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    PENDING_UPLOAD_BYTES_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partition: _builtins.int
@@ -977,14 +1209,14 @@ class PartitionLog(_message.Message):
     """Size of all local segments."""
     tiered_size_bytes: _builtins.int
     """Size of all slices; 0 if the topic is not tiered."""
-    @_builtins.property
-    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
-        """Sorted by offset; empty if the partition is offline."""
-
-    @_builtins.property
-    def slices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Slice]:
-        """Sorted by offset."""
-
+    segment_count: _builtins.int
+    """Local segments, at least 1. ListSegments has them."""
+    slice_count: _builtins.int
+    """Slices in the object store. ListSlices has them."""
+    pending_upload_record_count: _builtins.int
+    """Offsets from the first that is not in the object store to the end of the log; -1 if the topic is not tiered."""
+    pending_upload_bytes: _builtins.int
+    """Size of the local segments with these offsets; -1 if the topic is not tiered."""
     @_builtins.property
     def offline(self) -> Global___OfflinePartition:
         """Set if the partition is offline: only the contents of the object store are known."""
@@ -1006,13 +1238,54 @@ class PartitionLog(_message.Message):
         leader_epoch: _builtins.int = ...,
         local_size_bytes: _builtins.int = ...,
         tiered_size_bytes: _builtins.int = ...,
-        segments: _abc.Iterable[Global___Segment] | None = ...,
-        slices: _abc.Iterable[Global___Slice] | None = ...,
+        segment_count: _builtins.int = ...,
+        slice_count: _builtins.int = ...,
         offline: Global___OfflinePartition | None = ...,
+        pending_upload_record_count: _builtins.int = ...,
+        pending_upload_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["offline", b"offline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compacted_upto", b"compacted_upto", "earliest_pending_upload_offset", b"earliest_pending_upload_offset", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "local_log_start_offset", b"local_log_start_offset", "local_size_bytes", b"local_size_bytes", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "offline", b"offline", "partition", b"partition", "recovery_point", b"recovery_point", "segments", b"segments", "slices", b"slices", "tiered_end_offset", b"tiered_end_offset", "tiered_size_bytes", b"tiered_size_bytes", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "compacted_upto",
+        b"compacted_upto",
+        "earliest_pending_upload_offset",
+        b"earliest_pending_upload_offset",
+        "high_watermark",
+        b"high_watermark",
+        "last_stable_offset",
+        b"last_stable_offset",
+        "leader_epoch",
+        b"leader_epoch",
+        "local_log_start_offset",
+        b"local_log_start_offset",
+        "local_size_bytes",
+        b"local_size_bytes",
+        "log_end_offset",
+        b"log_end_offset",
+        "log_start_offset",
+        b"log_start_offset",
+        "offline",
+        b"offline",
+        "partition",
+        b"partition",
+        "pending_upload_bytes",
+        b"pending_upload_bytes",
+        "pending_upload_record_count",
+        b"pending_upload_record_count",
+        "recovery_point",
+        b"recovery_point",
+        "segment_count",
+        b"segment_count",
+        "slice_count",
+        b"slice_count",
+        "tiered_end_offset",
+        b"tiered_end_offset",
+        "tiered_size_bytes",
+        b"tiered_size_bytes",
+        "topic",
+        b"topic",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1043,56 +1316,551 @@ class DescribeLogResponse(_message.Message):
 Global___DescribeLogResponse: _TypeAlias = DescribeLogResponse  # noqa: Y015
 
 @_typing.final
-class DeleteRecordsRequest(_message.Message):
-    """The records to delete."""
+class ListSegmentsRequest(_message.Message):
+    """A page of the segments of a partition."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
-    BEFORE_OFFSET_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partition: _builtins.int
     """The number of the partition."""
-    before_offset: _builtins.int
-    """The log start moves to this offset, from 0 to the high watermark; -1: the high watermark. It never moves back."""
+    page_size: _builtins.int
+    """Most segments in the answer, see the top of this file."""
+    page_token: _builtins.str
+    """Empty: the first page."""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "topic", b"topic"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSegmentsRequest: _TypeAlias = ListSegmentsRequest  # noqa: Y015
+
+@_typing.final
+class ListSegmentsResponse(_message.Message):
+    """A page of segments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
+        """Sorted by offset; the last one of the last page is active."""
+
+    def __init__(
+        self,
+        *,
+        segments: _abc.Iterable[Global___Segment] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "next_page_token", b"next_page_token", "segments", b"segments"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSegmentsResponse: _TypeAlias = ListSegmentsResponse  # noqa: Y015
+
+@_typing.final
+class ListSlicesRequest(_message.Message):
+    """A page of the slices of a partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    partition: _builtins.int
+    """The number of the partition."""
+    page_size: _builtins.int
+    """Most slices in the answer, see the top of this file."""
+    page_token: _builtins.str
+    """Empty: the first page."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "topic", b"topic"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSlicesRequest: _TypeAlias = ListSlicesRequest  # noqa: Y015
+
+@_typing.final
+class ListSlicesResponse(_message.Message):
+    """A page of slices."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLICES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
+    @_builtins.property
+    def slices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Slice]:
+        """Sorted by offset."""
+
+    def __init__(
+        self,
+        *,
+        slices: _abc.Iterable[Global___Slice] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "next_page_token", b"next_page_token", "slices", b"slices"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSlicesResponse: _TypeAlias = ListSlicesResponse  # noqa: Y015
+
+@_typing.final
+class ListProducersRequest(_message.Message):
+    """A page of the producers of a partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    partition: _builtins.int
+    """The number of the partition."""
+    page_size: _builtins.int
+    """Most producers in the answer, see the top of this file."""
+    page_token: _builtins.str
+    """Empty: the first page."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "topic", b"topic"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProducersRequest: _TypeAlias = ListProducersRequest  # noqa: Y015
+
+@_typing.final
+class ProducerState(_message.Message):
+    """A producer of a partition. The log forgets one that is idle for `producer.id.expiration.ms` outside of a transaction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    LAST_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    CURRENT_TXN_FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    """At least 0."""
+    producer_epoch: _builtins.int
+    """The epoch of its last batch or marker."""
+    last_sequence: _builtins.int
+    """The number of its last record in this epoch; -1 if the log knows no batch of this epoch."""
+    last_offset: _builtins.int
+    """The offset of its last record in this epoch; -1 if the log knows no batch of this epoch."""
+    last_timestamp_ms: _builtins.int
+    """The largest time of its last batch, in milliseconds since 1970 UTC; -1 if it has none."""
+    current_txn_first_offset: _builtins.int
+    """The first offset of its open transaction; -1 if no transaction is open."""
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        last_sequence: _builtins.int = ...,
+        last_offset: _builtins.int = ...,
+        last_timestamp_ms: _builtins.int = ...,
+        current_txn_first_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "current_txn_first_offset",
+        b"current_txn_first_offset",
+        "last_offset",
+        b"last_offset",
+        "last_sequence",
+        b"last_sequence",
+        "last_timestamp_ms",
+        b"last_timestamp_ms",
+        "producer_epoch",
+        b"producer_epoch",
+        "producer_id",
+        b"producer_id",
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProducerState: _TypeAlias = ProducerState  # noqa: Y015
+
+@_typing.final
+class ListProducersResponse(_message.Message):
+    """A page of producers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
+    @_builtins.property
+    def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerState]:
+        """Sorted by id."""
+
+    def __init__(
+        self,
+        *,
+        producers: _abc.Iterable[Global___ProducerState] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "next_page_token", b"next_page_token", "producers", b"producers"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProducersResponse: _TypeAlias = ListProducersResponse  # noqa: Y015
+
+@_typing.final
+class RecordsToDelete(_message.Message):
+    """The records of one partition to delete."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BEFORE_OFFSET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The number of the partition, once in the request."""
+    before_offset: _builtins.int
+    """The log start moves to this offset, from 0 to the high watermark; -1: the high watermark. It never moves back."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
         before_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_offset", b"before_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "before_offset", b"before_offset", "partition", b"partition"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordsToDelete: _TypeAlias = RecordsToDelete  # noqa: Y015
+
+@_typing.final
+class DeleteRecordsRequest(_message.Message):
+    """The records of a topic to delete."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the call with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordsToDelete]:
+        """From 1 to 10,000. An unknown partition, or an offset that is out of range, fails the call, and nothing is deleted."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___RecordsToDelete] | None = ...,
+        topic_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteRecordsRequest: _TypeAlias = DeleteRecordsRequest  # noqa: Y015
 
 @_typing.final
-class DeleteRecordsResponse(_message.Message):
-    """The result of a deletion."""
+class DeletedRecords(_message.Message):
+    """The result of a deletion in one partition."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PARTITION_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The number of the partition."""
     log_start_offset: _builtins.int
-    """The first readable offset after the call."""
+    """The first readable offset after the call; -1 if it failed."""
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Set if nothing of this partition was deleted; the others are not affected. Details as in a failed call."""
+
     def __init__(
         self,
         *,
+        partition: _builtins.int = ...,
         log_start_offset: _builtins.int = ...,
+        error: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "error", b"error", "log_start_offset", b"log_start_offset", "partition", b"partition"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletedRecords: _TypeAlias = DeletedRecords  # noqa: Y015
+
+@_typing.final
+class DeleteRecordsResponse(_message.Message):
+    """The results of a deletion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeletedRecords]:
+        """In the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___DeletedRecords] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_start_offset", b"log_start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteRecordsResponse: _TypeAlias = DeleteRecordsResponse  # noqa: Y015
+
+@_typing.final
+class RollRequest(_message.Message):
+    """The partitions to roll."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Each number once. Empty: all of the topic."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollRequest: _TypeAlias = RollRequest  # noqa: Y015
+
+@_typing.final
+class RolledPartition(_message.Message):
+    """A partition after the call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ACTIVE_BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The number of the partition."""
+    active_base_offset: _builtins.int
+    """First offset of the active segment; -1 if the call failed."""
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Set if this partition was not rolled; the others are not affected. Details as in a failed call."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        active_base_offset: _builtins.int = ...,
+        error: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "active_base_offset", b"active_base_offset", "error", b"error", "partition", b"partition"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RolledPartition: _TypeAlias = RolledPartition  # noqa: Y015
+
+@_typing.final
+class RollResponse(_message.Message):
+    """The rolled partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RolledPartition]:
+        """In the order of the request; all are sorted by number."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___RolledPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollResponse: _TypeAlias = RollResponse  # noqa: Y015
+
+@_typing.final
+class FlushRequest(_message.Message):
+    """The partitions to flush."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Each number once. Empty: all of the topic."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushRequest: _TypeAlias = FlushRequest  # noqa: Y015
+
+@_typing.final
+class FlushedPartition(_message.Message):
+    """A partition after the call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    RECOVERY_POINT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """The number of the partition."""
+    recovery_point: _builtins.int
+    """An offset (exclusive): all local records below it are fsynced; -1 if the call failed."""
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Set if this partition could not be flushed; the others are not affected. Details as in a failed call."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        recovery_point: _builtins.int = ...,
+        error: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "error", b"error", "partition", b"partition", "recovery_point", b"recovery_point"
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushedPartition: _TypeAlias = FlushedPartition  # noqa: Y015
+
+@_typing.final
+class FlushResponse(_message.Message):
+    """The flushed partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FlushedPartition]:
+        """In the order of the request; all are sorted by number."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___FlushedPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushResponse: _TypeAlias = FlushResponse  # noqa: Y015
 
 @_typing.final
 class UploadRequest(_message.Message):
@@ -1158,7 +1926,18 @@ class UploadResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_segment_count", b"deleted_segment_count", "object_count", b"object_count", "offline_partitions", b"offline_partitions", "size_bytes", b"size_bytes", "slice_count", b"slice_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "deleted_segment_count",
+        b"deleted_segment_count",
+        "object_count",
+        b"object_count",
+        "offline_partitions",
+        b"offline_partitions",
+        "size_bytes",
+        b"size_bytes",
+        "slice_count",
+        b"slice_count",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1259,7 +2038,38 @@ class TierStatusResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["takeover", b"takeover"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_count", b"commit_count", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "last_successful_upload_ms", b"last_successful_upload_ms", "last_upload_error", b"last_upload_error", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "offline_partitions", b"offline_partitions", "pending_upload_bytes", b"pending_upload_bytes", "shard_count", b"shard_count", "store_id", b"store_id", "store_url", b"store_url", "takeover", b"takeover"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "commit_count",
+        b"commit_count",
+        "dropped_bytes",
+        b"dropped_bytes",
+        "dropped_object_count",
+        b"dropped_object_count",
+        "epoch",
+        b"epoch",
+        "last_successful_upload_ms",
+        b"last_successful_upload_ms",
+        "last_upload_error",
+        b"last_upload_error",
+        "live_bytes",
+        b"live_bytes",
+        "live_object_count",
+        b"live_object_count",
+        "live_slice_count",
+        b"live_slice_count",
+        "offline_partitions",
+        b"offline_partitions",
+        "pending_upload_bytes",
+        b"pending_upload_bytes",
+        "shard_count",
+        b"shard_count",
+        "store_id",
+        b"store_id",
+        "store_url",
+        b"store_url",
+        "takeover",
+        b"takeover",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1289,7 +2099,9 @@ class Takeover(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "owner", b"owner", "time_ms", b"time_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "epoch", b"epoch", "owner", b"owner", "time_ms", b"time_ms"
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1343,7 +2155,9 @@ class RefusedPartition(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "reason", b"reason", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "partition", b"partition", "reason", b"reason", "topic_id", b"topic_id"
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1415,7 +2229,34 @@ class CompactionJob(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["get_request_count", b"get_request_count", "input_bytes", b"input_bytes", "input_count", b"input_count", "input_record_count", b"input_record_count", "outcome", b"outcome", "output_bytes", b"output_bytes", "output_count", b"output_count", "output_record_count", b"output_record_count", "partition_count", b"partition_count", "read_bytes", b"read_bytes", "reason", b"reason", "refused_partitions", b"refused_partitions", "removed_tombstone_count", b"removed_tombstone_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "get_request_count",
+        b"get_request_count",
+        "input_bytes",
+        b"input_bytes",
+        "input_count",
+        b"input_count",
+        "input_record_count",
+        b"input_record_count",
+        "outcome",
+        b"outcome",
+        "output_bytes",
+        b"output_bytes",
+        "output_count",
+        b"output_count",
+        "output_record_count",
+        b"output_record_count",
+        "partition_count",
+        b"partition_count",
+        "read_bytes",
+        b"read_bytes",
+        "reason",
+        b"reason",
+        "refused_partitions",
+        b"refused_partitions",
+        "removed_tombstone_count",
+        b"removed_tombstone_count",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1508,7 +2349,24 @@ class LogDir(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_log_count", b"remaining_log_count", "set_aside_paths", b"set_aside_paths", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "directory_id",
+        b"directory_id",
+        "partition_count",
+        b"partition_count",
+        "path",
+        b"path",
+        "reason",
+        b"reason",
+        "remaining_log_count",
+        b"remaining_log_count",
+        "set_aside_paths",
+        b"set_aside_paths",
+        "size_bytes",
+        b"size_bytes",
+        "state",
+        b"state",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1558,7 +2416,24 @@ class PartitionMove(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copied_bytes", b"copied_bytes", "partition", b"partition", "reason", b"reason", "remaining_bytes", b"remaining_bytes", "source_path", b"source_path", "state", b"state", "target_path", b"target_path", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "copied_bytes",
+        b"copied_bytes",
+        "partition",
+        b"partition",
+        "reason",
+        b"reason",
+        "remaining_bytes",
+        b"remaining_bytes",
+        "source_path",
+        b"source_path",
+        "state",
+        b"state",
+        "target_path",
+        b"target_path",
+        "topic",
+        b"topic",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1750,7 +2625,9 @@ class MovePartitionRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "target_path", b"target_path", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "partition", b"partition", "target_path", b"target_path", "topic", b"topic"
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1890,7 +2767,28 @@ class UncleanablePartition(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarm", b"alarm", "dirty_bytes", b"dirty_bytes", "failure_count", b"failure_count", "kind", b"kind", "log_dir_path", b"log_dir_path", "next_try_ms", b"next_try_ms", "partition", b"partition", "reason", b"reason", "since_ms", b"since_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "alarm",
+        b"alarm",
+        "dirty_bytes",
+        b"dirty_bytes",
+        "failure_count",
+        b"failure_count",
+        "kind",
+        b"kind",
+        "log_dir_path",
+        b"log_dir_path",
+        "next_try_ms",
+        b"next_try_ms",
+        "partition",
+        b"partition",
+        "reason",
+        b"reason",
+        "since_ms",
+        b"since_ms",
+        "topic",
+        b"topic",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1951,7 +2849,9 @@ class CleanerStatusResponse(_message.Message):
     milliseconds since 1970 UTC; -1 if no log keeps any.
     """
     @_builtins.property
-    def uncleanable_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___UncleanablePartition]:
+    def uncleanable_partitions(
+        self,
+    ) -> _containers.RepeatedCompositeFieldContainer[Global___UncleanablePartition]:
         """Partitions whose last clean failed."""
 
     def __init__(
@@ -1976,7 +2876,40 @@ class CleanerStatusResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_count", b"aborted_count", "clean_count", b"clean_count", "cleaned_bytes", b"cleaned_bytes", "cleaned_record_count", b"cleaned_record_count", "dead_worker_count", b"dead_worker_count", "dropped_record_count", b"dropped_record_count", "max_clean_ms", b"max_clean_ms", "max_cleanable_ratio", b"max_cleanable_ratio", "max_compaction_delay_ms", b"max_compaction_delay_ms", "next_clean_ms", b"next_clean_ms", "null_key_record_count", b"null_key_record_count", "reclaimed_bytes", b"reclaimed_bytes", "running_count", b"running_count", "since_last_search_ms", b"since_last_search_ms", "uncleanable_partitions", b"uncleanable_partitions", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "aborted_count",
+        b"aborted_count",
+        "clean_count",
+        b"clean_count",
+        "cleaned_bytes",
+        b"cleaned_bytes",
+        "cleaned_record_count",
+        b"cleaned_record_count",
+        "dead_worker_count",
+        b"dead_worker_count",
+        "dropped_record_count",
+        b"dropped_record_count",
+        "max_clean_ms",
+        b"max_clean_ms",
+        "max_cleanable_ratio",
+        b"max_cleanable_ratio",
+        "max_compaction_delay_ms",
+        b"max_compaction_delay_ms",
+        "next_clean_ms",
+        b"next_clean_ms",
+        "null_key_record_count",
+        b"null_key_record_count",
+        "reclaimed_bytes",
+        b"reclaimed_bytes",
+        "running_count",
+        b"running_count",
+        "since_last_search_ms",
+        b"since_last_search_ms",
+        "uncleanable_partitions",
+        b"uncleanable_partitions",
+        "worker_count",
+        b"worker_count",
+    ]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2029,3 +2962,190 @@ class ResetCleanerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResetCleanerResponse: _TypeAlias = ResetCleanerResponse  # noqa: Y015
+
+@_typing.final
+class ServerInfoRequest(_message.Message):
+    """A request for the description of the server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServerInfoRequest: _TypeAlias = ServerInfoRequest  # noqa: Y015
+
+@_typing.final
+class OwnedShard(_message.Message):
+    """A shard of the metadata that a server owns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    """The number of the shard; the first is 0."""
+    epoch: _builtins.int
+    """The epoch of the server in the shard, at least 1."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnedShard: _TypeAlias = OwnedShard  # noqa: Y015
+
+@_typing.final
+class ServerLimits(_message.Message):
+    """The largest values that a server accepts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_FETCH_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_FETCH_WAIT_MS_FIELD_NUMBER: _builtins.int
+    MAX_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_CALL_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_REQUEST_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    max_request_bytes: _builtins.int
+    """Size of an append request."""
+    max_fetch_bytes: _builtins.int
+    """Size of the answer to a fetch; more counts as this."""
+    max_fetch_wait_ms: _builtins.int
+    """Milliseconds that a fetch waits; more counts as this."""
+    max_partition_count: _builtins.int
+    """Partitions of a topic."""
+    max_call_count: _builtins.int
+    """Calls and streams that are open at once."""
+    max_request_memory_bytes: _builtins.int
+    """Memory for the records of running requests."""
+    def __init__(
+        self,
+        *,
+        max_request_bytes: _builtins.int = ...,
+        max_fetch_bytes: _builtins.int = ...,
+        max_fetch_wait_ms: _builtins.int = ...,
+        max_partition_count: _builtins.int = ...,
+        max_call_count: _builtins.int = ...,
+        max_request_memory_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "max_call_count",
+        b"max_call_count",
+        "max_fetch_bytes",
+        b"max_fetch_bytes",
+        "max_fetch_wait_ms",
+        b"max_fetch_wait_ms",
+        "max_partition_count",
+        b"max_partition_count",
+        "max_request_bytes",
+        b"max_request_bytes",
+        "max_request_memory_bytes",
+        b"max_request_memory_bytes",
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServerLimits: _TypeAlias = ServerLimits  # noqa: Y015
+
+@_typing.final
+class ServerInfoResponse(_message.Message):
+    """A server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    GIT_COMMIT_FIELD_NUMBER: _builtins.int
+    PYTHON_VERSION_FIELD_NUMBER: _builtins.int
+    PLATFORM_FIELD_NUMBER: _builtins.int
+    NATIVE_KERNELS_FIELD_NUMBER: _builtins.int
+    START_TIME_MS_FIELD_NUMBER: _builtins.int
+    UPTIME_MS_FIELD_NUMBER: _builtins.int
+    STORE_URL_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    OWNED_SHARDS_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """The version of the package, as in `0.1.0`."""
+    git_commit: _builtins.str
+    """The commit of the package's source, in hexadecimal. Empty: the package was not installed from a repository."""
+    python_version: _builtins.str
+    """The version of Python, as in `3.11.9`."""
+    platform: _builtins.str
+    """The operating system and the machine, in words."""
+    native_kernels: _builtins.bool
+    """The compiled kernels are in use. False: those in Python, which are slow."""
+    start_time_ms: _builtins.int
+    """The time at which the server began to serve, in milliseconds since 1970 UTC."""
+    uptime_ms: _builtins.int
+    """Milliseconds since then, by a clock that never goes back."""
+    store_url: _builtins.str
+    """The store's URL: `file:///dir`, `s3://bucket/prefix` or `memory://`."""
+    store_id: _builtins.str
+    """The id of the store, a UUID in lower-case hexadecimal with hyphens."""
+    @_builtins.property
+    def owned_shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedShard]:
+        """Sorted by number. Empty: another server has taken over all of them."""
+
+    @_builtins.property
+    def limits(self) -> Global___ServerLimits:
+        """As the server was started with them."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        git_commit: _builtins.str = ...,
+        python_version: _builtins.str = ...,
+        platform: _builtins.str = ...,
+        native_kernels: _builtins.bool = ...,
+        start_time_ms: _builtins.int = ...,
+        uptime_ms: _builtins.int = ...,
+        store_url: _builtins.str = ...,
+        store_id: _builtins.str = ...,
+        owned_shards: _abc.Iterable[Global___OwnedShard] | None = ...,
+        limits: Global___ServerLimits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal[
+        "git_commit",
+        b"git_commit",
+        "limits",
+        b"limits",
+        "native_kernels",
+        b"native_kernels",
+        "owned_shards",
+        b"owned_shards",
+        "platform",
+        b"platform",
+        "python_version",
+        b"python_version",
+        "start_time_ms",
+        b"start_time_ms",
+        "store_id",
+        b"store_id",
+        "store_url",
+        b"store_url",
+        "uptime_ms",
+        b"uptime_ms",
+        "version",
+        b"version",
+    ]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServerInfoResponse: _TypeAlias = ServerInfoResponse  # noqa: Y015

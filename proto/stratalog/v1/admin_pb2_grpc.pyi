@@ -4,8 +4,15 @@ isort:skip_file
 The control plane: topics, configurations, deletion of records, log directories and the cleaner of local logs, tiers,
 compaction.
 
-The rules at the top of log.proto hold here, too. Lists come whole, without pages: one server has all of it in
-memory. Fields called `reason` and `allowed` are texts for people; their wording may change.
+The rules at the top of log.proto hold here, too. Fields called `reason` and `allowed` are texts for people; their
+wording may change.
+
+Long lists come in pages. `page_size` is the largest number of items in the answer: 0, the default, and more than 1,000
+count as 1,000, and a negative number is refused. `next_page_token` of an answer is the `page_token` of the request for
+the next page; it is empty on the last page. The other fields of that request, except `page_size`, must be the same.
+Items that come and go between two pages do not disturb the others: each item that is there throughout is in one page
+exactly. A token is of one list, and its form may change. Another text fails the call with
+INVALID_REQUEST.
 """
 
 from collections import abc as _abc
@@ -24,7 +31,6 @@ else:
 _T = _typing.TypeVar("_T")
 
 class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
 class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
     ...
 
@@ -41,43 +47,91 @@ class AdminServiceStub:
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicRequest, _admin_pb2.CreateTopicResponse]
     """Creates a topic. When it is answered, the topic is durable in the object store and takes appends."""
     ListTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]
-    """Describes all topics, by name."""
-    DescribeTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]
+    """Lists the topics without the values of their keys, sorted by name, in pages."""
+    DescribeTopics: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse
+    ]
     """Describes topics, in the order of the request."""
+    AddPartitions: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.AddPartitionsRequest, _admin_pb2.AddPartitionsResponse
+    ]
+    """Raises the number of partitions of a topic. When it is answered, the added partitions are durable and take appends.
+    Records stay where they are; a key may get another partition from then on.
+    """
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]
     """Deletes a topic with its records in every tier. When it is answered, no reader finds it."""
-    DescribeConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]
+    DescribeConfigs: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse
+    ]
     """Describes the configuration in force of a topic, or of this server, and the source of each value."""
-    AlterConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]
+    AlterConfigs: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse
+    ]
     """Changes single keys, all or nothing, and in force when it is answered. Only the cordons of several log directories
     may be altered in part if a disk fails: the error names the directories that have changed.
     """
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogRequest, _admin_pb2.DescribeLogResponse]
-    """Describes the offsets, segments and sizes of partitions, by tier."""
-    DeleteRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]
-    """Moves the log start of all tiers forward: the records below are gone for every reader."""
+    """Describes the offsets and sizes of partitions, by tier."""
+    ListSegments: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.ListSegmentsRequest, _admin_pb2.ListSegmentsResponse
+    ]
+    """Lists the local segments of a partition, sorted by offset, in pages."""
+    ListSlices: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListSlicesRequest, _admin_pb2.ListSlicesResponse]
+    """Lists the slices of a partition in the object store, sorted by offset, in pages. An offline partition has them, too."""
+    ListProducers: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.ListProducersRequest, _admin_pb2.ListProducersResponse
+    ]
+    """Lists the idempotent and transactional producers that a partition knows, sorted by id, in pages."""
+    DeleteRecords: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse
+    ]
+    """Moves the log starts of all tiers forward: the records below are gone for every reader. A request that is wrong in
+    one partition fails as a whole, and deletes nothing.
+    """
+    Roll: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RollRequest, _admin_pb2.RollResponse]
+    """Closes the active segments and begins new ones. An empty active segment stays."""
+    Flush: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FlushRequest, _admin_pb2.FlushResponse]
+    """Makes all records that were appended before the call durable on the local disk."""
     Upload: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UploadRequest, _admin_pb2.UploadResponse]
     """Rolls the active segments and tiers everything that is rolled, now."""
     TierStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TierStatusRequest, _admin_pb2.TierStatusResponse]
     """Shows the contents of the object store and the backlog of the uploader, without a request to the store."""
-    DescribeLogDirs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse]
+    DescribeLogDirs: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse
+    ]
     """Describes the directories that hold local logs, and the moves between them."""
-    CordonLogDir: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CordonLogDirRequest, _admin_pb2.CordonLogDirResponse]
+    CordonLogDir: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.CordonLogDirRequest, _admin_pb2.CordonLogDirResponse
+    ]
     """Keeps new partitions away from a log directory, for good: alters `cordoned.log.dirs`."""
-    UncordonLogDir: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UncordonLogDirRequest, _admin_pb2.UncordonLogDirResponse]
+    UncordonLogDir: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.UncordonLogDirRequest, _admin_pb2.UncordonLogDirResponse
+    ]
     """Admits new partitions to a cordoned log directory again."""
-    MovePartition: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]
+    MovePartition: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse
+    ]
     """Begins to move a partition to another log directory; it is served meanwhile."""
-    ForgetLogDir: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse]
+    ForgetLogDir: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse
+    ]
     """Gives up a log directory that is missing, for good: partitions that are nowhere else begin anew at the next start."""
     CancelMove: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelMoveRequest, _admin_pb2.CancelMoveResponse]
     """Ends a move; answered once it has ended. It may be done by then."""
-    CleanerStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse]
+    CleanerStatus: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse
+    ]
     """Shows the work of the cleaner of local logs, those of compacted topics that are not tiered, and its failures."""
-    ResetCleaner: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResetCleanerRequest, _admin_pb2.ResetCleanerResponse]
+    ResetCleaner: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.ResetCleanerRequest, _admin_pb2.ResetCleanerResponse
+    ]
     """Tries a partition whose cleaning failed again, at once."""
-    RunCompaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RunCompactionRequest, _admin_pb2.RunCompactionResponse]
+    RunCompaction: _grpc.UnaryUnaryMultiCallable[
+        _admin_pb2.RunCompactionRequest, _admin_pb2.RunCompactionResponse
+    ]
     """Plans and runs compaction of the tiered data of compacted topics (and merging of plain ones), now."""
+    ServerInfo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ServerInfoRequest, _admin_pb2.ServerInfoResponse]
+    """Describes this server: its version, its shards and its limits."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -87,43 +141,91 @@ class AdminServiceAsyncStub(AdminServiceStub):
     CreateTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicRequest, _admin_pb2.CreateTopicResponse]  # type: ignore[assignment]
     """Creates a topic. When it is answered, the topic is durable in the object store and takes appends."""
     ListTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]  # type: ignore[assignment]
-    """Describes all topics, by name."""
-    DescribeTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]  # type: ignore[assignment]
+    """Lists the topics without the values of their keys, sorted by name, in pages."""
+    DescribeTopics: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse
+    ]  # type: ignore[assignment]
     """Describes topics, in the order of the request."""
+    AddPartitions: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.AddPartitionsRequest, _admin_pb2.AddPartitionsResponse
+    ]  # type: ignore[assignment]
+    """Raises the number of partitions of a topic. When it is answered, the added partitions are durable and take appends.
+    Records stay where they are; a key may get another partition from then on.
+    """
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]  # type: ignore[assignment]
     """Deletes a topic with its records in every tier. When it is answered, no reader finds it."""
-    DescribeConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]  # type: ignore[assignment]
+    DescribeConfigs: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse
+    ]  # type: ignore[assignment]
     """Describes the configuration in force of a topic, or of this server, and the source of each value."""
-    AlterConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]  # type: ignore[assignment]
+    AlterConfigs: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse
+    ]  # type: ignore[assignment]
     """Changes single keys, all or nothing, and in force when it is answered. Only the cordons of several log directories
     may be altered in part if a disk fails: the error names the directories that have changed.
     """
     DescribeLog: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogRequest, _admin_pb2.DescribeLogResponse]  # type: ignore[assignment]
-    """Describes the offsets, segments and sizes of partitions, by tier."""
-    DeleteRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
-    """Moves the log start of all tiers forward: the records below are gone for every reader."""
+    """Describes the offsets and sizes of partitions, by tier."""
+    ListSegments: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.ListSegmentsRequest, _admin_pb2.ListSegmentsResponse
+    ]  # type: ignore[assignment]
+    """Lists the local segments of a partition, sorted by offset, in pages."""
+    ListSlices: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListSlicesRequest, _admin_pb2.ListSlicesResponse]  # type: ignore[assignment]
+    """Lists the slices of a partition in the object store, sorted by offset, in pages. An offline partition has them, too."""
+    ListProducers: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.ListProducersRequest, _admin_pb2.ListProducersResponse
+    ]  # type: ignore[assignment]
+    """Lists the idempotent and transactional producers that a partition knows, sorted by id, in pages."""
+    DeleteRecords: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse
+    ]  # type: ignore[assignment]
+    """Moves the log starts of all tiers forward: the records below are gone for every reader. A request that is wrong in
+    one partition fails as a whole, and deletes nothing.
+    """
+    Roll: _aio.UnaryUnaryMultiCallable[_admin_pb2.RollRequest, _admin_pb2.RollResponse]  # type: ignore[assignment]
+    """Closes the active segments and begins new ones. An empty active segment stays."""
+    Flush: _aio.UnaryUnaryMultiCallable[_admin_pb2.FlushRequest, _admin_pb2.FlushResponse]  # type: ignore[assignment]
+    """Makes all records that were appended before the call durable on the local disk."""
     Upload: _aio.UnaryUnaryMultiCallable[_admin_pb2.UploadRequest, _admin_pb2.UploadResponse]  # type: ignore[assignment]
     """Rolls the active segments and tiers everything that is rolled, now."""
     TierStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.TierStatusRequest, _admin_pb2.TierStatusResponse]  # type: ignore[assignment]
     """Shows the contents of the object store and the backlog of the uploader, without a request to the store."""
-    DescribeLogDirs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse]  # type: ignore[assignment]
+    DescribeLogDirs: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse
+    ]  # type: ignore[assignment]
     """Describes the directories that hold local logs, and the moves between them."""
-    CordonLogDir: _aio.UnaryUnaryMultiCallable[_admin_pb2.CordonLogDirRequest, _admin_pb2.CordonLogDirResponse]  # type: ignore[assignment]
+    CordonLogDir: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.CordonLogDirRequest, _admin_pb2.CordonLogDirResponse
+    ]  # type: ignore[assignment]
     """Keeps new partitions away from a log directory, for good: alters `cordoned.log.dirs`."""
-    UncordonLogDir: _aio.UnaryUnaryMultiCallable[_admin_pb2.UncordonLogDirRequest, _admin_pb2.UncordonLogDirResponse]  # type: ignore[assignment]
+    UncordonLogDir: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.UncordonLogDirRequest, _admin_pb2.UncordonLogDirResponse
+    ]  # type: ignore[assignment]
     """Admits new partitions to a cordoned log directory again."""
-    MovePartition: _aio.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]  # type: ignore[assignment]
+    MovePartition: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse
+    ]  # type: ignore[assignment]
     """Begins to move a partition to another log directory; it is served meanwhile."""
-    ForgetLogDir: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse]  # type: ignore[assignment]
+    ForgetLogDir: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse
+    ]  # type: ignore[assignment]
     """Gives up a log directory that is missing, for good: partitions that are nowhere else begin anew at the next start."""
     CancelMove: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelMoveRequest, _admin_pb2.CancelMoveResponse]  # type: ignore[assignment]
     """Ends a move; answered once it has ended. It may be done by then."""
-    CleanerStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse]  # type: ignore[assignment]
+    CleanerStatus: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse
+    ]  # type: ignore[assignment]
     """Shows the work of the cleaner of local logs, those of compacted topics that are not tiered, and its failures."""
-    ResetCleaner: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResetCleanerRequest, _admin_pb2.ResetCleanerResponse]  # type: ignore[assignment]
+    ResetCleaner: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.ResetCleanerRequest, _admin_pb2.ResetCleanerResponse
+    ]  # type: ignore[assignment]
     """Tries a partition whose cleaning failed again, at once."""
-    RunCompaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.RunCompactionRequest, _admin_pb2.RunCompactionResponse]  # type: ignore[assignment]
+    RunCompaction: _aio.UnaryUnaryMultiCallable[
+        _admin_pb2.RunCompactionRequest, _admin_pb2.RunCompactionResponse
+    ]  # type: ignore[assignment]
     """Plans and runs compaction of the tiered data of compacted topics (and merging of plain ones), now."""
+    ServerInfo: _aio.UnaryUnaryMultiCallable[_admin_pb2.ServerInfoRequest, _admin_pb2.ServerInfoResponse]  # type: ignore[assignment]
+    """Describes this server: its version, its shards and its limits."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Administers one server, and the store that it owns."""
@@ -142,7 +244,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListTopicsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListTopicsResponse, _abc.Awaitable[_admin_pb2.ListTopicsResponse]]:
-        """Describes all topics, by name."""
+        """Lists the topics without the values of their keys, sorted by name, in pages."""
 
     @_abc_1.abstractmethod
     def DescribeTopics(
@@ -151,6 +253,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeTopicsResponse, _abc.Awaitable[_admin_pb2.DescribeTopicsResponse]]:
         """Describes topics, in the order of the request."""
+
+    @_abc_1.abstractmethod
+    def AddPartitions(
+        self,
+        request: _admin_pb2.AddPartitionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AddPartitionsResponse, _abc.Awaitable[_admin_pb2.AddPartitionsResponse]]:
+        """Raises the number of partitions of a topic. When it is answered, the added partitions are durable and take appends.
+        Records stay where they are; a key may get another partition from then on.
+        """
 
     @_abc_1.abstractmethod
     def DeleteTopic(
@@ -165,7 +277,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _admin_pb2.DescribeConfigsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.DescribeConfigsResponse, _abc.Awaitable[_admin_pb2.DescribeConfigsResponse]]:
+    ) -> _typing.Union[
+        _admin_pb2.DescribeConfigsResponse, _abc.Awaitable[_admin_pb2.DescribeConfigsResponse]
+    ]:
         """Describes the configuration in force of a topic, or of this server, and the source of each value."""
 
     @_abc_1.abstractmethod
@@ -184,7 +298,31 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeLogResponse, _abc.Awaitable[_admin_pb2.DescribeLogResponse]]:
-        """Describes the offsets, segments and sizes of partitions, by tier."""
+        """Describes the offsets and sizes of partitions, by tier."""
+
+    @_abc_1.abstractmethod
+    def ListSegments(
+        self,
+        request: _admin_pb2.ListSegmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListSegmentsResponse, _abc.Awaitable[_admin_pb2.ListSegmentsResponse]]:
+        """Lists the local segments of a partition, sorted by offset, in pages."""
+
+    @_abc_1.abstractmethod
+    def ListSlices(
+        self,
+        request: _admin_pb2.ListSlicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListSlicesResponse, _abc.Awaitable[_admin_pb2.ListSlicesResponse]]:
+        """Lists the slices of a partition in the object store, sorted by offset, in pages. An offline partition has them, too."""
+
+    @_abc_1.abstractmethod
+    def ListProducers(
+        self,
+        request: _admin_pb2.ListProducersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListProducersResponse, _abc.Awaitable[_admin_pb2.ListProducersResponse]]:
+        """Lists the idempotent and transactional producers that a partition knows, sorted by id, in pages."""
 
     @_abc_1.abstractmethod
     def DeleteRecords(
@@ -192,7 +330,25 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DeleteRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeleteRecordsResponse, _abc.Awaitable[_admin_pb2.DeleteRecordsResponse]]:
-        """Moves the log start of all tiers forward: the records below are gone for every reader."""
+        """Moves the log starts of all tiers forward: the records below are gone for every reader. A request that is wrong in
+        one partition fails as a whole, and deletes nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def Roll(
+        self,
+        request: _admin_pb2.RollRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RollResponse, _abc.Awaitable[_admin_pb2.RollResponse]]:
+        """Closes the active segments and begins new ones. An empty active segment stays."""
+
+    @_abc_1.abstractmethod
+    def Flush(
+        self,
+        request: _admin_pb2.FlushRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FlushResponse, _abc.Awaitable[_admin_pb2.FlushResponse]]:
+        """Makes all records that were appended before the call durable on the local disk."""
 
     @_abc_1.abstractmethod
     def Upload(
@@ -215,7 +371,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _admin_pb2.DescribeLogDirsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.DescribeLogDirsResponse, _abc.Awaitable[_admin_pb2.DescribeLogDirsResponse]]:
+    ) -> _typing.Union[
+        _admin_pb2.DescribeLogDirsResponse, _abc.Awaitable[_admin_pb2.DescribeLogDirsResponse]
+    ]:
         """Describes the directories that hold local logs, and the moves between them."""
 
     @_abc_1.abstractmethod
@@ -282,4 +440,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.RunCompactionResponse, _abc.Awaitable[_admin_pb2.RunCompactionResponse]]:
         """Plans and runs compaction of the tiered data of compacted topics (and merging of plain ones), now."""
 
-def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+    @_abc_1.abstractmethod
+    def ServerInfo(
+        self,
+        request: _admin_pb2.ServerInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ServerInfoResponse, _abc.Awaitable[_admin_pb2.ServerInfoResponse]]:
+        """Describes this server: its version, its shards and its limits."""
+
+def add_AdminServiceServicer_to_server(
+    servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]
+) -> None: ...

@@ -42,6 +42,7 @@ from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin_servicer import AdminServicer
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
+from stratalog.server.rpc.server_info import ServerInfo
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
@@ -207,7 +208,8 @@ class Server:
             settings=self.settings,
             statuses=statuses,
         )
-        admin_servicer = AdminServicer(engine, self._pools, statuses)
+        info = ServerInfo(self._clock, engine.tier, self.settings)
+        admin_servicer = AdminServicer(engine, self._pools, statuses, info)
         log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
         self._grpc.add_generic_rpc_handlers((log_handlers,))
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin_servicer, self._grpc)

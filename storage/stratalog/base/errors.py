@@ -13,6 +13,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     |   +-- InvalidRecordError            encode the batch again
     +-- CorruptRecordError                stored or fetched bytes are damaged: restore them from a copy
     +-- UnknownTopicOrPartitionError      create it, or correct the name
+    +-- InconsistentTopicIdError          look the topic up again: another one has its name
     +-- TopicAlreadyExistsError           choose another name
     +-- OffsetOutOfRangeError             go on from an offset inside the range in the fields
     +-- FencedError                       another owner took over: stop
@@ -120,6 +121,13 @@ class UnknownTopicOrPartitionError(LogStoreError):
     topic exists."""
 
     code = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class InconsistentTopicIdError(LogStoreError):
+    """The name belongs to another topic than the one that the caller means. Fields: topic, topic_id,
+    current_topic_id."""
+
+    code = "INCONSISTENT_TOPIC_ID"
 
 
 class TopicAlreadyExistsError(LogStoreError):
