@@ -49,7 +49,7 @@ class PageCursor(Generic[Key]):
     Immutable."""
 
     def __init__(self, request: PagedRequest, list_name: str, key_type: type[Key]) -> None:
-        """`list_name` names the list and what it is a list of, such as `segments of UUID-3`. Raises
+        """`list_name`: one line that names the list, such as `segments of UUID-3`. Raises
         InvalidRequestError for a negative size, and for a text that is not a token of this list.
         """
         if request.page_size < 0:
@@ -83,7 +83,7 @@ def _key_of(token: str, list_name: str, key_type: type[Key]) -> Key:
     """The key in a token of that list. Raises InvalidRequestError."""
     try:
         content = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)[_CHECKSUM_BYTES:]
-        name, _, text = content.decode().rpartition("\n")
+        name, _, text = content.decode().partition("\n")
         key = key_type(text)
     except (binascii.Error, ValueError):
         raise _refusal() from None
