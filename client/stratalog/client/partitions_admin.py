@@ -8,7 +8,7 @@ from typing import TypeVar
 from stratalog.client.admin_calls import CALL_TIMEOUT_S, AdminCalls
 from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.retry import retrying
-from stratalog.v1 import admin_pb2
+from stratalog.v1 import admin_pb2, partition_pb2
 
 
 class PartitionsAdmin(AdminCalls):
@@ -23,26 +23,26 @@ class PartitionsAdmin(AdminCalls):
         )
         return list(response.partitions)
 
-    async def list_segments(self, topic: str, partition: int) -> list[admin_pb2.Segment]:
+    async def list_segments(self, topic: str, partition: int) -> list[partition_pb2.Segment]:
         """The local segments of a partition, sorted by offset. Raises DataDirectoryError."""
         with refusing_misfits():
-            request = admin_pb2.ListSegmentsRequest(topic=topic, partition=partition)
+            request = partition_pb2.ListSegmentsRequest(topic=topic, partition=partition)
         pages = self._pages(
             lambda token: self._stub.ListSegments(_at(request, token), timeout=CALL_TIMEOUT_S)
         )
         return [segment async for page in pages for segment in page.segments]
 
-    async def list_slices(self, topic: str, partition: int) -> list[admin_pb2.Slice]:
+    async def list_slices(self, topic: str, partition: int) -> list[partition_pb2.Slice]:
         """The slices of a partition in the object store, sorted by offset."""
         with refusing_misfits():
-            request = admin_pb2.ListSlicesRequest(topic=topic, partition=partition)
+            request = partition_pb2.ListSlicesRequest(topic=topic, partition=partition)
         pages = self._pages(lambda token: self._stub.ListSlices(_at(request, token), timeout=CALL_TIMEOUT_S))
         return [one async for page in pages for one in page.slices]
 
-    async def list_producers(self, topic: str, partition: int) -> list[admin_pb2.ProducerState]:
+    async def list_producers(self, topic: str, partition: int) -> list[partition_pb2.ProducerState]:
         """The producers that a partition knows, sorted by id. Raises DataDirectoryError."""
         with refusing_misfits():
-            request = admin_pb2.ListProducersRequest(topic=topic, partition=partition)
+            request = partition_pb2.ListProducersRequest(topic=topic, partition=partition)
         pages = self._pages(
             lambda token: self._stub.ListProducers(_at(request, token), timeout=CALL_TIMEOUT_S)
         )
@@ -59,16 +59,16 @@ class PartitionsAdmin(AdminCalls):
 
     async def delete_records_of(
         self, topic: str, before_offsets: Mapping[int, int], *, topic_id: str = ""
-    ) -> list[admin_pb2.DeletedRecords]:
+    ) -> list[partition_pb2.DeletedRecords]:
         """Move the log starts of partitions to the given offsets (-1: the high watermark). A partition that
         fails has an error in its result. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError and
         InconsistentTopicIdError with nothing deleted. Safe to repeat: log starts move forward only."""
         with refusing_misfits():
-            request = admin_pb2.DeleteRecordsRequest(
+            request = partition_pb2.DeleteRecordsRequest(
                 topic=topic,
                 topic_id=topic_id,
                 partitions=[
-                    admin_pb2.RecordsToDelete(partition=partition, before_offset=offset)
+                    partition_pb2.RecordsToDelete(partition=partition, before_offset=offset)
                     for partition, offset in before_offsets.items()
                 ],
             )
@@ -77,21 +77,21 @@ class PartitionsAdmin(AdminCalls):
         )
         return list(response.partitions)
 
-    async def roll(self, topic: str, partitions: Sequence[int] = ()) -> list[admin_pb2.RolledPartition]:
+    async def roll(self, topic: str, partitions: Sequence[int] = ()) -> list[partition_pb2.RolledPartition]:
         """Close the active segments of the named partitions, or all. A partition that fails has an error in
         its result. Safe to repeat: an empty active segment stays."""
         with refusing_misfits():
-            request = admin_pb2.RollRequest(topic=topic, partitions=partitions)
+            request = partition_pb2.RollRequest(topic=topic, partitions=partitions)
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.Roll(request, timeout=CALL_TIMEOUT_S))
         )
         return list(response.partitions)
 
-    async def flush(self, topic: str, partitions: Sequence[int] = ()) -> list[admin_pb2.FlushedPartition]:
+    async def flush(self, topic: str, partitions: Sequence[int] = ()) -> list[partition_pb2.FlushedPartition]:
         """Make the records of the named partitions, or of all, durable on the server's disk. A partition that
         fails has an error in its result."""
         with refusing_misfits():
-            request = admin_pb2.FlushRequest(topic=topic, partitions=partitions)
+            request = partition_pb2.FlushRequest(topic=topic, partitions=partitions)
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.Flush(request, timeout=CALL_TIMEOUT_S))
         )
@@ -100,9 +100,9 @@ class PartitionsAdmin(AdminCalls):
 
 _ListRequest = TypeVar(
     "_ListRequest",
-    admin_pb2.ListSegmentsRequest,
-    admin_pb2.ListSlicesRequest,
-    admin_pb2.ListProducersRequest,
+    partition_pb2.ListSegmentsRequest,
+    partition_pb2.ListSlicesRequest,
+    partition_pb2.ListProducersRequest,
 )
 
 

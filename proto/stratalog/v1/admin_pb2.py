@@ -4,213 +4,176 @@
 # source: stratalog/v1/admin.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "stratalog/v1/admin.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'stratalog/v1/admin.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
+from stratalog.v1 import partition_pb2 as stratalog_dot_v1_dot_partition__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x18stratalog/v1/admin.proto\x12\x0cstratalog.v1\x1a\x17google/rpc/status.proto"\xd8\x02\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x42\n\x10\x63onfig_overrides\x18\x04 \x03(\x0b\x32(.stratalog.v1.Topic.ConfigOverridesEntry\x12/\n\x06\x63onfig\x18\x05 \x03(\x0b\x32\x1f.stratalog.v1.Topic.ConfigEntry\x12:\n\x12offline_partitions\x18\x06 \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x1a\x36\n\x14\x43onfigOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"R\n\x10OfflinePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t"\xa8\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12<\n\x06\x63onfig\x18\x03 \x03(\x0b\x32,.stratalog.v1.CreateTopicRequest.ConfigEntry\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"9\n\x13\x43reateTopicResponse\x12"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.stratalog.v1.Topic":\n\x11ListTopicsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t"\xeb\x01\n\x0cTopicListing\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12I\n\x10\x63onfig_overrides\x18\x04 \x03(\x0b\x32/.stratalog.v1.TopicListing.ConfigOverridesEntry\x12\x1f\n\x17offline_partition_count\x18\x05 \x01(\x05\x1a\x36\n\x14\x43onfigOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"Y\n\x12ListTopicsResponse\x12*\n\x06topics\x18\x01 \x03(\x0b\x32\x1a.stratalog.v1.TopicListing\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t"&\n\x15\x44\x65scribeTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t"=\n\x16\x44\x65scribeTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.stratalog.v1.Topic"P\n\x14\x41\x64\x64PartitionsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05";\n\x15\x41\x64\x64PartitionsResponse\x12"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.stratalog.v1.Topic""\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t".\n\x13\x44\x65leteTopicResponse\x12\x17\n\x0fleft_over_paths\x18\x01 \x03(\t"n\n\x0e\x43onfigResource\x12\x0f\n\x05topic\x18\x01 \x01(\tH\x00\x12\x35\n\x06server\x18\x02 \x01(\x0b\x32#.stratalog.v1.ConfigResource.ServerH\x00\x1a\x08\n\x06ServerB\n\n\x08resource"X\n\rConfigSynonym\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12*\n\x06source\x18\x03 \x01(\x0e\x32\x1a.stratalog.v1.ConfigSource"\xda\x01\n\x0b\x43onfigEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x12*\n\x06source\x18\x03 \x01(\x0e\x32\x1a.stratalog.v1.ConfigSource\x12\x33\n\x0bupdate_mode\x18\x04 \x01(\x0e\x32\x1e.stratalog.v1.ConfigUpdateMode\x12\x0f\n\x07\x61llowed\x18\x05 \x01(\t\x12-\n\x08synonyms\x18\x06 \x03(\x0b\x32\x1b.stratalog.v1.ConfigSynonymB\x08\n\x06_value"W\n\x16\x44\x65scribeConfigsRequest\x12.\n\x08resource\x18\x01 \x01(\x0b\x32\x1c.stratalog.v1.ConfigResource\x12\r\n\x05names\x18\x02 \x03(\t"E\n\x17\x44\x65scribeConfigsResponse\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.stratalog.v1.ConfigEntry":\n\x0c\x43onfigChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value"\x89\x01\n\x13\x41lterConfigsRequest\x12.\n\x08resource\x18\x01 \x01(\x0b\x32\x1c.stratalog.v1.ConfigResource\x12+\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1a.stratalog.v1.ConfigChange\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08"B\n\x14\x41lterConfigsResponse\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.stratalog.v1.ConfigEntry"7\n\x12\x44\x65scribeLogRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05"p\n\x07Segment\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x04 \x01(\x03\x12\x0e\n\x06\x61\x63tive\x18\x05 \x01(\x08"\x89\x01\n\x05Slice\x12\x13\n\x0bobject_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x14\n\x0crecord_count\x18\x05 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x06 \x01(\x03"\x94\x04\n\x0cPartitionLog\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12\x1e\n\x16local_log_start_offset\x18\x04 \x01(\x03\x12\x19\n\x11tiered_end_offset\x18\x05 \x01(\x03\x12&\n\x1e\x65\x61rliest_pending_upload_offset\x18\x06 \x01(\x03\x12\x16\n\x0e\x63ompacted_upto\x18\x07 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\t \x01(\x03\x12\x16\n\x0elog_end_offset\x18\n \x01(\x03\x12\x16\n\x0erecovery_point\x18\x0b \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x0c \x01(\x05\x12\x18\n\x10local_size_bytes\x18\r \x01(\x03\x12\x19\n\x11tiered_size_bytes\x18\x0e \x01(\x03\x12\x15\n\rsegment_count\x18\x0f \x01(\x05\x12\x13\n\x0bslice_count\x18\x10 \x01(\x05\x12/\n\x07offline\x18\x11 \x01(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x12#\n\x1bpending_upload_record_count\x18\x12 \x01(\x03\x12\x1c\n\x14pending_upload_bytes\x18\x13 \x01(\x03"E\n\x13\x44\x65scribeLogResponse\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.stratalog.v1.PartitionLog"^\n\x13ListSegmentsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t"X\n\x14ListSegmentsResponse\x12\'\n\x08segments\x18\x01 \x03(\x0b\x32\x15.stratalog.v1.Segment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t"\\\n\x11ListSlicesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t"R\n\x12ListSlicesResponse\x12#\n\x06slices\x18\x01 \x03(\x0b\x32\x13.stratalog.v1.Slice\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t"_\n\x14ListProducersRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t"\xa5\x01\n\rProducerState\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x15\n\rlast_sequence\x18\x03 \x01(\x05\x12\x13\n\x0blast_offset\x18\x04 \x01(\x03\x12\x19\n\x11last_timestamp_ms\x18\x05 \x01(\x03\x12 \n\x18\x63urrent_txn_first_offset\x18\x06 \x01(\x03"`\n\x15ListProducersResponse\x12.\n\tproducers\x18\x01 \x03(\x0b\x32\x1b.stratalog.v1.ProducerState\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t";\n\x0fRecordsToDelete\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x15\n\rbefore_offset\x18\x02 \x01(\x03"j\n\x14\x44\x65leteRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x31\n\npartitions\x18\x02 \x03(\x0b\x32\x1d.stratalog.v1.RecordsToDelete\x12\x10\n\x08topic_id\x18\x03 \x01(\t"`\n\x0e\x44\x65letedRecords\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status"I\n\x15\x44\x65leteRecordsResponse\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.stratalog.v1.DeletedRecords"0\n\x0bRollRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05"c\n\x0fRolledPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x1a\n\x12\x61\x63tive_base_offset\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status"A\n\x0cRollResponse\x12\x31\n\npartitions\x18\x01 \x03(\x0b\x32\x1d.stratalog.v1.RolledPartition"1\n\x0c\x46lushRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05"`\n\x10\x46lushedPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x16\n\x0erecovery_point\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status"C\n\rFlushResponse\x12\x32\n\npartitions\x18\x01 \x03(\x0b\x32\x1e.stratalog.v1.FlushedPartition"5\n\rUploadRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x14\n\x0c\x64\x65lete_local\x18\x02 \x01(\x08"\xaa\x01\n\x0eUploadResponse\x12\x14\n\x0cobject_count\x18\x01 \x01(\x05\x12\x13\n\x0bslice_count\x18\x02 \x01(\x05\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x1d\n\x15\x64\x65leted_segment_count\x18\x04 \x01(\x05\x12:\n\x12offline_partitions\x18\x05 \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition"\x13\n\x11TierStatusRequest"\xb3\x03\n\x12TierStatusResponse\x12\x11\n\tstore_url\x18\x01 \x01(\t\x12\x10\n\x08store_id\x18\x02 \x01(\t\x12\x13\n\x0bshard_count\x18\x03 \x01(\x05\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x14\n\x0c\x63ommit_count\x18\x05 \x01(\x03\x12\x19\n\x11live_object_count\x18\x06 \x01(\x03\x12\x12\n\nlive_bytes\x18\x07 \x01(\x03\x12\x18\n\x10live_slice_count\x18\x08 \x01(\x03\x12\x1c\n\x14\x64ropped_object_count\x18\t \x01(\x03\x12\x15\n\rdropped_bytes\x18\n \x01(\x03\x12\x1c\n\x14pending_upload_bytes\x18\x0b \x01(\x03\x12!\n\x19last_successful_upload_ms\x18\x0c \x01(\x03\x12\x19\n\x11last_upload_error\x18\r \x01(\t\x12:\n\x12offline_partitions\x18\x0e \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x12(\n\x08takeover\x18\x0f \x01(\x0b\x32\x16.stratalog.v1.Takeover"9\n\x08Takeover\x12\r\n\x05owner\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x0f\n\x07time_ms\x18\x03 \x01(\x03"&\n\x14RunCompactionRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t"G\n\x10RefusedPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t"\x85\x03\n\rCompactionJob\x12\x13\n\x0binput_count\x18\x01 \x01(\x05\x12\x19\n\x11get_request_count\x18\x02 \x01(\x03\x12\x13\n\x0binput_bytes\x18\x03 \x01(\x03\x12\x12\n\nread_bytes\x18\x04 \x01(\x03\x12\x1a\n\x12input_record_count\x18\x05 \x01(\x03\x12\x1b\n\x13output_record_count\x18\x06 \x01(\x03\x12\x1f\n\x17removed_tombstone_count\x18\x07 \x01(\x03\x12\x14\n\x0coutput_count\x18\x08 \x01(\x05\x12\x14\n\x0coutput_bytes\x18\t \x01(\x03\x12\x17\n\x0fpartition_count\x18\n \x01(\x05\x12\x30\n\x07outcome\x18\x0b \x01(\x0e\x32\x1f.stratalog.v1.CompactionOutcome\x12\x0e\n\x06reason\x18\x0c \x01(\t\x12:\n\x12refused_partitions\x18\r \x03(\x0b\x32\x1e.stratalog.v1.RefusedPartition"B\n\x15RunCompactionResponse\x12)\n\x04jobs\x18\x01 \x03(\x0b\x32\x1b.stratalog.v1.CompactionJob"\x18\n\x16\x44\x65scribeLogDirsRequest"\xc9\x01\n\x06LogDir\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\t\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.stratalog.v1.LogDirState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x17\n\x0fpartition_count\x18\x05 \x01(\x05\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x1b\n\x13remaining_log_count\x18\x07 \x01(\x05\x12\x17\n\x0fset_aside_paths\x18\x08 \x03(\t"\xcb\x01\n\rPartitionMove\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0bsource_path\x18\x03 \x01(\t\x12\x13\n\x0btarget_path\x18\x04 \x01(\t\x12/\n\x05state\x18\x05 \x01(\x0e\x32 .stratalog.v1.PartitionMoveState\x12\x14\n\x0c\x63opied_bytes\x18\x06 \x01(\x03\x12\x17\n\x0fremaining_bytes\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t"m\n\x17\x44\x65scribeLogDirsResponse\x12&\n\x08log_dirs\x18\x01 \x03(\x0b\x32\x14.stratalog.v1.LogDir\x12*\n\x05moves\x18\x02 \x03(\x0b\x32\x1b.stratalog.v1.PartitionMove"#\n\x13\x43ordonLogDirRequest\x12\x0c\n\x04path\x18\x01 \x01(\t"$\n\x14\x43ordonLogDirResponse\x12\x0c\n\x04path\x18\x01 \x01(\t"%\n\x15UncordonLogDirRequest\x12\x0c\n\x04path\x18\x01 \x01(\t"&\n\x16UncordonLogDirResponse\x12\x0c\n\x04path\x18\x01 \x01(\t"+\n\x13\x46orgetLogDirRequest\x12\x14\n\x0c\x64irectory_id\x18\x01 \x01(\t"$\n\x14\x46orgetLogDirResponse\x12\x0c\n\x04path\x18\x01 \x01(\t"M\n\x14MovePartitionRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0btarget_path\x18\x03 \x01(\t",\n\x15MovePartitionResponse\x12\x13\n\x0btarget_path\x18\x01 \x01(\t"5\n\x11\x43\x61ncelMoveRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05"\x14\n\x12\x43\x61ncelMoveResponse"\x16\n\x14\x43leanerStatusRequest"\xf1\x01\n\x14UncleanablePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0clog_dir_path\x18\x03 \x01(\t\x12/\n\x04kind\x18\x04 \x01(\x0e\x32!.stratalog.v1.CleaningFailureKind\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08since_ms\x18\x06 \x01(\x03\x12\x15\n\rfailure_count\x18\x07 \x01(\x05\x12\x13\n\x0bnext_try_ms\x18\x08 \x01(\x03\x12\x13\n\x0b\x64irty_bytes\x18\t \x01(\x03\x12\r\n\x05\x61larm\x18\n \x01(\x08"\xe3\x03\n\x15\x43leanerStatusResponse\x12\x14\n\x0cworker_count\x18\x01 \x01(\x05\x12\x15\n\rrunning_count\x18\x02 \x01(\x05\x12\x19\n\x11\x64\x65\x61\x64_worker_count\x18\x03 \x01(\x05\x12\x1c\n\x14since_last_search_ms\x18\x04 \x01(\x03\x12\x14\n\x0cmax_clean_ms\x18\x05 \x01(\x03\x12\x1f\n\x17max_compaction_delay_ms\x18\x06 \x01(\x03\x12\x1b\n\x13max_cleanable_ratio\x18\x07 \x01(\x01\x12\x13\n\x0b\x63lean_count\x18\x08 \x01(\x03\x12\x15\n\raborted_count\x18\t \x01(\x03\x12\x1c\n\x14\x63leaned_record_count\x18\n \x01(\x03\x12\x1c\n\x14\x64ropped_record_count\x18\x0b \x01(\x03\x12\x1d\n\x15null_key_record_count\x18\x0c \x01(\x03\x12\x15\n\rcleaned_bytes\x18\r \x01(\x03\x12\x17\n\x0freclaimed_bytes\x18\x0e \x01(\x03\x12\x42\n\x16uncleanable_partitions\x18\x0f \x03(\x0b\x32".stratalog.v1.UncleanablePartition\x12\x15\n\rnext_clean_ms\x18\x10 \x01(\x03"7\n\x13ResetCleanerRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05"*\n\x14ResetCleanerResponse\x12\x12\n\nhad_failed\x18\x01 \x01(\x08"\x13\n\x11ServerInfoRequest"*\n\nOwnedShard\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05"\xb4\x01\n\x0cServerLimits\x12\x19\n\x11max_request_bytes\x18\x01 \x01(\x05\x12\x17\n\x0fmax_fetch_bytes\x18\x02 \x01(\x05\x12\x19\n\x11max_fetch_wait_ms\x18\x03 \x01(\x05\x12\x1b\n\x13max_partition_count\x18\x04 \x01(\x05\x12\x16\n\x0emax_call_count\x18\x05 \x01(\x05\x12 \n\x18max_request_memory_bytes\x18\x06 \x01(\x03"\xa6\x02\n\x12ServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x12\n\ngit_commit\x18\x02 \x01(\t\x12\x16\n\x0epython_version\x18\x03 \x01(\t\x12\x10\n\x08platform\x18\x04 \x01(\t\x12\x16\n\x0enative_kernels\x18\x05 \x01(\x08\x12\x15\n\rstart_time_ms\x18\x06 \x01(\x03\x12\x11\n\tuptime_ms\x18\x07 \x01(\x03\x12\x11\n\tstore_url\x18\x08 \x01(\t\x12\x10\n\x08store_id\x18\t \x01(\t\x12.\n\x0cowned_shards\x18\n \x03(\x0b\x32\x18.stratalog.v1.OwnedShard\x12*\n\x06limits\x18\x0b \x01(\x0b\x32\x1a.stratalog.v1.ServerLimits*\xc8\x01\n\x0c\x43onfigSource\x12\x1d\n\x19\x43ONFIG_SOURCE_UNSPECIFIED\x10\x00\x12&\n"CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG\x10\x01\x12\'\n#CONFIG_SOURCE_DYNAMIC_BROKER_CONFIG\x10\x02\x12&\n"CONFIG_SOURCE_STATIC_BROKER_CONFIG\x10\x03\x12 \n\x1c\x43ONFIG_SOURCE_DEFAULT_CONFIG\x10\x04*\xa0\x01\n\x10\x43onfigUpdateMode\x12"\n\x1e\x43ONFIG_UPDATE_MODE_UNSPECIFIED\x10\x00\x12 \n\x1c\x43ONFIG_UPDATE_MODE_READ_ONLY\x10\x01\x12!\n\x1d\x43ONFIG_UPDATE_MODE_PER_BROKER\x10\x02\x12#\n\x1f\x43ONFIG_UPDATE_MODE_CLUSTER_WIDE\x10\x03*y\n\x11\x43ompactionOutcome\x12"\n\x1e\x43OMPACTION_OUTCOME_UNSPECIFIED\x10\x00\x12 \n\x1c\x43OMPACTION_OUTCOME_COMMITTED\x10\x01\x12\x1e\n\x1a\x43OMPACTION_OUTCOME_REFUSED\x10\x02*\x96\x01\n\x0bLogDirState\x12\x1d\n\x19LOG_DIR_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12LOG_DIR_STATE_LIVE\x10\x01\x12\x1a\n\x16LOG_DIR_STATE_CORDONED\x10\x02\x12\x19\n\x15LOG_DIR_STATE_OFFLINE\x10\x03\x12\x19\n\x15LOG_DIR_STATE_MISSING\x10\x04*\x85\x02\n\x12PartitionMoveState\x12$\n PARTITION_MOVE_STATE_UNSPECIFIED\x10\x00\x12 \n\x1cPARTITION_MOVE_STATE_WAITING\x10\x01\x12 \n\x1cPARTITION_MOVE_STATE_COPYING\x10\x02\x12!\n\x1dPARTITION_MOVE_STATE_SWAPPING\x10\x03\x12\x1d\n\x19PARTITION_MOVE_STATE_DONE\x10\x04\x12"\n\x1ePARTITION_MOVE_STATE_CANCELLED\x10\x05\x12\x1f\n\x1bPARTITION_MOVE_STATE_FAILED\x10\x06*\x93\x02\n\x13\x43leaningFailureKind\x12%\n!CLEANING_FAILURE_KIND_UNSPECIFIED\x10\x00\x12 \n\x1c\x43LEANING_FAILURE_KIND_DAMAGE\x10\x01\x12\x1e\n\x1a\x43LEANING_FAILURE_KIND_DISK\x10\x02\x12#\n\x1f\x43LEANING_FAILURE_KIND_FULL_DISK\x10\x03\x12!\n\x1d\x43LEANING_FAILURE_KIND_REFUSED\x10\x04\x12%\n!CLEANING_FAILURE_KIND_NO_PROGRESS\x10\x05\x12$\n CLEANING_FAILURE_KIND_UNEXPECTED\x10\x06\x32\xae\x11\n\x0c\x41\x64minService\x12R\n\x0b\x43reateTopic\x12 .stratalog.v1.CreateTopicRequest\x1a!.stratalog.v1.CreateTopicResponse\x12O\n\nListTopics\x12\x1f.stratalog.v1.ListTopicsRequest\x1a .stratalog.v1.ListTopicsResponse\x12[\n\x0e\x44\x65scribeTopics\x12#.stratalog.v1.DescribeTopicsRequest\x1a$.stratalog.v1.DescribeTopicsResponse\x12X\n\rAddPartitions\x12".stratalog.v1.AddPartitionsRequest\x1a#.stratalog.v1.AddPartitionsResponse\x12R\n\x0b\x44\x65leteTopic\x12 .stratalog.v1.DeleteTopicRequest\x1a!.stratalog.v1.DeleteTopicResponse\x12^\n\x0f\x44\x65scribeConfigs\x12$.stratalog.v1.DescribeConfigsRequest\x1a%.stratalog.v1.DescribeConfigsResponse\x12U\n\x0c\x41lterConfigs\x12!.stratalog.v1.AlterConfigsRequest\x1a".stratalog.v1.AlterConfigsResponse\x12R\n\x0b\x44\x65scribeLog\x12 .stratalog.v1.DescribeLogRequest\x1a!.stratalog.v1.DescribeLogResponse\x12U\n\x0cListSegments\x12!.stratalog.v1.ListSegmentsRequest\x1a".stratalog.v1.ListSegmentsResponse\x12O\n\nListSlices\x12\x1f.stratalog.v1.ListSlicesRequest\x1a .stratalog.v1.ListSlicesResponse\x12X\n\rListProducers\x12".stratalog.v1.ListProducersRequest\x1a#.stratalog.v1.ListProducersResponse\x12X\n\rDeleteRecords\x12".stratalog.v1.DeleteRecordsRequest\x1a#.stratalog.v1.DeleteRecordsResponse\x12=\n\x04Roll\x12\x19.stratalog.v1.RollRequest\x1a\x1a.stratalog.v1.RollResponse\x12@\n\x05\x46lush\x12\x1a.stratalog.v1.FlushRequest\x1a\x1b.stratalog.v1.FlushResponse\x12\x43\n\x06Upload\x12\x1b.stratalog.v1.UploadRequest\x1a\x1c.stratalog.v1.UploadResponse\x12O\n\nTierStatus\x12\x1f.stratalog.v1.TierStatusRequest\x1a .stratalog.v1.TierStatusResponse\x12^\n\x0f\x44\x65scribeLogDirs\x12$.stratalog.v1.DescribeLogDirsRequest\x1a%.stratalog.v1.DescribeLogDirsResponse\x12U\n\x0c\x43ordonLogDir\x12!.stratalog.v1.CordonLogDirRequest\x1a".stratalog.v1.CordonLogDirResponse\x12[\n\x0eUncordonLogDir\x12#.stratalog.v1.UncordonLogDirRequest\x1a$.stratalog.v1.UncordonLogDirResponse\x12X\n\rMovePartition\x12".stratalog.v1.MovePartitionRequest\x1a#.stratalog.v1.MovePartitionResponse\x12U\n\x0c\x46orgetLogDir\x12!.stratalog.v1.ForgetLogDirRequest\x1a".stratalog.v1.ForgetLogDirResponse\x12O\n\nCancelMove\x12\x1f.stratalog.v1.CancelMoveRequest\x1a .stratalog.v1.CancelMoveResponse\x12X\n\rCleanerStatus\x12".stratalog.v1.CleanerStatusRequest\x1a#.stratalog.v1.CleanerStatusResponse\x12U\n\x0cResetCleaner\x12!.stratalog.v1.ResetCleanerRequest\x1a".stratalog.v1.ResetCleanerResponse\x12X\n\rRunCompaction\x12".stratalog.v1.RunCompactionRequest\x1a#.stratalog.v1.RunCompactionResponse\x12O\n\nServerInfo\x12\x1f.stratalog.v1.ServerInfoRequest\x1a .stratalog.v1.ServerInfoResponseb\x06proto3'
-)
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stratalog/v1/admin.proto\x12\x0cstratalog.v1\x1a\x1cstratalog/v1/partition.proto\"\xd8\x02\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x42\n\x10\x63onfig_overrides\x18\x04 \x03(\x0b\x32(.stratalog.v1.Topic.ConfigOverridesEntry\x12/\n\x06\x63onfig\x18\x05 \x03(\x0b\x32\x1f.stratalog.v1.Topic.ConfigEntry\x12:\n\x12offline_partitions\x18\x06 \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x1a\x36\n\x14\x43onfigOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x10OfflinePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xa8\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12<\n\x06\x63onfig\x18\x03 \x03(\x0b\x32,.stratalog.v1.CreateTopicRequest.ConfigEntry\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"9\n\x13\x43reateTopicResponse\x12\"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.stratalog.v1.Topic\":\n\x11ListTopicsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"\xeb\x01\n\x0cTopicListing\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12I\n\x10\x63onfig_overrides\x18\x04 \x03(\x0b\x32/.stratalog.v1.TopicListing.ConfigOverridesEntry\x12\x1f\n\x17offline_partition_count\x18\x05 \x01(\x05\x1a\x36\n\x14\x43onfigOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Y\n\x12ListTopicsResponse\x12*\n\x06topics\x18\x01 \x03(\x0b\x32\x1a.stratalog.v1.TopicListing\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x15\x44\x65scribeTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"=\n\x16\x44\x65scribeTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.stratalog.v1.Topic\"P\n\x14\x41\x64\x64PartitionsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\";\n\x15\x41\x64\x64PartitionsResponse\x12\"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.stratalog.v1.Topic\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\".\n\x13\x44\x65leteTopicResponse\x12\x17\n\x0fleft_over_paths\x18\x01 \x03(\t\"n\n\x0e\x43onfigResource\x12\x0f\n\x05topic\x18\x01 \x01(\tH\x00\x12\x35\n\x06server\x18\x02 \x01(\x0b\x32#.stratalog.v1.ConfigResource.ServerH\x00\x1a\x08\n\x06ServerB\n\n\x08resource\"X\n\rConfigSynonym\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12*\n\x06source\x18\x03 \x01(\x0e\x32\x1a.stratalog.v1.ConfigSource\"\xda\x01\n\x0b\x43onfigEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x12*\n\x06source\x18\x03 \x01(\x0e\x32\x1a.stratalog.v1.ConfigSource\x12\x33\n\x0bupdate_mode\x18\x04 \x01(\x0e\x32\x1e.stratalog.v1.ConfigUpdateMode\x12\x0f\n\x07\x61llowed\x18\x05 \x01(\t\x12-\n\x08synonyms\x18\x06 \x03(\x0b\x32\x1b.stratalog.v1.ConfigSynonymB\x08\n\x06_value\"W\n\x16\x44\x65scribeConfigsRequest\x12.\n\x08resource\x18\x01 \x01(\x0b\x32\x1c.stratalog.v1.ConfigResource\x12\r\n\x05names\x18\x02 \x03(\t\"E\n\x17\x44\x65scribeConfigsResponse\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.stratalog.v1.ConfigEntry\":\n\x0c\x43onfigChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"\x89\x01\n\x13\x41lterConfigsRequest\x12.\n\x08resource\x18\x01 \x01(\x0b\x32\x1c.stratalog.v1.ConfigResource\x12+\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1a.stratalog.v1.ConfigChange\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"B\n\x14\x41lterConfigsResponse\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.stratalog.v1.ConfigEntry\"7\n\x12\x44\x65scribeLogRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"\x94\x04\n\x0cPartitionLog\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12\x1e\n\x16local_log_start_offset\x18\x04 \x01(\x03\x12\x19\n\x11tiered_end_offset\x18\x05 \x01(\x03\x12&\n\x1e\x65\x61rliest_pending_upload_offset\x18\x06 \x01(\x03\x12\x16\n\x0e\x63ompacted_upto\x18\x07 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\t \x01(\x03\x12\x16\n\x0elog_end_offset\x18\n \x01(\x03\x12\x16\n\x0erecovery_point\x18\x0b \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x0c \x01(\x05\x12\x18\n\x10local_size_bytes\x18\r \x01(\x03\x12\x19\n\x11tiered_size_bytes\x18\x0e \x01(\x03\x12\x15\n\rsegment_count\x18\x0f \x01(\x05\x12\x13\n\x0bslice_count\x18\x10 \x01(\x05\x12/\n\x07offline\x18\x11 \x01(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x12#\n\x1bpending_upload_record_count\x18\x12 \x01(\x03\x12\x1c\n\x14pending_upload_bytes\x18\x13 \x01(\x03\"E\n\x13\x44\x65scribeLogResponse\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.stratalog.v1.PartitionLog\"5\n\rUploadRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x14\n\x0c\x64\x65lete_local\x18\x02 \x01(\x08\"\xaa\x01\n\x0eUploadResponse\x12\x14\n\x0cobject_count\x18\x01 \x01(\x05\x12\x13\n\x0bslice_count\x18\x02 \x01(\x05\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x1d\n\x15\x64\x65leted_segment_count\x18\x04 \x01(\x05\x12:\n\x12offline_partitions\x18\x05 \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition\"\x13\n\x11TierStatusRequest\"\xb3\x03\n\x12TierStatusResponse\x12\x11\n\tstore_url\x18\x01 \x01(\t\x12\x10\n\x08store_id\x18\x02 \x01(\t\x12\x13\n\x0bshard_count\x18\x03 \x01(\x05\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x14\n\x0c\x63ommit_count\x18\x05 \x01(\x03\x12\x19\n\x11live_object_count\x18\x06 \x01(\x03\x12\x12\n\nlive_bytes\x18\x07 \x01(\x03\x12\x18\n\x10live_slice_count\x18\x08 \x01(\x03\x12\x1c\n\x14\x64ropped_object_count\x18\t \x01(\x03\x12\x15\n\rdropped_bytes\x18\n \x01(\x03\x12\x1c\n\x14pending_upload_bytes\x18\x0b \x01(\x03\x12!\n\x19last_successful_upload_ms\x18\x0c \x01(\x03\x12\x19\n\x11last_upload_error\x18\r \x01(\t\x12:\n\x12offline_partitions\x18\x0e \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x12(\n\x08takeover\x18\x0f \x01(\x0b\x32\x16.stratalog.v1.Takeover\"9\n\x08Takeover\x12\r\n\x05owner\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x0f\n\x07time_ms\x18\x03 \x01(\x03\"&\n\x14RunCompactionRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\"G\n\x10RefusedPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x85\x03\n\rCompactionJob\x12\x13\n\x0binput_count\x18\x01 \x01(\x05\x12\x19\n\x11get_request_count\x18\x02 \x01(\x03\x12\x13\n\x0binput_bytes\x18\x03 \x01(\x03\x12\x12\n\nread_bytes\x18\x04 \x01(\x03\x12\x1a\n\x12input_record_count\x18\x05 \x01(\x03\x12\x1b\n\x13output_record_count\x18\x06 \x01(\x03\x12\x1f\n\x17removed_tombstone_count\x18\x07 \x01(\x03\x12\x14\n\x0coutput_count\x18\x08 \x01(\x05\x12\x14\n\x0coutput_bytes\x18\t \x01(\x03\x12\x17\n\x0fpartition_count\x18\n \x01(\x05\x12\x30\n\x07outcome\x18\x0b \x01(\x0e\x32\x1f.stratalog.v1.CompactionOutcome\x12\x0e\n\x06reason\x18\x0c \x01(\t\x12:\n\x12refused_partitions\x18\r \x03(\x0b\x32\x1e.stratalog.v1.RefusedPartition\"B\n\x15RunCompactionResponse\x12)\n\x04jobs\x18\x01 \x03(\x0b\x32\x1b.stratalog.v1.CompactionJob\"\x18\n\x16\x44\x65scribeLogDirsRequest\"\xc9\x01\n\x06LogDir\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\t\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.stratalog.v1.LogDirState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x17\n\x0fpartition_count\x18\x05 \x01(\x05\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x1b\n\x13remaining_log_count\x18\x07 \x01(\x05\x12\x17\n\x0fset_aside_paths\x18\x08 \x03(\t\"\xcb\x01\n\rPartitionMove\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0bsource_path\x18\x03 \x01(\t\x12\x13\n\x0btarget_path\x18\x04 \x01(\t\x12/\n\x05state\x18\x05 \x01(\x0e\x32 .stratalog.v1.PartitionMoveState\x12\x14\n\x0c\x63opied_bytes\x18\x06 \x01(\x03\x12\x17\n\x0fremaining_bytes\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t\"m\n\x17\x44\x65scribeLogDirsResponse\x12&\n\x08log_dirs\x18\x01 \x03(\x0b\x32\x14.stratalog.v1.LogDir\x12*\n\x05moves\x18\x02 \x03(\x0b\x32\x1b.stratalog.v1.PartitionMove\"#\n\x13\x43ordonLogDirRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"$\n\x14\x43ordonLogDirResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"%\n\x15UncordonLogDirRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"&\n\x16UncordonLogDirResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"+\n\x13\x46orgetLogDirRequest\x12\x14\n\x0c\x64irectory_id\x18\x01 \x01(\t\"$\n\x14\x46orgetLogDirResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"M\n\x14MovePartitionRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0btarget_path\x18\x03 \x01(\t\",\n\x15MovePartitionResponse\x12\x13\n\x0btarget_path\x18\x01 \x01(\t\"5\n\x11\x43\x61ncelMoveRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\x14\n\x12\x43\x61ncelMoveResponse\"\x16\n\x14\x43leanerStatusRequest\"\xf1\x01\n\x14UncleanablePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0clog_dir_path\x18\x03 \x01(\t\x12/\n\x04kind\x18\x04 \x01(\x0e\x32!.stratalog.v1.CleaningFailureKind\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08since_ms\x18\x06 \x01(\x03\x12\x15\n\rfailure_count\x18\x07 \x01(\x05\x12\x13\n\x0bnext_try_ms\x18\x08 \x01(\x03\x12\x13\n\x0b\x64irty_bytes\x18\t \x01(\x03\x12\r\n\x05\x61larm\x18\n \x01(\x08\"\xe3\x03\n\x15\x43leanerStatusResponse\x12\x14\n\x0cworker_count\x18\x01 \x01(\x05\x12\x15\n\rrunning_count\x18\x02 \x01(\x05\x12\x19\n\x11\x64\x65\x61\x64_worker_count\x18\x03 \x01(\x05\x12\x1c\n\x14since_last_search_ms\x18\x04 \x01(\x03\x12\x14\n\x0cmax_clean_ms\x18\x05 \x01(\x03\x12\x1f\n\x17max_compaction_delay_ms\x18\x06 \x01(\x03\x12\x1b\n\x13max_cleanable_ratio\x18\x07 \x01(\x01\x12\x13\n\x0b\x63lean_count\x18\x08 \x01(\x03\x12\x15\n\raborted_count\x18\t \x01(\x03\x12\x1c\n\x14\x63leaned_record_count\x18\n \x01(\x03\x12\x1c\n\x14\x64ropped_record_count\x18\x0b \x01(\x03\x12\x1d\n\x15null_key_record_count\x18\x0c \x01(\x03\x12\x15\n\rcleaned_bytes\x18\r \x01(\x03\x12\x17\n\x0freclaimed_bytes\x18\x0e \x01(\x03\x12\x42\n\x16uncleanable_partitions\x18\x0f \x03(\x0b\x32\".stratalog.v1.UncleanablePartition\x12\x15\n\rnext_clean_ms\x18\x10 \x01(\x03\"7\n\x13ResetCleanerRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"*\n\x14ResetCleanerResponse\x12\x12\n\nhad_failed\x18\x01 \x01(\x08\"\x13\n\x11ServerInfoRequest\"*\n\nOwnedShard\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\"\xb4\x01\n\x0cServerLimits\x12\x19\n\x11max_request_bytes\x18\x01 \x01(\x05\x12\x17\n\x0fmax_fetch_bytes\x18\x02 \x01(\x05\x12\x19\n\x11max_fetch_wait_ms\x18\x03 \x01(\x05\x12\x1b\n\x13max_partition_count\x18\x04 \x01(\x05\x12\x16\n\x0emax_call_count\x18\x05 \x01(\x05\x12 \n\x18max_request_memory_bytes\x18\x06 \x01(\x03\"\xa6\x02\n\x12ServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x12\n\ngit_commit\x18\x02 \x01(\t\x12\x16\n\x0epython_version\x18\x03 \x01(\t\x12\x10\n\x08platform\x18\x04 \x01(\t\x12\x16\n\x0enative_kernels\x18\x05 \x01(\x08\x12\x15\n\rstart_time_ms\x18\x06 \x01(\x03\x12\x11\n\tuptime_ms\x18\x07 \x01(\x03\x12\x11\n\tstore_url\x18\x08 \x01(\t\x12\x10\n\x08store_id\x18\t \x01(\t\x12.\n\x0cowned_shards\x18\n \x03(\x0b\x32\x18.stratalog.v1.OwnedShard\x12*\n\x06limits\x18\x0b \x01(\x0b\x32\x1a.stratalog.v1.ServerLimits*\xc8\x01\n\x0c\x43onfigSource\x12\x1d\n\x19\x43ONFIG_SOURCE_UNSPECIFIED\x10\x00\x12&\n\"CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG\x10\x01\x12\'\n#CONFIG_SOURCE_DYNAMIC_BROKER_CONFIG\x10\x02\x12&\n\"CONFIG_SOURCE_STATIC_BROKER_CONFIG\x10\x03\x12 \n\x1c\x43ONFIG_SOURCE_DEFAULT_CONFIG\x10\x04*\xa0\x01\n\x10\x43onfigUpdateMode\x12\"\n\x1e\x43ONFIG_UPDATE_MODE_UNSPECIFIED\x10\x00\x12 \n\x1c\x43ONFIG_UPDATE_MODE_READ_ONLY\x10\x01\x12!\n\x1d\x43ONFIG_UPDATE_MODE_PER_BROKER\x10\x02\x12#\n\x1f\x43ONFIG_UPDATE_MODE_CLUSTER_WIDE\x10\x03*y\n\x11\x43ompactionOutcome\x12\"\n\x1e\x43OMPACTION_OUTCOME_UNSPECIFIED\x10\x00\x12 \n\x1c\x43OMPACTION_OUTCOME_COMMITTED\x10\x01\x12\x1e\n\x1a\x43OMPACTION_OUTCOME_REFUSED\x10\x02*\x96\x01\n\x0bLogDirState\x12\x1d\n\x19LOG_DIR_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12LOG_DIR_STATE_LIVE\x10\x01\x12\x1a\n\x16LOG_DIR_STATE_CORDONED\x10\x02\x12\x19\n\x15LOG_DIR_STATE_OFFLINE\x10\x03\x12\x19\n\x15LOG_DIR_STATE_MISSING\x10\x04*\x85\x02\n\x12PartitionMoveState\x12$\n PARTITION_MOVE_STATE_UNSPECIFIED\x10\x00\x12 \n\x1cPARTITION_MOVE_STATE_WAITING\x10\x01\x12 \n\x1cPARTITION_MOVE_STATE_COPYING\x10\x02\x12!\n\x1dPARTITION_MOVE_STATE_SWAPPING\x10\x03\x12\x1d\n\x19PARTITION_MOVE_STATE_DONE\x10\x04\x12\"\n\x1ePARTITION_MOVE_STATE_CANCELLED\x10\x05\x12\x1f\n\x1bPARTITION_MOVE_STATE_FAILED\x10\x06*\x93\x02\n\x13\x43leaningFailureKind\x12%\n!CLEANING_FAILURE_KIND_UNSPECIFIED\x10\x00\x12 \n\x1c\x43LEANING_FAILURE_KIND_DAMAGE\x10\x01\x12\x1e\n\x1a\x43LEANING_FAILURE_KIND_DISK\x10\x02\x12#\n\x1f\x43LEANING_FAILURE_KIND_FULL_DISK\x10\x03\x12!\n\x1d\x43LEANING_FAILURE_KIND_REFUSED\x10\x04\x12%\n!CLEANING_FAILURE_KIND_NO_PROGRESS\x10\x05\x12$\n CLEANING_FAILURE_KIND_UNEXPECTED\x10\x06\x32\xae\x11\n\x0c\x41\x64minService\x12R\n\x0b\x43reateTopic\x12 .stratalog.v1.CreateTopicRequest\x1a!.stratalog.v1.CreateTopicResponse\x12O\n\nListTopics\x12\x1f.stratalog.v1.ListTopicsRequest\x1a .stratalog.v1.ListTopicsResponse\x12[\n\x0e\x44\x65scribeTopics\x12#.stratalog.v1.DescribeTopicsRequest\x1a$.stratalog.v1.DescribeTopicsResponse\x12X\n\rAddPartitions\x12\".stratalog.v1.AddPartitionsRequest\x1a#.stratalog.v1.AddPartitionsResponse\x12R\n\x0b\x44\x65leteTopic\x12 .stratalog.v1.DeleteTopicRequest\x1a!.stratalog.v1.DeleteTopicResponse\x12^\n\x0f\x44\x65scribeConfigs\x12$.stratalog.v1.DescribeConfigsRequest\x1a%.stratalog.v1.DescribeConfigsResponse\x12U\n\x0c\x41lterConfigs\x12!.stratalog.v1.AlterConfigsRequest\x1a\".stratalog.v1.AlterConfigsResponse\x12R\n\x0b\x44\x65scribeLog\x12 .stratalog.v1.DescribeLogRequest\x1a!.stratalog.v1.DescribeLogResponse\x12U\n\x0cListSegments\x12!.stratalog.v1.ListSegmentsRequest\x1a\".stratalog.v1.ListSegmentsResponse\x12O\n\nListSlices\x12\x1f.stratalog.v1.ListSlicesRequest\x1a .stratalog.v1.ListSlicesResponse\x12X\n\rListProducers\x12\".stratalog.v1.ListProducersRequest\x1a#.stratalog.v1.ListProducersResponse\x12X\n\rDeleteRecords\x12\".stratalog.v1.DeleteRecordsRequest\x1a#.stratalog.v1.DeleteRecordsResponse\x12=\n\x04Roll\x12\x19.stratalog.v1.RollRequest\x1a\x1a.stratalog.v1.RollResponse\x12@\n\x05\x46lush\x12\x1a.stratalog.v1.FlushRequest\x1a\x1b.stratalog.v1.FlushResponse\x12\x43\n\x06Upload\x12\x1b.stratalog.v1.UploadRequest\x1a\x1c.stratalog.v1.UploadResponse\x12O\n\nTierStatus\x12\x1f.stratalog.v1.TierStatusRequest\x1a .stratalog.v1.TierStatusResponse\x12^\n\x0f\x44\x65scribeLogDirs\x12$.stratalog.v1.DescribeLogDirsRequest\x1a%.stratalog.v1.DescribeLogDirsResponse\x12U\n\x0c\x43ordonLogDir\x12!.stratalog.v1.CordonLogDirRequest\x1a\".stratalog.v1.CordonLogDirResponse\x12[\n\x0eUncordonLogDir\x12#.stratalog.v1.UncordonLogDirRequest\x1a$.stratalog.v1.UncordonLogDirResponse\x12X\n\rMovePartition\x12\".stratalog.v1.MovePartitionRequest\x1a#.stratalog.v1.MovePartitionResponse\x12U\n\x0c\x46orgetLogDir\x12!.stratalog.v1.ForgetLogDirRequest\x1a\".stratalog.v1.ForgetLogDirResponse\x12O\n\nCancelMove\x12\x1f.stratalog.v1.CancelMoveRequest\x1a .stratalog.v1.CancelMoveResponse\x12X\n\rCleanerStatus\x12\".stratalog.v1.CleanerStatusRequest\x1a#.stratalog.v1.CleanerStatusResponse\x12U\n\x0cResetCleaner\x12!.stratalog.v1.ResetCleanerRequest\x1a\".stratalog.v1.ResetCleanerResponse\x12X\n\rRunCompaction\x12\".stratalog.v1.RunCompactionRequest\x1a#.stratalog.v1.RunCompactionResponse\x12O\n\nServerInfo\x12\x1f.stratalog.v1.ServerInfoRequest\x1a .stratalog.v1.ServerInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "stratalog.v1.admin_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stratalog.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_TOPIC_CONFIGOVERRIDESENTRY"]._loaded_options = None
-    _globals["_TOPIC_CONFIGOVERRIDESENTRY"]._serialized_options = b"8\001"
-    _globals["_TOPIC_CONFIGENTRY"]._loaded_options = None
-    _globals["_TOPIC_CONFIGENTRY"]._serialized_options = b"8\001"
-    _globals["_CREATETOPICREQUEST_CONFIGENTRY"]._loaded_options = None
-    _globals["_CREATETOPICREQUEST_CONFIGENTRY"]._serialized_options = b"8\001"
-    _globals["_TOPICLISTING_CONFIGOVERRIDESENTRY"]._loaded_options = None
-    _globals["_TOPICLISTING_CONFIGOVERRIDESENTRY"]._serialized_options = b"8\001"
-    _globals["_CONFIGSOURCE"]._serialized_start = 8426
-    _globals["_CONFIGSOURCE"]._serialized_end = 8626
-    _globals["_CONFIGUPDATEMODE"]._serialized_start = 8629
-    _globals["_CONFIGUPDATEMODE"]._serialized_end = 8789
-    _globals["_COMPACTIONOUTCOME"]._serialized_start = 8791
-    _globals["_COMPACTIONOUTCOME"]._serialized_end = 8912
-    _globals["_LOGDIRSTATE"]._serialized_start = 8915
-    _globals["_LOGDIRSTATE"]._serialized_end = 9065
-    _globals["_PARTITIONMOVESTATE"]._serialized_start = 9068
-    _globals["_PARTITIONMOVESTATE"]._serialized_end = 9329
-    _globals["_CLEANINGFAILUREKIND"]._serialized_start = 9332
-    _globals["_CLEANINGFAILUREKIND"]._serialized_end = 9607
-    _globals["_TOPIC"]._serialized_start = 68
-    _globals["_TOPIC"]._serialized_end = 412
-    _globals["_TOPIC_CONFIGOVERRIDESENTRY"]._serialized_start = 311
-    _globals["_TOPIC_CONFIGOVERRIDESENTRY"]._serialized_end = 365
-    _globals["_TOPIC_CONFIGENTRY"]._serialized_start = 367
-    _globals["_TOPIC_CONFIGENTRY"]._serialized_end = 412
-    _globals["_OFFLINEPARTITION"]._serialized_start = 414
-    _globals["_OFFLINEPARTITION"]._serialized_end = 496
-    _globals["_CREATETOPICREQUEST"]._serialized_start = 499
-    _globals["_CREATETOPICREQUEST"]._serialized_end = 667
-    _globals["_CREATETOPICREQUEST_CONFIGENTRY"]._serialized_start = 367
-    _globals["_CREATETOPICREQUEST_CONFIGENTRY"]._serialized_end = 412
-    _globals["_CREATETOPICRESPONSE"]._serialized_start = 669
-    _globals["_CREATETOPICRESPONSE"]._serialized_end = 726
-    _globals["_LISTTOPICSREQUEST"]._serialized_start = 728
-    _globals["_LISTTOPICSREQUEST"]._serialized_end = 786
-    _globals["_TOPICLISTING"]._serialized_start = 789
-    _globals["_TOPICLISTING"]._serialized_end = 1024
-    _globals["_TOPICLISTING_CONFIGOVERRIDESENTRY"]._serialized_start = 311
-    _globals["_TOPICLISTING_CONFIGOVERRIDESENTRY"]._serialized_end = 365
-    _globals["_LISTTOPICSRESPONSE"]._serialized_start = 1026
-    _globals["_LISTTOPICSRESPONSE"]._serialized_end = 1115
-    _globals["_DESCRIBETOPICSREQUEST"]._serialized_start = 1117
-    _globals["_DESCRIBETOPICSREQUEST"]._serialized_end = 1155
-    _globals["_DESCRIBETOPICSRESPONSE"]._serialized_start = 1157
-    _globals["_DESCRIBETOPICSRESPONSE"]._serialized_end = 1218
-    _globals["_ADDPARTITIONSREQUEST"]._serialized_start = 1220
-    _globals["_ADDPARTITIONSREQUEST"]._serialized_end = 1300
-    _globals["_ADDPARTITIONSRESPONSE"]._serialized_start = 1302
-    _globals["_ADDPARTITIONSRESPONSE"]._serialized_end = 1361
-    _globals["_DELETETOPICREQUEST"]._serialized_start = 1363
-    _globals["_DELETETOPICREQUEST"]._serialized_end = 1397
-    _globals["_DELETETOPICRESPONSE"]._serialized_start = 1399
-    _globals["_DELETETOPICRESPONSE"]._serialized_end = 1445
-    _globals["_CONFIGRESOURCE"]._serialized_start = 1447
-    _globals["_CONFIGRESOURCE"]._serialized_end = 1557
-    _globals["_CONFIGRESOURCE_SERVER"]._serialized_start = 1537
-    _globals["_CONFIGRESOURCE_SERVER"]._serialized_end = 1545
-    _globals["_CONFIGSYNONYM"]._serialized_start = 1559
-    _globals["_CONFIGSYNONYM"]._serialized_end = 1647
-    _globals["_CONFIGENTRY"]._serialized_start = 1650
-    _globals["_CONFIGENTRY"]._serialized_end = 1868
-    _globals["_DESCRIBECONFIGSREQUEST"]._serialized_start = 1870
-    _globals["_DESCRIBECONFIGSREQUEST"]._serialized_end = 1957
-    _globals["_DESCRIBECONFIGSRESPONSE"]._serialized_start = 1959
-    _globals["_DESCRIBECONFIGSRESPONSE"]._serialized_end = 2028
-    _globals["_CONFIGCHANGE"]._serialized_start = 2030
-    _globals["_CONFIGCHANGE"]._serialized_end = 2088
-    _globals["_ALTERCONFIGSREQUEST"]._serialized_start = 2091
-    _globals["_ALTERCONFIGSREQUEST"]._serialized_end = 2228
-    _globals["_ALTERCONFIGSRESPONSE"]._serialized_start = 2230
-    _globals["_ALTERCONFIGSRESPONSE"]._serialized_end = 2296
-    _globals["_DESCRIBELOGREQUEST"]._serialized_start = 2298
-    _globals["_DESCRIBELOGREQUEST"]._serialized_end = 2353
-    _globals["_SEGMENT"]._serialized_start = 2355
-    _globals["_SEGMENT"]._serialized_end = 2467
-    _globals["_SLICE"]._serialized_start = 2470
-    _globals["_SLICE"]._serialized_end = 2607
-    _globals["_PARTITIONLOG"]._serialized_start = 2610
-    _globals["_PARTITIONLOG"]._serialized_end = 3142
-    _globals["_DESCRIBELOGRESPONSE"]._serialized_start = 3144
-    _globals["_DESCRIBELOGRESPONSE"]._serialized_end = 3213
-    _globals["_LISTSEGMENTSREQUEST"]._serialized_start = 3215
-    _globals["_LISTSEGMENTSREQUEST"]._serialized_end = 3309
-    _globals["_LISTSEGMENTSRESPONSE"]._serialized_start = 3311
-    _globals["_LISTSEGMENTSRESPONSE"]._serialized_end = 3399
-    _globals["_LISTSLICESREQUEST"]._serialized_start = 3401
-    _globals["_LISTSLICESREQUEST"]._serialized_end = 3493
-    _globals["_LISTSLICESRESPONSE"]._serialized_start = 3495
-    _globals["_LISTSLICESRESPONSE"]._serialized_end = 3577
-    _globals["_LISTPRODUCERSREQUEST"]._serialized_start = 3579
-    _globals["_LISTPRODUCERSREQUEST"]._serialized_end = 3674
-    _globals["_PRODUCERSTATE"]._serialized_start = 3677
-    _globals["_PRODUCERSTATE"]._serialized_end = 3842
-    _globals["_LISTPRODUCERSRESPONSE"]._serialized_start = 3844
-    _globals["_LISTPRODUCERSRESPONSE"]._serialized_end = 3940
-    _globals["_RECORDSTODELETE"]._serialized_start = 3942
-    _globals["_RECORDSTODELETE"]._serialized_end = 4001
-    _globals["_DELETERECORDSREQUEST"]._serialized_start = 4003
-    _globals["_DELETERECORDSREQUEST"]._serialized_end = 4109
-    _globals["_DELETEDRECORDS"]._serialized_start = 4111
-    _globals["_DELETEDRECORDS"]._serialized_end = 4207
-    _globals["_DELETERECORDSRESPONSE"]._serialized_start = 4209
-    _globals["_DELETERECORDSRESPONSE"]._serialized_end = 4282
-    _globals["_ROLLREQUEST"]._serialized_start = 4284
-    _globals["_ROLLREQUEST"]._serialized_end = 4332
-    _globals["_ROLLEDPARTITION"]._serialized_start = 4334
-    _globals["_ROLLEDPARTITION"]._serialized_end = 4433
-    _globals["_ROLLRESPONSE"]._serialized_start = 4435
-    _globals["_ROLLRESPONSE"]._serialized_end = 4500
-    _globals["_FLUSHREQUEST"]._serialized_start = 4502
-    _globals["_FLUSHREQUEST"]._serialized_end = 4551
-    _globals["_FLUSHEDPARTITION"]._serialized_start = 4553
-    _globals["_FLUSHEDPARTITION"]._serialized_end = 4649
-    _globals["_FLUSHRESPONSE"]._serialized_start = 4651
-    _globals["_FLUSHRESPONSE"]._serialized_end = 4718
-    _globals["_UPLOADREQUEST"]._serialized_start = 4720
-    _globals["_UPLOADREQUEST"]._serialized_end = 4773
-    _globals["_UPLOADRESPONSE"]._serialized_start = 4776
-    _globals["_UPLOADRESPONSE"]._serialized_end = 4946
-    _globals["_TIERSTATUSREQUEST"]._serialized_start = 4948
-    _globals["_TIERSTATUSREQUEST"]._serialized_end = 4967
-    _globals["_TIERSTATUSRESPONSE"]._serialized_start = 4970
-    _globals["_TIERSTATUSRESPONSE"]._serialized_end = 5405
-    _globals["_TAKEOVER"]._serialized_start = 5407
-    _globals["_TAKEOVER"]._serialized_end = 5464
-    _globals["_RUNCOMPACTIONREQUEST"]._serialized_start = 5466
-    _globals["_RUNCOMPACTIONREQUEST"]._serialized_end = 5504
-    _globals["_REFUSEDPARTITION"]._serialized_start = 5506
-    _globals["_REFUSEDPARTITION"]._serialized_end = 5577
-    _globals["_COMPACTIONJOB"]._serialized_start = 5580
-    _globals["_COMPACTIONJOB"]._serialized_end = 5969
-    _globals["_RUNCOMPACTIONRESPONSE"]._serialized_start = 5971
-    _globals["_RUNCOMPACTIONRESPONSE"]._serialized_end = 6037
-    _globals["_DESCRIBELOGDIRSREQUEST"]._serialized_start = 6039
-    _globals["_DESCRIBELOGDIRSREQUEST"]._serialized_end = 6063
-    _globals["_LOGDIR"]._serialized_start = 6066
-    _globals["_LOGDIR"]._serialized_end = 6267
-    _globals["_PARTITIONMOVE"]._serialized_start = 6270
-    _globals["_PARTITIONMOVE"]._serialized_end = 6473
-    _globals["_DESCRIBELOGDIRSRESPONSE"]._serialized_start = 6475
-    _globals["_DESCRIBELOGDIRSRESPONSE"]._serialized_end = 6584
-    _globals["_CORDONLOGDIRREQUEST"]._serialized_start = 6586
-    _globals["_CORDONLOGDIRREQUEST"]._serialized_end = 6621
-    _globals["_CORDONLOGDIRRESPONSE"]._serialized_start = 6623
-    _globals["_CORDONLOGDIRRESPONSE"]._serialized_end = 6659
-    _globals["_UNCORDONLOGDIRREQUEST"]._serialized_start = 6661
-    _globals["_UNCORDONLOGDIRREQUEST"]._serialized_end = 6698
-    _globals["_UNCORDONLOGDIRRESPONSE"]._serialized_start = 6700
-    _globals["_UNCORDONLOGDIRRESPONSE"]._serialized_end = 6738
-    _globals["_FORGETLOGDIRREQUEST"]._serialized_start = 6740
-    _globals["_FORGETLOGDIRREQUEST"]._serialized_end = 6783
-    _globals["_FORGETLOGDIRRESPONSE"]._serialized_start = 6785
-    _globals["_FORGETLOGDIRRESPONSE"]._serialized_end = 6821
-    _globals["_MOVEPARTITIONREQUEST"]._serialized_start = 6823
-    _globals["_MOVEPARTITIONREQUEST"]._serialized_end = 6900
-    _globals["_MOVEPARTITIONRESPONSE"]._serialized_start = 6902
-    _globals["_MOVEPARTITIONRESPONSE"]._serialized_end = 6946
-    _globals["_CANCELMOVEREQUEST"]._serialized_start = 6948
-    _globals["_CANCELMOVEREQUEST"]._serialized_end = 7001
-    _globals["_CANCELMOVERESPONSE"]._serialized_start = 7003
-    _globals["_CANCELMOVERESPONSE"]._serialized_end = 7023
-    _globals["_CLEANERSTATUSREQUEST"]._serialized_start = 7025
-    _globals["_CLEANERSTATUSREQUEST"]._serialized_end = 7047
-    _globals["_UNCLEANABLEPARTITION"]._serialized_start = 7050
-    _globals["_UNCLEANABLEPARTITION"]._serialized_end = 7291
-    _globals["_CLEANERSTATUSRESPONSE"]._serialized_start = 7294
-    _globals["_CLEANERSTATUSRESPONSE"]._serialized_end = 7777
-    _globals["_RESETCLEANERREQUEST"]._serialized_start = 7779
-    _globals["_RESETCLEANERREQUEST"]._serialized_end = 7834
-    _globals["_RESETCLEANERRESPONSE"]._serialized_start = 7836
-    _globals["_RESETCLEANERRESPONSE"]._serialized_end = 7878
-    _globals["_SERVERINFOREQUEST"]._serialized_start = 7880
-    _globals["_SERVERINFOREQUEST"]._serialized_end = 7899
-    _globals["_OWNEDSHARD"]._serialized_start = 7901
-    _globals["_OWNEDSHARD"]._serialized_end = 7943
-    _globals["_SERVERLIMITS"]._serialized_start = 7946
-    _globals["_SERVERLIMITS"]._serialized_end = 8126
-    _globals["_SERVERINFORESPONSE"]._serialized_start = 8129
-    _globals["_SERVERINFORESPONSE"]._serialized_end = 8423
-    _globals["_ADMINSERVICE"]._serialized_start = 9610
-    _globals["_ADMINSERVICE"]._serialized_end = 11832
+  DESCRIPTOR._loaded_options = None
+  _globals['_TOPIC_CONFIGOVERRIDESENTRY']._loaded_options = None
+  _globals['_TOPIC_CONFIGOVERRIDESENTRY']._serialized_options = b'8\001'
+  _globals['_TOPIC_CONFIGENTRY']._loaded_options = None
+  _globals['_TOPIC_CONFIGENTRY']._serialized_options = b'8\001'
+  _globals['_CREATETOPICREQUEST_CONFIGENTRY']._loaded_options = None
+  _globals['_CREATETOPICREQUEST_CONFIGENTRY']._serialized_options = b'8\001'
+  _globals['_TOPICLISTING_CONFIGOVERRIDESENTRY']._loaded_options = None
+  _globals['_TOPICLISTING_CONFIGOVERRIDESENTRY']._serialized_options = b'8\001'
+  _globals['_CONFIGSOURCE']._serialized_start=6672
+  _globals['_CONFIGSOURCE']._serialized_end=6872
+  _globals['_CONFIGUPDATEMODE']._serialized_start=6875
+  _globals['_CONFIGUPDATEMODE']._serialized_end=7035
+  _globals['_COMPACTIONOUTCOME']._serialized_start=7037
+  _globals['_COMPACTIONOUTCOME']._serialized_end=7158
+  _globals['_LOGDIRSTATE']._serialized_start=7161
+  _globals['_LOGDIRSTATE']._serialized_end=7311
+  _globals['_PARTITIONMOVESTATE']._serialized_start=7314
+  _globals['_PARTITIONMOVESTATE']._serialized_end=7575
+  _globals['_CLEANINGFAILUREKIND']._serialized_start=7578
+  _globals['_CLEANINGFAILUREKIND']._serialized_end=7853
+  _globals['_TOPIC']._serialized_start=73
+  _globals['_TOPIC']._serialized_end=417
+  _globals['_TOPIC_CONFIGOVERRIDESENTRY']._serialized_start=316
+  _globals['_TOPIC_CONFIGOVERRIDESENTRY']._serialized_end=370
+  _globals['_TOPIC_CONFIGENTRY']._serialized_start=372
+  _globals['_TOPIC_CONFIGENTRY']._serialized_end=417
+  _globals['_OFFLINEPARTITION']._serialized_start=419
+  _globals['_OFFLINEPARTITION']._serialized_end=501
+  _globals['_CREATETOPICREQUEST']._serialized_start=504
+  _globals['_CREATETOPICREQUEST']._serialized_end=672
+  _globals['_CREATETOPICREQUEST_CONFIGENTRY']._serialized_start=372
+  _globals['_CREATETOPICREQUEST_CONFIGENTRY']._serialized_end=417
+  _globals['_CREATETOPICRESPONSE']._serialized_start=674
+  _globals['_CREATETOPICRESPONSE']._serialized_end=731
+  _globals['_LISTTOPICSREQUEST']._serialized_start=733
+  _globals['_LISTTOPICSREQUEST']._serialized_end=791
+  _globals['_TOPICLISTING']._serialized_start=794
+  _globals['_TOPICLISTING']._serialized_end=1029
+  _globals['_TOPICLISTING_CONFIGOVERRIDESENTRY']._serialized_start=316
+  _globals['_TOPICLISTING_CONFIGOVERRIDESENTRY']._serialized_end=370
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=1031
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=1120
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_start=1122
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=1160
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=1162
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=1223
+  _globals['_ADDPARTITIONSREQUEST']._serialized_start=1225
+  _globals['_ADDPARTITIONSREQUEST']._serialized_end=1305
+  _globals['_ADDPARTITIONSRESPONSE']._serialized_start=1307
+  _globals['_ADDPARTITIONSRESPONSE']._serialized_end=1366
+  _globals['_DELETETOPICREQUEST']._serialized_start=1368
+  _globals['_DELETETOPICREQUEST']._serialized_end=1402
+  _globals['_DELETETOPICRESPONSE']._serialized_start=1404
+  _globals['_DELETETOPICRESPONSE']._serialized_end=1450
+  _globals['_CONFIGRESOURCE']._serialized_start=1452
+  _globals['_CONFIGRESOURCE']._serialized_end=1562
+  _globals['_CONFIGRESOURCE_SERVER']._serialized_start=1542
+  _globals['_CONFIGRESOURCE_SERVER']._serialized_end=1550
+  _globals['_CONFIGSYNONYM']._serialized_start=1564
+  _globals['_CONFIGSYNONYM']._serialized_end=1652
+  _globals['_CONFIGENTRY']._serialized_start=1655
+  _globals['_CONFIGENTRY']._serialized_end=1873
+  _globals['_DESCRIBECONFIGSREQUEST']._serialized_start=1875
+  _globals['_DESCRIBECONFIGSREQUEST']._serialized_end=1962
+  _globals['_DESCRIBECONFIGSRESPONSE']._serialized_start=1964
+  _globals['_DESCRIBECONFIGSRESPONSE']._serialized_end=2033
+  _globals['_CONFIGCHANGE']._serialized_start=2035
+  _globals['_CONFIGCHANGE']._serialized_end=2093
+  _globals['_ALTERCONFIGSREQUEST']._serialized_start=2096
+  _globals['_ALTERCONFIGSREQUEST']._serialized_end=2233
+  _globals['_ALTERCONFIGSRESPONSE']._serialized_start=2235
+  _globals['_ALTERCONFIGSRESPONSE']._serialized_end=2301
+  _globals['_DESCRIBELOGREQUEST']._serialized_start=2303
+  _globals['_DESCRIBELOGREQUEST']._serialized_end=2358
+  _globals['_PARTITIONLOG']._serialized_start=2361
+  _globals['_PARTITIONLOG']._serialized_end=2893
+  _globals['_DESCRIBELOGRESPONSE']._serialized_start=2895
+  _globals['_DESCRIBELOGRESPONSE']._serialized_end=2964
+  _globals['_UPLOADREQUEST']._serialized_start=2966
+  _globals['_UPLOADREQUEST']._serialized_end=3019
+  _globals['_UPLOADRESPONSE']._serialized_start=3022
+  _globals['_UPLOADRESPONSE']._serialized_end=3192
+  _globals['_TIERSTATUSREQUEST']._serialized_start=3194
+  _globals['_TIERSTATUSREQUEST']._serialized_end=3213
+  _globals['_TIERSTATUSRESPONSE']._serialized_start=3216
+  _globals['_TIERSTATUSRESPONSE']._serialized_end=3651
+  _globals['_TAKEOVER']._serialized_start=3653
+  _globals['_TAKEOVER']._serialized_end=3710
+  _globals['_RUNCOMPACTIONREQUEST']._serialized_start=3712
+  _globals['_RUNCOMPACTIONREQUEST']._serialized_end=3750
+  _globals['_REFUSEDPARTITION']._serialized_start=3752
+  _globals['_REFUSEDPARTITION']._serialized_end=3823
+  _globals['_COMPACTIONJOB']._serialized_start=3826
+  _globals['_COMPACTIONJOB']._serialized_end=4215
+  _globals['_RUNCOMPACTIONRESPONSE']._serialized_start=4217
+  _globals['_RUNCOMPACTIONRESPONSE']._serialized_end=4283
+  _globals['_DESCRIBELOGDIRSREQUEST']._serialized_start=4285
+  _globals['_DESCRIBELOGDIRSREQUEST']._serialized_end=4309
+  _globals['_LOGDIR']._serialized_start=4312
+  _globals['_LOGDIR']._serialized_end=4513
+  _globals['_PARTITIONMOVE']._serialized_start=4516
+  _globals['_PARTITIONMOVE']._serialized_end=4719
+  _globals['_DESCRIBELOGDIRSRESPONSE']._serialized_start=4721
+  _globals['_DESCRIBELOGDIRSRESPONSE']._serialized_end=4830
+  _globals['_CORDONLOGDIRREQUEST']._serialized_start=4832
+  _globals['_CORDONLOGDIRREQUEST']._serialized_end=4867
+  _globals['_CORDONLOGDIRRESPONSE']._serialized_start=4869
+  _globals['_CORDONLOGDIRRESPONSE']._serialized_end=4905
+  _globals['_UNCORDONLOGDIRREQUEST']._serialized_start=4907
+  _globals['_UNCORDONLOGDIRREQUEST']._serialized_end=4944
+  _globals['_UNCORDONLOGDIRRESPONSE']._serialized_start=4946
+  _globals['_UNCORDONLOGDIRRESPONSE']._serialized_end=4984
+  _globals['_FORGETLOGDIRREQUEST']._serialized_start=4986
+  _globals['_FORGETLOGDIRREQUEST']._serialized_end=5029
+  _globals['_FORGETLOGDIRRESPONSE']._serialized_start=5031
+  _globals['_FORGETLOGDIRRESPONSE']._serialized_end=5067
+  _globals['_MOVEPARTITIONREQUEST']._serialized_start=5069
+  _globals['_MOVEPARTITIONREQUEST']._serialized_end=5146
+  _globals['_MOVEPARTITIONRESPONSE']._serialized_start=5148
+  _globals['_MOVEPARTITIONRESPONSE']._serialized_end=5192
+  _globals['_CANCELMOVEREQUEST']._serialized_start=5194
+  _globals['_CANCELMOVEREQUEST']._serialized_end=5247
+  _globals['_CANCELMOVERESPONSE']._serialized_start=5249
+  _globals['_CANCELMOVERESPONSE']._serialized_end=5269
+  _globals['_CLEANERSTATUSREQUEST']._serialized_start=5271
+  _globals['_CLEANERSTATUSREQUEST']._serialized_end=5293
+  _globals['_UNCLEANABLEPARTITION']._serialized_start=5296
+  _globals['_UNCLEANABLEPARTITION']._serialized_end=5537
+  _globals['_CLEANERSTATUSRESPONSE']._serialized_start=5540
+  _globals['_CLEANERSTATUSRESPONSE']._serialized_end=6023
+  _globals['_RESETCLEANERREQUEST']._serialized_start=6025
+  _globals['_RESETCLEANERREQUEST']._serialized_end=6080
+  _globals['_RESETCLEANERRESPONSE']._serialized_start=6082
+  _globals['_RESETCLEANERRESPONSE']._serialized_end=6124
+  _globals['_SERVERINFOREQUEST']._serialized_start=6126
+  _globals['_SERVERINFOREQUEST']._serialized_end=6145
+  _globals['_OWNEDSHARD']._serialized_start=6147
+  _globals['_OWNEDSHARD']._serialized_end=6189
+  _globals['_SERVERLIMITS']._serialized_start=6192
+  _globals['_SERVERLIMITS']._serialized_end=6372
+  _globals['_SERVERINFORESPONSE']._serialized_start=6375
+  _globals['_SERVERINFORESPONSE']._serialized_end=6669
+  _globals['_ADMINSERVICE']._serialized_start=7856
+  _globals['_ADMINSERVICE']._serialized_end=10078
 # @@protoc_insertion_point(module_scope)

@@ -11,12 +11,12 @@ from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.options import json_option, partitions_option, server_option
 from stratalog.cli.output import message_document, print_json, print_table, utc_time
-from stratalog.v1 import admin_pb2
+from stratalog.v1 import partition_pb2
 
 if TYPE_CHECKING:
     from stratalog.client.client import Client
 
-_Piece = TypeVar("_Piece", admin_pb2.Segment, admin_pb2.Slice, admin_pb2.ProducerState)
+_Piece = TypeVar("_Piece", partition_pb2.Segment, partition_pb2.Slice, partition_pb2.ProducerState)
 
 
 async def pieces_of(

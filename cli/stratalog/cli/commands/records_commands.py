@@ -13,7 +13,7 @@ from stratalog.cli.partition_failures import raise_failures
 from stratalog.cli.positions import SPECS, NamedPosition, Position, PositionFinder, parse_position
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.v1 import admin_pb2
+from stratalog.v1 import partition_pb2
 
 HIGH_WATERMARK = -1
 """The end of the visible records on the wire, as in Kafka."""
@@ -60,7 +60,7 @@ def delete(topic: str, position: Position, partitions: tuple[int, ...], as_json:
     """
     left_out = LeftOut()
 
-    async def run(client: Client) -> list[admin_pb2.DeletedRecords]:
+    async def run(client: Client) -> list[partition_pb2.DeletedRecords]:
         chosen = [TopicPartition(topic, number) for number in sorted(set(partitions))]
         chosen = chosen or await client.partitions(topic)
         offsets = dict.fromkeys(chosen, HIGH_WATERMARK)

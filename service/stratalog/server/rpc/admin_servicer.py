@@ -30,7 +30,7 @@ from stratalog.server.rpc.tier_status import tier_status_message
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.topics.config_manager import ConfigManager
 from stratalog.server.worker_pools import WorkerPools
-from stratalog.v1 import admin_pb2, admin_pb2_grpc
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
@@ -121,34 +121,36 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     @guarded
     async def ListSegments(
-        self, request: admin_pb2.ListSegmentsRequest, context: Context
-    ) -> admin_pb2.ListSegmentsResponse:
+        self, request: partition_pb2.ListSegmentsRequest, context: Context
+    ) -> partition_pb2.ListSegmentsResponse:
         return await self._pools.task(partial(self._partitions.list_segments, request))
 
     @guarded
     async def ListSlices(
-        self, request: admin_pb2.ListSlicesRequest, context: Context
-    ) -> admin_pb2.ListSlicesResponse:
+        self, request: partition_pb2.ListSlicesRequest, context: Context
+    ) -> partition_pb2.ListSlicesResponse:
         return await self._pools.task(partial(self._partitions.list_slices, request))
 
     @guarded
     async def ListProducers(
-        self, request: admin_pb2.ListProducersRequest, context: Context
-    ) -> admin_pb2.ListProducersResponse:
+        self, request: partition_pb2.ListProducersRequest, context: Context
+    ) -> partition_pb2.ListProducersResponse:
         return await self._pools.task(partial(self._partitions.list_producers, request))
 
     @guarded
     async def DeleteRecords(
-        self, request: admin_pb2.DeleteRecordsRequest, context: Context
-    ) -> admin_pb2.DeleteRecordsResponse:
+        self, request: partition_pb2.DeleteRecordsRequest, context: Context
+    ) -> partition_pb2.DeleteRecordsResponse:
         return await self._pools.task(partial(self._partitions.delete_records, request))
 
     @guarded
-    async def Roll(self, request: admin_pb2.RollRequest, context: Context) -> admin_pb2.RollResponse:
+    async def Roll(self, request: partition_pb2.RollRequest, context: Context) -> partition_pb2.RollResponse:
         return await self._pools.task(partial(self._partitions.roll, request))
 
     @guarded
-    async def Flush(self, request: admin_pb2.FlushRequest, context: Context) -> admin_pb2.FlushResponse:
+    async def Flush(
+        self, request: partition_pb2.FlushRequest, context: Context
+    ) -> partition_pb2.FlushResponse:
         return await self._pools.task(partial(self._partitions.flush, request))
 
     @guarded

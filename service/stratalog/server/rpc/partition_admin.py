@@ -21,7 +21,7 @@ from stratalog.server.rpc.partition_convert import (
     segment_message,
     slice_message,
 )
-from stratalog.v1 import admin_pb2
+from stratalog.v1 import admin_pb2, partition_pb2
 
 MAX_PARTITION_COUNT = 10_000
 """Partitions of one request."""
@@ -43,39 +43,43 @@ class PartitionAdmin:
         partitions = self._registry.find_partitions(request.topic, request.partitions)
         return admin_pb2.DescribeLogResponse(partitions=map(partition_log_message, partitions))
 
-    def list_segments(self, request: admin_pb2.ListSegmentsRequest) -> admin_pb2.ListSegmentsResponse:
-        """Raises DataDirectoryError."""
+    def list_segments(self, request: partition_pb2.ListSegmentsRequest) -> partition_pb2.ListSegmentsResponse:
+        """A page of local segments. Raises DataDirectoryError."""
         partition = self._registry.partition(request.topic, request.partition)
         cursor = PageCursor(request, _list_of("segments", partition), int)
         begin_offset = 0 if cursor.after is None else cursor.after + 1
         # One more than the page has, so that it knows of the next page.
         segments = partition.log.reader.segments(begin_offset=begin_offset, max_count=cursor.size + 1)
         page = cursor.page(segments, attrgetter("base_offset"))
-        return admin_pb2.ListSegmentsResponse(
+        return partition_pb2.ListSegmentsResponse(
             segments=map(segment_message, page.items), next_page_token=page.next_page_token
         )
 
-    def list_slices(self, request: admin_pb2.ListSlicesRequest) -> admin_pb2.ListSlicesResponse:
+    def list_slices(self, request: partition_pb2.ListSlicesRequest) -> partition_pb2.ListSlicesResponse:
         partition = self._registry.find_partition(request.topic, request.partition)
         state = partition.tier_state()
         cursor = PageCursor(request, _list_of("slices", partition), int)
         page = cursor.page(() if state is None else state.slices, attrgetter("base_offset"))
-        return admin_pb2.ListSlicesResponse(
+        return partition_pb2.ListSlicesResponse(
             slices=map(slice_message, page.items), next_page_token=page.next_page_token
         )
 
-    def list_producers(self, request: admin_pb2.ListProducersRequest) -> admin_pb2.ListProducersResponse:
-        """Raises DataDirectoryError."""
+    def list_producers(
+        self, request: partition_pb2.ListProducersRequest
+    ) -> partition_pb2.ListProducersResponse:
+        """A page of producers. Raises DataDirectoryError."""
         partition = self._registry.partition(request.topic, request.partition)
         partition.log.availability.require_disk()
         cursor = PageCursor(request, _list_of("producers", partition), int)
         page = cursor.page(partition.log.producers(), attrgetter("producer_id"))
-        return admin_pb2.ListProducersResponse(
+        return partition_pb2.ListProducersResponse(
             producers=map(producer_message, page.items), next_page_token=page.next_page_token
         )
 
-    def delete_records(self, request: admin_pb2.DeleteRecordsRequest) -> admin_pb2.DeleteRecordsResponse:
-        """Raises OffsetOutOfRangeError, InconsistentTopicIdError."""
+    def delete_records(
+        self, request: partition_pb2.DeleteRecordsRequest
+    ) -> partition_pb2.DeleteRecordsResponse:
+        """Move log starts. Raises OffsetOutOfRangeError, InconsistentTopicIdError."""
         self._registry.topic(request.topic, request.topic_id)
         numbers = [wanted.partition for wanted in request.partitions]
         if not 1 <= len(numbers) <= MAX_PARTITION_COUNT:
@@ -91,7 +95,7 @@ class PartitionAdmin:
             if isinstance(partition, HostedPartition)
         }
         results = dict(zip(deletions, delete_records(list(deletions.values())), strict=True))
-        response = admin_pb2.DeleteRecordsResponse()
+        response = partition_pb2.DeleteRecordsResponse()
         for number, partition in zip(numbers, partitions, strict=True):
             result = partition.error() if isinstance(partition, OfflinePartition) else results[number]
             answer = response.partitions.add(partition=number, log_start_offset=UNKNOWN)
@@ -101,8 +105,8 @@ class PartitionAdmin:
                 answer.log_start_offset = result
         return response
 
-    def roll(self, request: admin_pb2.RollRequest) -> admin_pb2.RollResponse:
-        response = admin_pb2.RollResponse()
+    def roll(self, request: partition_pb2.RollRequest) -> partition_pb2.RollResponse:
+        response = partition_pb2.RollResponse()
         for partition in self._each_once(request.topic, request.partitions):
             answer = response.partitions.add(
                 partition=partition.topic_partition.partition, active_base_offset=UNKNOWN
@@ -114,8 +118,8 @@ class PartitionAdmin:
                 answer.active_base_offset = result
         return response
 
-    def flush(self, request: admin_pb2.FlushRequest) -> admin_pb2.FlushResponse:
-        response = admin_pb2.FlushResponse()
+    def flush(self, request: partition_pb2.FlushRequest) -> partition_pb2.FlushResponse:
+        response = partition_pb2.FlushResponse()
         for partition in self._each_once(request.topic, request.partitions):
             answer = response.partitions.add(
                 partition=partition.topic_partition.partition, recovery_point=UNKNOWN

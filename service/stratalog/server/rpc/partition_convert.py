@@ -9,7 +9,7 @@ from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.rpc.admin_convert import UNKNOWN, offline_partition_message
-from stratalog.v1 import admin_pb2
+from stratalog.v1 import admin_pb2, partition_pb2
 
 
 def partition_log_message(partition: HostedPartition | OfflinePartition) -> admin_pb2.PartitionLog:
@@ -85,9 +85,9 @@ def _offline_log_message(partition: OfflinePartition) -> admin_pb2.PartitionLog:
     )
 
 
-def segment_message(segment: SegmentInfo) -> admin_pb2.Segment:
+def segment_message(segment: SegmentInfo) -> partition_pb2.Segment:
     """A local segment."""
-    return admin_pb2.Segment(
+    return partition_pb2.Segment(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
         size_bytes=segment.size_bytes,
@@ -96,9 +96,9 @@ def segment_message(segment: SegmentInfo) -> admin_pb2.Segment:
     )
 
 
-def slice_message(live: LiveSlice) -> admin_pb2.Slice:
+def slice_message(live: LiveSlice) -> partition_pb2.Slice:
     """A slice in the object store."""
-    return admin_pb2.Slice(
+    return partition_pb2.Slice(
         object_name=live.object_name,
         base_offset=live.base_offset,
         end_offset=live.end_offset,
@@ -108,10 +108,10 @@ def slice_message(live: LiveSlice) -> admin_pb2.Slice:
     )
 
 
-def producer_message(producer: ProducerStateEntry) -> admin_pb2.ProducerState:
+def producer_message(producer: ProducerStateEntry) -> partition_pb2.ProducerState:
     """The state of a producer."""
     first_offset = producer.current_txn_first_offset
-    return admin_pb2.ProducerState(
+    return partition_pb2.ProducerState(
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         last_sequence=producer.last_sequence,

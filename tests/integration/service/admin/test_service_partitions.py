@@ -31,7 +31,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.rpc.server_info import installed_version
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.v1 import admin_pb2, admin_pb2_grpc
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
 from tests.support.service.service_bench import (
     PATIENCE_S,
     ServiceBench,
@@ -169,10 +169,10 @@ async def test_a_deletion_that_is_wrong_in_one_partition_deletes_nothing(
         await bench.append("t", [b"x"] * 2, number)
 
     async def refusal(error: type[LogStoreError], *partitions: tuple[int, int]) -> LogStoreError:
-        request = admin_pb2.DeleteRecordsRequest(
+        request = partition_pb2.DeleteRecordsRequest(
             topic="t",
             partitions=[
-                admin_pb2.RecordsToDelete(partition=number, before_offset=offset)
+                partition_pb2.RecordsToDelete(partition=number, before_offset=offset)
                 for number, offset in partitions
             ],
         )
@@ -389,18 +389,16 @@ async def test_a_server_that_was_replaced_owns_no_shard(tmp_path: Path) -> None:
     ],
 )
 def test_the_commit_is_that_of_an_installation_from_a_repository(
-    monkeypatch: pytest.MonkeyPatch, record: str | None, commit: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str | None, commit: str
 ) -> None:
-    class Package(metadata.PathDistribution):
-        """A package with that record."""
+    (tmp_path / "METADATA").write_text("Version: 9.9\n")
+    if record is not None:
+        (tmp_path / "direct_url.json").write_text(record)
 
-        version = "9.9"
+    def found(_: str) -> metadata.Distribution:
+        return metadata.PathDistribution(tmp_path)
 
-        def read_text(self, filename: str) -> str | None:  # type: ignore[override]
-            assert filename == "direct_url.json"
-            return record
-
-    monkeypatch.setattr(metadata, "distribution", lambda _: Package(Path()))
+    monkeypatch.setattr(metadata, "distribution", found)
     assert installed_version() == ("9.9", commit)
 
 

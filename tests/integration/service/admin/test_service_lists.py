@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any
 
 import grpc
 import pytest
@@ -14,7 +12,7 @@ from stratalog.client.errors import error_of_call
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.v1 import admin_pb2, admin_pb2_grpc
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
 from tests.support.service.service_bench import ServiceBench, end_transaction
 
 
@@ -98,27 +96,27 @@ async def test_segments_and_slices_come_in_pages(bench: ServiceBench) -> None:
     ]
     async with grpc.aio.insecure_channel(bench.client.address) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
-        found, token = list[admin_pb2.Segment](), ""
+        found, token = list[partition_pb2.Segment](), ""
         for expected_count in (2, 2, 1):
             page = await stub.ListSegments(
-                admin_pb2.ListSegmentsRequest(topic="t", partition=0, page_size=2, page_token=token)
+                partition_pb2.ListSegmentsRequest(topic="t", partition=0, page_size=2, page_token=token)
             )
             assert len(page.segments) == expected_count
             found, token = found + list(page.segments), page.next_page_token
         assert (found, token) == (segments, "")
-        first = await stub.ListSlices(admin_pb2.ListSlicesRequest(topic="t", page_size=3))
+        first = await stub.ListSlices(partition_pb2.ListSlicesRequest(topic="t", page_size=3))
         # A slice that goes does not disturb the next page.
         await admin.delete_records("t", 0, 6)
         rest = await stub.ListSlices(
-            admin_pb2.ListSlicesRequest(topic="t", page_size=3, page_token=first.next_page_token)
+            partition_pb2.ListSlicesRequest(topic="t", page_size=3, page_token=first.next_page_token)
         )
         assert [*first.slices, *rest.slices] == slices
         # A token belongs to one list of one partition.
         for call in (
             stub.ListSlices(
-                admin_pb2.ListSlicesRequest(topic="t", partition=1, page_token=first.next_page_token)
+                partition_pb2.ListSlicesRequest(topic="t", partition=1, page_token=first.next_page_token)
             ),
-            stub.ListSegments(admin_pb2.ListSegmentsRequest(topic="t", page_token=first.next_page_token)),
+            stub.ListSegments(partition_pb2.ListSegmentsRequest(topic="t", page_token=first.next_page_token)),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call
@@ -142,9 +140,9 @@ async def test_producers_are_listed_with_their_last_batch_and_transaction(bench:
     log.appender.append_as_leader(batch, epoch)
     listed = await admin.list_producers("t", 0)
 
-    def state(*values: int) -> admin_pb2.ProducerState:
-        names = [field.name for field in admin_pb2.ProducerState.DESCRIPTOR.fields]
-        return admin_pb2.ProducerState(**dict(zip(names, values, strict=True)))
+    def state(*values: int) -> partition_pb2.ProducerState:
+        names = [field.name for field in partition_pb2.ProducerState.DESCRIPTOR.fields]
+        return partition_pb2.ProducerState(**dict(zip(names, values, strict=True)))
 
     assert listed == [
         state(4, 0, 2, 5, 3000, -1),
@@ -155,30 +153,21 @@ async def test_producers_are_listed_with_their_last_batch_and_transaction(bench:
     assert [one.current_txn_first_offset for one in await admin.list_producers("t", 0)] == [-1, -1, -1]
     async with grpc.aio.insecure_channel(bench.client.address) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
-        first = await stub.ListProducers(admin_pb2.ListProducersRequest(topic="t", page_size=2))
+        first = await stub.ListProducers(partition_pb2.ListProducersRequest(topic="t", page_size=2))
         rest = await stub.ListProducers(
-            admin_pb2.ListProducersRequest(topic="t", page_size=2, page_token=first.next_page_token)
+            partition_pb2.ListProducersRequest(topic="t", page_size=2, page_token=first.next_page_token)
         )
     assert [[one.producer_id for one in page.producers] for page in (first, rest)] == [[4, 7], [9]]
     assert rest.next_page_token == ""
 
 
-Listing = Callable[[ServiceBench, str, int], Awaitable[Any]]
-
-
-@pytest.mark.parametrize(
-    "listing",
-    [
-        lambda bench, topic, partition: bench.client.admin.list_segments(topic, partition),
-        lambda bench, topic, partition: bench.client.admin.list_slices(topic, partition),
-        lambda bench, topic, partition: bench.client.admin.list_producers(topic, partition),
-    ],
-)
-async def test_a_list_of_an_unknown_partition_is_refused(bench: ServiceBench, listing: Listing) -> None:
-    await bench.client.admin.create_topic("t")
-    for topic, partition in (("nope", 0), ("t", 1), ("t", -1)):
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await listing(bench, topic, partition)
+async def test_a_list_of_an_unknown_partition_is_refused(bench: ServiceBench) -> None:
+    admin = bench.client.admin
+    await admin.create_topic("t")
+    for listing in (admin.list_segments, admin.list_slices, admin.list_producers):
+        for topic, partition in (("nope", 0), ("t", 1), ("t", -1)):
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await listing(topic, partition)
 
 
 @pytest.mark.parametrize(("size", "token"), [(-1, ""), (0, "dG9waWNz"), (0, "x")])
