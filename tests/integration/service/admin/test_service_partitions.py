@@ -14,6 +14,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     DataDirectoryError,
     InconsistentTopicIdError,
@@ -24,11 +25,14 @@ from stratalog.base.errors import (
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.client.errors import error_of_call, error_of_status
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.rpc.server_info import installed_version
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
@@ -242,6 +246,32 @@ async def test_a_store_that_does_not_answer_fails_the_tiered_partitions(
     assert [log.log_start_offset for log in await admin.describe_log("t")] == [0, 0]
 
 
+async def test_each_shard_commits_the_log_starts_of_its_partitions_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryObjectStore(SystemClock())
+    StoreIdentity.open_or_create(store, SystemIdGenerator(), 2)
+    async with service_bench(tmp_path, store=store) as bench:
+        admin, shards = bench.client.admin, list(bench.server.engine.tier.shards)
+        await admin.create_topic("t", 4)
+        for number in range(4):
+            await bench.append("t", [b"x"] * 2, number)
+        before = [shard.metadata.state().seq for shard in shards]
+        deleted = await admin.delete_records_of("t", dict.fromkeys(range(4), 1))
+        assert [one.log_start_offset for one in deleted] == [1] * 4
+        assert [shard.metadata.state().seq for shard in shards] == [seq + 1 for seq in before]
+
+        def away(*_: object, **__: object) -> None:
+            raise StoreUnavailableError("the store does not answer; try again later")
+
+        monkeypatch.setattr(shards[0].metadata, "advance_log_start", away)
+        deleted = await admin.delete_records_of("t", dict.fromkeys(range(4), 2))
+        expected = [-1 if bench.partition("t", number).shard is shards[0] else 2 for number in range(4)]
+        assert [one.log_start_offset for one in deleted] == expected
+        assert sorted(expected) == [-1, -1, 2, 2]
+        assert [one.HasField("error") for one in deleted] == [start == -1 for start in expected]
+
+
 # --- rolls and flushes --------------------------------------------------------------------------------------
 
 
@@ -370,14 +400,28 @@ async def test_the_server_describes_itself(tmp_path: Path) -> None:
         assert (info.start_time_ms, info.uptime_ms) == (begin_ms, 90_000)
 
 
-async def test_a_server_that_was_replaced_owns_no_shard(tmp_path: Path) -> None:
+async def test_a_server_that_was_replaced_owns_no_shard_and_changes_nothing(tmp_path: Path) -> None:
     store_url = f"file://{tmp_path}/store"
-    async with (
-        service_bench(tmp_path / "a", store_url=store_url) as former,
-        service_bench(tmp_path / "b", store_url=store_url),
-    ):
-        await former.refresh()
-        assert list((await former.client.admin.server_info()).owned_shards) == []
+    async with service_bench(tmp_path / "a", store_url=store_url) as former:
+        admin = former.client.admin
+        await admin.create_topic("t", 1, {"remote.storage.enable": "false"})
+        await former.append("t", [b"x"])
+        async with service_bench(tmp_path / "b", store_url=store_url):
+            await former.refresh()
+            assert list((await admin.server_info()).owned_shards) == []
+            with pytest.raises(LogStoreError) as refusal:
+                await former.append("t", [b"x"])
+            # It changes nothing any more.
+            results = [
+                *await admin.roll("t"),
+                *await admin.flush("t"),
+                *await admin.delete_records_of("t", {0: 1}),
+            ]
+            assert [error_of_status(one.error).code for one in results] == [refusal.value.code] * 3
+            with pytest.raises(type(refusal.value)):
+                await admin.add_partitions("t", 2)
+            assert former.partition().log.offsets.log_start_offset == 0
+            assert len(former.partition().log.reader.segments()) == 1
 
 
 @pytest.mark.parametrize(
