@@ -22,19 +22,20 @@ from stratalog.cli.lazy_group import EXIT_INTERRUPTED, LazyGroup
 EXIT_FAILED = 1
 
 COMMANDS = {
-    "server": ("commands.server_commands:server", "Run a server."),
-    "topic": ("commands.topic_commands:topic", "Create, list, describe and delete topics."),
+    "server": ("commands.server_commands:server", "Run a server, and describe one."),
+    "topic": ("commands.topic_commands:topic", "Create, list, describe, alter and delete topics."),
     "config": (
         "commands.config_commands:config",
-        "Show and alter the configuration of topics and of the server.",
+        "Show configurations, and alter the server's.",
     ),
-    "records": ("commands.records_commands:records", "Delete records from the start of a partition."),
+    "records": ("commands.records_commands:records", "Delete records from the start of partitions."),
     "produce": (
         "commands.produce_command:produce",
         "Append the lines of FILE, or of standard input, to TOPIC.",
     ),
     "consume": ("commands.consume_command:consume", "Print the records of TOPIC."),
-    "log": ("commands.log_commands:log", "Show partitions and their files."),
+    "log": ("commands.log_commands:log", "Show partitions and their files, and roll and flush them."),
+    "producers": ("commands.producers_commands:producers", "Show the producers of partitions."),
     "tier": ("commands.tier_commands:tier", "Show the object store, and upload now."),
     "log-dirs": (
         "commands.log_dirs_commands:log_dirs",

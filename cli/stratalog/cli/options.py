@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from stratalog.cli.int_ranges import PARTITION
 from stratalog.client.isolation_level import IsolationLevel
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -52,6 +53,13 @@ server_option: _Decorator[Any] = environment_option(
     "--server", default=DEFAULT_SERVER, metavar="HOST:PORT", help="The server to talk to."
 )
 json_option: _Decorator[Any] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+partitions_option: _Decorator[Any] = click.option(
+    "--partition",
+    "partitions",
+    type=PARTITION,
+    multiple=True,
+    help="Only this partition; may be repeated. Default: all of the topic.",
+)
 data_dir_option: _Decorator[Any] = environment_option(
     "--data-dir",
     callback=require_unicode,

@@ -1,136 +1,34 @@
-"""The admin client: topics, trims, tiers and compaction.
+"""The admin client: topics, partitions, tiers and compaction.
 
 Methods return messages of ``stratalog.v1.admin_pb2``, which documents their fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from stratalog.base.errors import TopicAlreadyExistsError
-from stratalog.client.channel import ServerChannel
+from stratalog.client.admin_calls import CALL_TIMEOUT_S
 from stratalog.client.errors import refusing_misfits
-from stratalog.client.retry import RetryPolicy, retrying
-from stratalog.v1 import admin_pb2, admin_pb2_grpc
+from stratalog.client.partitions_admin import PartitionsAdmin
+from stratalog.client.retry import retrying
+from stratalog.client.topics_admin import TopicsAdmin
+from stratalog.v1 import admin_pb2
 
-CALL_TIMEOUT_S = 30.0
 LONG_CALL_TIMEOUT_S = 3600.0
 """For calls that move data: upload, compaction."""
 
 
-class Admin:
+class Admin(TopicsAdmin, PartitionsAdmin):
     """The control plane of one server. Every method raises LogStoreError, and InvalidRequestError for values
     that no message can hold. Belongs to one event loop.
     """
 
-    def __init__(self, channel: ServerChannel, retry: RetryPolicy) -> None:
-        self._channel = channel
-        self._retry = retry
-        self._stub = admin_pb2_grpc.AdminServiceStub(channel.grpc)
-
-    async def create_topic(
-        self,
-        name: str,
-        partition_count: int = 0,
-        config: Mapping[str, str] | None = None,
-        *,
-        exists_ok: bool = False,
-    ) -> admin_pb2.Topic:
-        """Create a topic; 0 partitions mean the server's default. `config` uses Kafka's names. With
-        `exists_ok` a topic that exists is returned unchanged. Raises TopicAlreadyExistsError,
-        InvalidRequestError for the name, InvalidConfigError."""
-        with refusing_misfits():
-            request = admin_pb2.CreateTopicRequest(
-                name=name, partition_count=partition_count, config=config or {}
-            )
-        try:
-            response = await self._channel.call(self._stub.CreateTopic(request, timeout=CALL_TIMEOUT_S))
-        except TopicAlreadyExistsError:
-            if not exists_ok:
-                raise
-            [topic] = await self.describe_topics([name])
-            return topic
-        return response.topic
-
-    async def list_topics(self) -> list[admin_pb2.Topic]:
-        request = admin_pb2.ListTopicsRequest()
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.ListTopics(request, timeout=CALL_TIMEOUT_S))
+    async def server_info(self) -> admin_pb2.ServerInfoResponse:
+        """Version, shards and limits of the server."""
+        request = admin_pb2.ServerInfoRequest()
+        return await retrying(
+            self._retry, lambda: self._channel.call(self._stub.ServerInfo(request, timeout=CALL_TIMEOUT_S))
         )
-        return list(response.topics)
-
-    async def describe_topics(self, names: Sequence[str] = ()) -> list[admin_pb2.Topic]:
-        """The named topics, or all. Raises UnknownTopicOrPartitionError."""
-        with refusing_misfits():
-            request = admin_pb2.DescribeTopicsRequest(names=names)
-        response = await retrying(
-            self._retry,
-            lambda: self._channel.call(self._stub.DescribeTopics(request, timeout=CALL_TIMEOUT_S)),
-        )
-        return list(response.topics)
-
-    async def delete_topic(self, name: str) -> Sequence[str]:
-        """Delete a topic and all its records. Returns directories of partitions on failed disks of the
-        server, which a later start deletes. Raises UnknownTopicOrPartitionError."""
-        with refusing_misfits():
-            request = admin_pb2.DeleteTopicRequest(name=name)
-        response = await self._channel.call(self._stub.DeleteTopic(request, timeout=CALL_TIMEOUT_S))
-        return list(response.left_over_paths)
-
-    async def describe_configs(
-        self, topic: str | None = None, names: Sequence[str] = ()
-    ) -> list[admin_pb2.ConfigEntry]:
-        """The current configuration of a topic, or of the server if `topic` is None: the named keys, or all.
-        Raises UnknownTopicOrPartitionError, InvalidConfigError for an unknown key."""
-        with refusing_misfits():
-            request = admin_pb2.DescribeConfigsRequest(resource=_resource(topic), names=names)
-        response = await retrying(
-            self._retry,
-            lambda: self._channel.call(self._stub.DescribeConfigs(request, timeout=CALL_TIMEOUT_S)),
-        )
-        return list(response.entries)
-
-    async def alter_configs(
-        self,
-        changes: Mapping[str, str | None],
-        topic: str | None = None,
-        *,
-        validate_only: bool = False,
-    ) -> list[admin_pb2.ConfigEntry]:
-        """Set keys of a topic, or of the server if `topic` is None; the value None resets a key. Applies all
-        changes or none, before it returns the changed keys. Raises UnknownTopicOrPartitionError,
-        InvalidConfigError. Safe to repeat."""
-        with refusing_misfits():
-            request = admin_pb2.AlterConfigsRequest(
-                resource=_resource(topic),
-                changes=[admin_pb2.ConfigChange(name=name, value=value) for name, value in changes.items()],
-                validate_only=validate_only,
-            )
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.AlterConfigs(request, timeout=CALL_TIMEOUT_S))
-        )
-        return list(response.entries)
-
-    async def describe_log(self, topic: str, partitions: Sequence[int] = ()) -> list[admin_pb2.PartitionLog]:
-        """Offsets, segments and slices of the named partitions, or all."""
-        with refusing_misfits():
-            request = admin_pb2.DescribeLogRequest(topic=topic, partitions=partitions)
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.DescribeLog(request, timeout=CALL_TIMEOUT_S))
-        )
-        return list(response.partitions)
-
-    async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        """Move the log start to `before_offset` (-1: the high watermark); returns the log start. Raises
-        OffsetOutOfRangeError beyond the high watermark. Safe to repeat: the log start moves forward only."""
-        with refusing_misfits():
-            request = admin_pb2.DeleteRecordsRequest(
-                topic=topic, partition=partition, before_offset=before_offset
-            )
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.DeleteRecords(request, timeout=CALL_TIMEOUT_S))
-        )
-        return response.log_start_offset
 
     async def upload(
         self, topics: Sequence[str] = (), *, delete_local: bool = False
@@ -217,10 +115,3 @@ class Admin:
             request = admin_pb2.RunCompactionRequest(topics=topics)
         response = await self._channel.call(self._stub.RunCompaction(request, timeout=LONG_CALL_TIMEOUT_S))
         return list(response.jobs)
-
-
-def _resource(topic: str | None) -> admin_pb2.ConfigResource:
-    """The resource of the topic, or the server's for None."""
-    if topic is None:
-        return admin_pb2.ConfigResource(server=admin_pb2.ConfigResource.Server())
-    return admin_pb2.ConfigResource(topic=topic)

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from stratalog.v1 import admin_pb2 as stratalog_dot_v1_dot_admin__pb2
+from stratalog.v1 import partition_pb2 as stratalog_dot_v1_dot_partition__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -50,6 +51,11 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeTopicsRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeTopicsResponse.FromString,
                 _registered_method=True)
+        self.AddPartitions = channel.unary_unary(
+                '/stratalog.v1.AdminService/AddPartitions',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.AddPartitionsRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.AddPartitionsResponse.FromString,
+                _registered_method=True)
         self.DeleteTopic = channel.unary_unary(
                 '/stratalog.v1.AdminService/DeleteTopic',
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.DeleteTopicRequest.SerializeToString,
@@ -70,10 +76,35 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogResponse.FromString,
                 _registered_method=True)
+        self.ListSegments = channel.unary_unary(
+                '/stratalog.v1.AdminService/ListSegments',
+                request_serializer=stratalog_dot_v1_dot_partition__pb2.ListSegmentsRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_partition__pb2.ListSegmentsResponse.FromString,
+                _registered_method=True)
+        self.ListSlices = channel.unary_unary(
+                '/stratalog.v1.AdminService/ListSlices',
+                request_serializer=stratalog_dot_v1_dot_partition__pb2.ListSlicesRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_partition__pb2.ListSlicesResponse.FromString,
+                _registered_method=True)
+        self.ListProducers = channel.unary_unary(
+                '/stratalog.v1.AdminService/ListProducers',
+                request_serializer=stratalog_dot_v1_dot_partition__pb2.ListProducersRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_partition__pb2.ListProducersResponse.FromString,
+                _registered_method=True)
         self.DeleteRecords = channel.unary_unary(
                 '/stratalog.v1.AdminService/DeleteRecords',
-                request_serializer=stratalog_dot_v1_dot_admin__pb2.DeleteRecordsRequest.SerializeToString,
-                response_deserializer=stratalog_dot_v1_dot_admin__pb2.DeleteRecordsResponse.FromString,
+                request_serializer=stratalog_dot_v1_dot_partition__pb2.DeleteRecordsRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_partition__pb2.DeleteRecordsResponse.FromString,
+                _registered_method=True)
+        self.Roll = channel.unary_unary(
+                '/stratalog.v1.AdminService/Roll',
+                request_serializer=stratalog_dot_v1_dot_partition__pb2.RollRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_partition__pb2.RollResponse.FromString,
+                _registered_method=True)
+        self.Flush = channel.unary_unary(
+                '/stratalog.v1.AdminService/Flush',
+                request_serializer=stratalog_dot_v1_dot_partition__pb2.FlushRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_partition__pb2.FlushResponse.FromString,
                 _registered_method=True)
         self.Upload = channel.unary_unary(
                 '/stratalog.v1.AdminService/Upload',
@@ -130,6 +161,11 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.RunCompactionRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.RunCompactionResponse.FromString,
                 _registered_method=True)
+        self.ServerInfo = channel.unary_unary(
+                '/stratalog.v1.AdminService/ServerInfo',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.ServerInfoRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.ServerInfoResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -144,7 +180,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTopics(self, request, context):
-        """Describes all topics, by name.
+        """Lists the topics without the values of their keys, sorted by name, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,6 +188,14 @@ class AdminServiceServicer:
 
     def DescribeTopics(self, request, context):
         """Describes topics, in the order of the request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddPartitions(self, request, context):
+        """Raises the number of partitions of a topic. When it is answered, the added partitions are durable and take appends.
+        Records stay where they are; a key may get another partition from then on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,14 +224,50 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLog(self, request, context):
-        """Describes the offsets, segments and sizes of partitions, by tier.
+        """Describes the offsets and sizes of partitions, by tier.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSegments(self, request, context):
+        """Lists the local segments of a partition, sorted by offset, in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSlices(self, request, context):
+        """Lists the slices of a partition in the object store, sorted by offset, in pages. An offline partition has them, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProducers(self, request, context):
+        """Lists the idempotent and transactional producers that a partition knows, sorted by id, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRecords(self, request, context):
-        """Moves the log start of all tiers forward: the records below are gone for every reader.
+        """Moves the log starts of all tiers forward: the records below are gone for every reader. A request that is wrong in
+        one partition fails as a whole, and deletes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Roll(self, request, context):
+        """Closes the active segments and begins new ones. An empty active segment stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Flush(self, request, context):
+        """Makes all records that were appended before the call durable on the local disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -270,6 +350,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ServerInfo(self, request, context):
+        """Describes this server: its version, its shards and its limits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -287,6 +374,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeTopics,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeTopicsRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeTopicsResponse.SerializeToString,
+            ),
+            'AddPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddPartitions,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.AddPartitionsRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.AddPartitionsResponse.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
@@ -308,10 +400,35 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogResponse.SerializeToString,
             ),
+            'ListSegments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSegments,
+                    request_deserializer=stratalog_dot_v1_dot_partition__pb2.ListSegmentsRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_partition__pb2.ListSegmentsResponse.SerializeToString,
+            ),
+            'ListSlices': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSlices,
+                    request_deserializer=stratalog_dot_v1_dot_partition__pb2.ListSlicesRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_partition__pb2.ListSlicesResponse.SerializeToString,
+            ),
+            'ListProducers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProducers,
+                    request_deserializer=stratalog_dot_v1_dot_partition__pb2.ListProducersRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_partition__pb2.ListProducersResponse.SerializeToString,
+            ),
             'DeleteRecords': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteRecords,
-                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.DeleteRecordsRequest.FromString,
-                    response_serializer=stratalog_dot_v1_dot_admin__pb2.DeleteRecordsResponse.SerializeToString,
+                    request_deserializer=stratalog_dot_v1_dot_partition__pb2.DeleteRecordsRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_partition__pb2.DeleteRecordsResponse.SerializeToString,
+            ),
+            'Roll': grpc.unary_unary_rpc_method_handler(
+                    servicer.Roll,
+                    request_deserializer=stratalog_dot_v1_dot_partition__pb2.RollRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_partition__pb2.RollResponse.SerializeToString,
+            ),
+            'Flush': grpc.unary_unary_rpc_method_handler(
+                    servicer.Flush,
+                    request_deserializer=stratalog_dot_v1_dot_partition__pb2.FlushRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_partition__pb2.FlushResponse.SerializeToString,
             ),
             'Upload': grpc.unary_unary_rpc_method_handler(
                     servicer.Upload,
@@ -367,6 +484,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RunCompaction,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.RunCompactionRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.RunCompactionResponse.SerializeToString,
+            ),
+            'ServerInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.ServerInfo,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.ServerInfoRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.ServerInfoResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -451,6 +573,33 @@ class AdminService:
             '/stratalog.v1.AdminService/DescribeTopics',
             stratalog_dot_v1_dot_admin__pb2.DescribeTopicsRequest.SerializeToString,
             stratalog_dot_v1_dot_admin__pb2.DescribeTopicsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/AddPartitions',
+            stratalog_dot_v1_dot_admin__pb2.AddPartitionsRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.AddPartitionsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -570,6 +719,87 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def ListSegments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/ListSegments',
+            stratalog_dot_v1_dot_partition__pb2.ListSegmentsRequest.SerializeToString,
+            stratalog_dot_v1_dot_partition__pb2.ListSegmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSlices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/ListSlices',
+            stratalog_dot_v1_dot_partition__pb2.ListSlicesRequest.SerializeToString,
+            stratalog_dot_v1_dot_partition__pb2.ListSlicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProducers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/ListProducers',
+            stratalog_dot_v1_dot_partition__pb2.ListProducersRequest.SerializeToString,
+            stratalog_dot_v1_dot_partition__pb2.ListProducersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DeleteRecords(request,
             target,
             options=(),
@@ -584,8 +814,62 @@ class AdminService:
             request,
             target,
             '/stratalog.v1.AdminService/DeleteRecords',
-            stratalog_dot_v1_dot_admin__pb2.DeleteRecordsRequest.SerializeToString,
-            stratalog_dot_v1_dot_admin__pb2.DeleteRecordsResponse.FromString,
+            stratalog_dot_v1_dot_partition__pb2.DeleteRecordsRequest.SerializeToString,
+            stratalog_dot_v1_dot_partition__pb2.DeleteRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Roll(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/Roll',
+            stratalog_dot_v1_dot_partition__pb2.RollRequest.SerializeToString,
+            stratalog_dot_v1_dot_partition__pb2.RollResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Flush(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/Flush',
+            stratalog_dot_v1_dot_partition__pb2.FlushRequest.SerializeToString,
+            stratalog_dot_v1_dot_partition__pb2.FlushResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -883,6 +1167,33 @@ class AdminService:
             '/stratalog.v1.AdminService/RunCompaction',
             stratalog_dot_v1_dot_admin__pb2.RunCompactionRequest.SerializeToString,
             stratalog_dot_v1_dot_admin__pb2.RunCompactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ServerInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/ServerInfo',
+            stratalog_dot_v1_dot_admin__pb2.ServerInfoRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.ServerInfoResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,7 @@ from stratalog.server.rpc.method_handlers import described_handlers, refusing_un
 from stratalog.server.rpc.producer_servicer import ProducerServicer
 from stratalog.server.rpc.read_servicer import ReadServicer
 from stratalog.server.rpc.record_reads import RecordReads
+from stratalog.server.rpc.server_info import ServerInfo
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, log_pb2
@@ -221,7 +222,8 @@ class Server:
             settings=self.settings,
             statuses=statuses,
         )
-        admin_servicer = AdminServicer(engine, self._pools, statuses)
+        info = ServerInfo(self._clock, engine.tier, self.settings)
+        admin_servicer = AdminServicer(engine, self._pools, statuses, info)
         producer_servicer = ProducerServicer(engine.topics, self._pools, statuses)
         metadata_servicer = MetadataServicer(engine, self._pools, self.settings, statuses)
         reads = RecordReads(

@@ -13,7 +13,6 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     |   +-- InvalidRecordError            encode the batch again
     +-- CorruptRecordError                stored or fetched bytes are damaged: restore them from a copy
     +-- UnknownTopicOrPartitionError      create it, or correct the name
-    +-- InconsistentTopicIdError          another topic has the name: look up its id, decide, and ask again
     +-- TopicAlreadyExistsError           choose another name
     +-- OffsetOutOfRangeError             go on from an offset inside the range in the fields
     +-- NotOwnerError                     another server took over: use that one

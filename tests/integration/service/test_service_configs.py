@@ -159,7 +159,7 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")
         altered = await bench.command(
-            "config", "alter", "t", "--add", "retention.ms=5", "--add", "segment.ms=6", "--json"
+            "topic", "alter", "t", "--add", "retention.ms=5", "--add", "segment.ms=6", "--json"
         )
         assert altered.exit_code == 0, altered.output
         values = {entry["name"]: (entry["value"], entry["source"]) for entry in json.loads(altered.output)}
@@ -167,7 +167,7 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
             "retention.ms": ("5", "DYNAMIC_TOPIC_CONFIG"),
             "segment.ms": ("6", "DYNAMIC_TOPIC_CONFIG"),
         }
-        await bench.command("config", "alter", "t", "--delete", "segment.ms")
+        await bench.command("topic", "alter", "t", "--delete", "segment.ms")
         shown = await bench.command("config", "describe", "t", "retention.ms", "segment.ms")
         assert [line.split() for line in shown.output.splitlines()] == [
             ["KEY", "VALUE", "SOURCE", "UPDATE"],
@@ -190,16 +190,21 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("describe",),
-        ("describe", "--broker", "--topic", "t"),
-        ("alter", "t", "--broker", "--add", "log.roll.ms=1"),
-        ("alter", "--broker"),
-        ("alter", "--broker", "--add", "log.roll.ms"),
-        ("alter", "--broker", "--add", "log.roll.ms=1", "--delete", "log.roll.ms"),
+        ("config", "describe"),
+        ("config", "describe", "--broker", "--topic", "t"),
+        ("config", "alter", "t", "--broker", "--add", "log.roll.ms=1"),
+        ("config", "alter", "t", "--add", "retention.ms=1"),
+        ("config", "alter", "--add", "log.roll.ms=1"),
+        ("config", "alter", "--broker"),
+        ("config", "alter", "--broker", "--add", "log.roll.ms"),
+        ("config", "alter", "--broker", "--add", "log.roll.ms=1", "--delete", "log.roll.ms"),
+        ("topic", "alter", "t"),
+        ("topic", "alter", "t", "--add", "retention.ms=1", "--delete", "retention.ms"),
+        ("topic", "alter", "--add", "retention.ms=1"),
     ],
 )
 def test_a_command_line_with_too_little_or_too_much_is_refused(arguments: tuple[str, ...]) -> None:
-    assert CliRunner().invoke(stratalog, ["config", *arguments]).exit_code == 2
+    assert CliRunner().invoke(stratalog, arguments).exit_code == 2
 
 
 async def test_producers_that_are_idle_are_forgotten_by_the_new_period(tmp_path: Path) -> None:

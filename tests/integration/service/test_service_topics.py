@@ -74,14 +74,17 @@ async def test_a_description_shows_segments_slices_and_offsets(bench: ServiceBen
     await bench.append("t", [b"y"] * 2)
     first, second = await admin.describe_log("t")
     assert (first.partition, second.partition) == (0, 1)
-    [entry] = first.slices
+    [entry] = await admin.list_slices("t", 0)
     assert (entry.base_offset, entry.end_offset, entry.record_count) == (0, 3, 3)
     assert entry.size_bytes == first.tiered_size_bytes > 0
-    [segment] = first.segments
+    [segment] = await admin.list_segments("t", 0)
     assert (segment.base_offset, segment.end_offset, segment.active) == (3, 5, True)
     assert segment.size_bytes == first.local_size_bytes > 0
     assert (first.high_watermark, first.log_end_offset, first.leader_epoch) == (5, 5, 1)
-    assert (second.log_end_offset, len(second.slices)) == (0, 0)
+    assert (first.segment_count, first.slice_count) == (1, 1)
+    assert (first.pending_upload_record_count, first.pending_upload_bytes) == (2, segment.size_bytes)
+    assert (second.log_end_offset, second.segment_count, second.slice_count) == (0, 1, 0)
+    assert (second.pending_upload_record_count, second.pending_upload_bytes) == (0, 0)
     assert [log.partition for log in await admin.describe_log("t", [1])] == [1]
     for unknown in (admin.describe_log("nope"), admin.describe_log("t", [2])):
         with pytest.raises(UnknownTopicOrPartitionError):

@@ -12,6 +12,7 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.errors import PreconditionFailedError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.background.tier_manager import UPLOAD_TRY_COUNT
+from stratalog.server.partitions.record_deletion import RecordDeletion, delete_records
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Operation
@@ -26,8 +27,9 @@ async def test_what_waits_for_its_upload_is_pending_before_it_is_fsynced(tmp_pat
         for _ in range(50):
             await bench.append("t", [b"x" * 300])
         [log] = await bench.client.admin.describe_log("t")
-        assert log.recovery_point < log.segments[-1].base_offset
-        sealed_bytes = sum(segment.size_bytes for segment in log.segments if not segment.active)
+        segments = await bench.client.admin.list_segments("t", 0)
+        assert log.recovery_point < segments[-1].base_offset
+        sealed_bytes = sum(segment.size_bytes for segment in segments if not segment.active)
         assert (await bench.client.admin.tier_status()).pending_upload_bytes == sealed_bytes > 0
 
 
@@ -45,8 +47,9 @@ async def test_a_pass_that_finds_nothing_to_do_reads_no_segment() -> None:
             await asyncio.to_thread(tiers.upload_pass)
             assert not [line for line in disk.trace[before:] if line.startswith(("open_read", "read_"))]
             [log] = await bench.client.admin.describe_log("t")
-            assert len(log.segments) > 5
-            assert log.tiered_end_offset == log.segments[-1].base_offset > 0
+            segments = await bench.client.admin.list_segments("t", 0)
+            assert log.segment_count == len(segments) > 5
+            assert log.tiered_end_offset == segments[-1].base_offset > 0
 
 
 @pytest.mark.parametrize("deletion_count", [1, 2, 3])
@@ -59,8 +62,7 @@ async def test_an_upload_goes_on_where_records_are_deleted_meanwhile(
 
     def delete_meanwhile(operation: Operation) -> None:
         if operation.verb == "PUT" and "/data/" in operation.key and offsets:
-            engine = bench.server.engine
-            engine.tier.manager.delete_records(engine.topics.registry.partition("t", 0), offsets.pop(0))
+            delete_records([RecordDeletion.of(bench.partition(), offsets.pop(0))])
 
     store = FaultyObjectStore(MemoryObjectStore(SystemClock()), Random(0), before=delete_meanwhile)
     async with service_bench(tmp_path, store=store) as bench:

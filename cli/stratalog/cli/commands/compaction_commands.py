@@ -69,7 +69,7 @@ def _reason(topic: admin_pb2.Topic, logs: Sequence[admin_pb2.PartitionLog], *, i
     """Why there is nothing to compact in a topic."""
     if not is_tiered(topic):
         return "not tiered; the log cleaner of the server cleans it if it is compacted"
-    if not any(log.slices for log in logs):
+    if not any(log.slice_count for log in logs):
         return "no records in the object store; `stratalog tier upload` uploads them now"
     if not is_compacted(topic):
         return "cleanup.policy is delete; only small objects are merged, and there are too few"

@@ -1,14 +1,17 @@
-"""`stratalog server`: run a server in the foreground."""
+"""`stratalog server`: run a server in the foreground, and describe a running one."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
 
+from stratalog.cli.byte_size import ByteSize
+from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import (
     LEAST_SILENCE_S,
     MEMORY_MIB,
@@ -20,9 +23,12 @@ from stratalog.cli.options import (
     config_option,
     data_dir_option,
     environment_option,
+    json_option,
     require_unicode_each,
+    server_option,
     store_option,
 )
+from stratalog.cli.output import Cell, message_document, print_json, print_table, utc_time
 
 if TYPE_CHECKING:
     from stratalog.server.app import Server
@@ -32,7 +38,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 @click.group()
 def server() -> None:
-    """Run a server."""
+    """Run a server, and describe one."""
 
 
 @server.command()
@@ -160,6 +166,42 @@ def start(  # noqa: PLR0913 - click passes each option by name
     )
     logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
     serve(settings, _announce)
+
+
+@server.command()
+@json_option
+@server_option
+def info(as_json: bool, server: str) -> None:
+    """Show the version, the shards and the limits of a server.
+
+    \b
+    Example: stratalog server info --server 127.0.0.1:9190
+    """
+    response = with_client(server, lambda client: client.admin.server_info())
+    if as_json:
+        print_json(message_document(response))
+        return
+    limits = response.limits
+    shards = (f"{one.shard} (epoch {one.epoch})" for one in response.owned_shards)
+    rows: list[tuple[str, Cell]] = [
+        ("version", response.version or None),
+        ("commit", response.git_commit or None),
+        ("python", response.python_version),
+        ("platform", response.platform),
+        ("kernels", "native" if response.native_kernels else "pure Python, which is slow"),
+        ("started", utc_time(response.start_time_ms)),
+        ("uptime", str(timedelta(seconds=response.uptime_ms // 1000))),
+        ("store", response.store_url),
+        ("store id", response.store_id),
+        ("shards", ", ".join(shards) or "none: another server has taken over"),
+        ("largest append request", ByteSize(limits.max_request_bytes)),
+        ("largest answer to a fetch", ByteSize(limits.max_fetch_bytes)),
+        ("longest wait of a fetch, ms", limits.max_fetch_wait_ms),
+        ("partitions of a topic", limits.max_partition_count),
+        ("open calls", limits.max_call_count),
+        ("memory of requests", ByteSize(limits.max_request_memory_bytes)),
+    ]
+    print_table(("WHAT", "VALUE"), [(name, None if cell is None else str(cell)) for name, cell in rows])
 
 
 def _announce(server: Server) -> None:

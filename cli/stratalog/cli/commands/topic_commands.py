@@ -1,17 +1,20 @@
-"""`stratalog topic`: create, list, describe and delete topics."""
+"""`stratalog topic`: create, list, describe, alter and delete topics."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from stratalog.cli.config_changes import change_options, changes_of
+from stratalog.cli.config_entries import print_entries
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION_COUNT
 from stratalog.cli.options import config_option, json_option, server_option
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table
+from stratalog.cli.partition_skew import skew_text
 from stratalog.v1 import admin_pb2
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ _DEFAULT = _FROM[admin_pb2.CONFIG_SOURCE_DEFAULT_CONFIG]
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, alter and delete topics."""
 
 
 @topic.command()
@@ -47,7 +50,11 @@ def create(
     as_json: bool,
     server: str,
 ) -> None:
-    """Create TOPIC."""
+    """Create TOPIC.
+
+    \b
+    Example: stratalog topic create orders --partitions 12 --config retention.ms=-1
+    """
     created = with_client(
         server,
         lambda client: client.admin.create_topic(name, partitions or 0, config, exists_ok=if_not_exists),
@@ -63,7 +70,13 @@ def create(
 @json_option
 @server_option
 def list_topics(as_json: bool, server: str) -> None:
-    """List all topics."""
+    """List all topics.
+
+    CONFIG has the keys that are set for the topic.
+
+    \b
+    Example: stratalog topic list
+    """
     topics = with_client(server, lambda client: client.admin.list_topics())
     if as_json:
         print_json([message_document(entry) for entry in topics])
@@ -84,16 +97,22 @@ def describe(names: tuple[str, ...], shows_defaults: bool, as_json: bool, server
     """Show the configuration of topics and the source of values.
 
     Shows these topics, or all of them: the keys that were set for the topic or the server, then, with --all,
-    those that have their defaults. JSON always has all keys.
+    those that have their defaults. JSON always has all keys. The skew compares the largest partition with the
+    mean.
+
+    \b
+    Example: stratalog topic describe orders --all
     """
     if as_json:
         topics = with_client(server, lambda client: client.admin.describe_topics(names))
         print_json([message_document(entry) for entry in topics])
         return
-    described = with_client(server, lambda client: _with_sources(client, names))
-    for entry, sources in described:
+    for described in with_client(server, lambda client: _described(client, names)):
+        entry, sources = described.topic, described.sources
         click.echo(f"{entry.name}  id {entry.topic_id}  {counted(entry.partition_count, 'partition')}")
         print_offline(entry.offline_partitions)
+        if text := skew_text(described.logs):
+            click.echo(f"  {text}")
         rows = [
             ("  " + name, value, sources.get(name, _DEFAULT)) for name, value in sorted(entry.config.items())
         ]
@@ -108,10 +127,59 @@ def describe(names: tuple[str, ...], shows_defaults: bool, as_json: bool, server
 
 @topic.command()
 @click.argument("name", metavar="TOPIC")
+@change_options
+@json_option
+@server_option
+def alter(
+    name: str, add: dict[str, str], deleted: tuple[str, ...], dry_run: bool, as_json: bool, server: str
+) -> None:
+    """Set and remove keys of TOPIC, and show the result.
+
+    The keys change all or nothing, and are in force when the command ends.
+
+    \b
+    Example: stratalog topic alter orders --add retention.ms=86400000 --delete segment.ms
+    """
+    changes = changes_of(add, deleted)
+    entries = with_client(
+        server, lambda client: client.admin.alter_configs(changes, name, validate_only=dry_run)
+    )
+    print_entries(entries, as_json=as_json)
+
+
+@topic.command(name="add-partitions")
+@click.argument("name", metavar="TOPIC")
+@click.option(
+    "--partitions", type=PARTITION_COUNT, required=True, help="All partitions that TOPIC has afterwards."
+)
+@json_option
+@server_option
+def add_partitions(name: str, partitions: int, as_json: bool, server: str) -> None:
+    """Raise the number of partitions of TOPIC.
+
+    Records stay where they are. A key may get another partition from then on, so records of one key may lie
+    in two. Partitions are never removed.
+
+    \b
+    Example: stratalog topic add-partitions orders --partitions 24
+    """
+    altered = with_client(server, lambda client: client.admin.add_partitions(name, partitions))
+    if as_json:
+        print_json(message_document(altered))
+    else:
+        click.echo(f"{altered.name} has {counted(altered.partition_count, 'partition')}")
+
+
+@topic.command()
+@click.argument("name", metavar="TOPIC")
 @click.option("--yes", is_flag=True, help="Do not ask. Required if standard input is no terminal.")
 @server_option
 def delete(name: str, yes: bool, server: str) -> None:
-    """Delete TOPIC and all its records, in every tier."""
+    """Delete TOPIC and all its records, in every tier.
+
+    \b
+    Example: stratalog topic delete orders --yes
+    """
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(f"deleting {name} needs a confirmation; give --yes if you are sure")
@@ -123,16 +191,21 @@ def delete(name: str, yes: bool, server: str) -> None:
         click.echo(f"note: {path} cannot be deleted now; a later start of the server deletes it")
 
 
-async def _with_sources(
-    client: Client, names: Sequence[str]
-) -> list[tuple[admin_pb2.Topic, Mapping[str, str]]]:
-    """The topics, and for each of their keys who set it. One that is offline for its configuration has none
-    in force.
-    """
-    described: list[tuple[admin_pb2.Topic, Mapping[str, str]]] = []
+class _Described(NamedTuple):
+    """A topic, for each of its keys who set it, and its partitions. A topic that is offline for its
+    configuration has no key in force."""
+
+    topic: admin_pb2.Topic
+    sources: Mapping[str, str]
+    logs: Sequence[admin_pb2.PartitionLog]
+
+
+async def _described(client: Client, names: Sequence[str]) -> list[_Described]:
+    described: list[_Described] = []
     for topic in await client.admin.describe_topics(names):
         entries = await client.admin.describe_configs(topic.name) if topic.config else []
-        described.append((topic, {entry.name: _FROM[entry.source] for entry in entries}))
+        sources = {entry.name: _FROM[entry.source] for entry in entries}
+        described.append(_Described(topic, sources, await client.admin.describe_log(topic.name)))
     return described
 
 

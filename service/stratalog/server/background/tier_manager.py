@@ -21,7 +21,6 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     LogStoreError,
     NotOwnerError,
-    OffsetOutOfRangeError,
     PreconditionFailedError,
 )
 from stratalog.compaction.compaction_report import CompactionReport
@@ -47,8 +46,6 @@ R = TypeVar("R")
 NEVER_MS = -1
 UPLOAD_TRY_COUNT = 3
 """Tries of an upload that a caller waits for, while the metadata moves under each of them."""
-HIGH_WATERMARK = -1
-"""The offset to delete before that stands for all records."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -229,37 +226,6 @@ class TierManager:
             except OSError as failure:
                 raise scratch_error(failure) from failure
         return reports
-
-    def delete_records(self, partition: HostedPartition, before_offset: int) -> int:
-        """Move the log start to `before_offset` (-1 for the high watermark); returns the new log start. The
-        object store commits it first, then the local log follows. Raises OffsetOutOfRangeError,
-        NotOwnerError, StoreError.
-        """
-        epoch = partition.shard.leader_epoch()
-        high_watermark = partition.log.offsets.high_watermark
-        offset = high_watermark if before_offset == HIGH_WATERMARK else before_offset
-        if not 0 <= offset <= high_watermark:
-            raise OffsetOutOfRangeError(
-                "records can be deleted up to the high watermark only; name an offset from 0 to it",
-                offset=offset,
-                log_start_offset=partition.log_start_offset,
-                log_end_offset=high_watermark,
-            )
-        if partition.is_tiered:
-            starts = {partition.topic_id_partition: offset}
-            outcome = partition.shard.metadata.advance_log_start(starts, epoch=epoch, catalog_seq=None)
-            for refusal in outcome.refused:
-                raise PreconditionFailedError(
-                    "the log start did not move, try again: " + refusal.reason,
-                    partition=partition.topic_partition,
-                    before_offset=offset,
-                )
-            state = partition.shard.metadata.state().partition(partition.topic_id_partition)
-            partition.log.update_tiered_end_offset(state.tiered_end_offset)
-            offset = min(state.log_start_offset, partition.log.offsets.high_watermark)
-        partition.log.increment_log_start_offset(offset)
-        partition.signal.notify()
-        return partition.log_start_offset
 
     def _partitions(self, topics: Collection[str]) -> list[HostedPartition]:
         if not topics:

@@ -7,15 +7,19 @@ them is deleted. So a request finds all partitions of a topic or none.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
 
 from stratalog.log.log_config import LogConfig
+from stratalog.server.log_identity import require_topic_id
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.unknown_topic import unknown_partition, unknown_topic
+from stratalog.server.partitions.unknown_topic import (
+    unknown_partition,
+    unknown_topic,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,13 @@ class PartitionRegistry:
     def find(self, name: str) -> HostedTopic | None:
         return self._topics.get(name)
 
-    def topic(self, name: str) -> HostedTopic:
-        """Return the topic of that name. Raises UnknownTopicOrPartitionError."""
+    def topic(self, name: str, topic_id: str = "") -> HostedTopic:
+        """Return the topic of that name. Raises UnknownTopicOrPartitionError, and InconsistentTopicIdError if
+        `topic_id` is given and is not its id."""
         topic = self._topics.get(name)
         if topic is None:
             raise unknown_topic(name)
+        require_topic_id(name, topic_id, str(topic.topic_id))
         return topic
 
     def find_partition(self, topic: str, partition: int) -> HostedPartition | OfflinePartition:
@@ -100,6 +106,13 @@ class PartitionRegistry:
         if not 0 <= partition < len(partitions):
             raise unknown_partition(topic, partition, len(partitions))
         return partitions[partition]
+
+    def find_partitions(self, topic: str, numbers: Sequence[int]) -> list[HostedPartition | OfflinePartition]:
+        """Return the partitions with these numbers, in this order; all of the topic for no number. Raises
+        UnknownTopicOrPartitionError."""
+        if not numbers:
+            return list(self.topic(topic).all_partitions)
+        return [self.find_partition(topic, number) for number in numbers]
 
     def partition(self, topic: str, partition: int) -> HostedPartition:
         """Return a partition that is online. Raises UnknownTopicOrPartitionError, or the

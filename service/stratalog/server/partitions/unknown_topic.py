@@ -1,4 +1,4 @@
-"""The errors of a request for a topic, or a partition, that does not exist."""
+"""The errors of a request for a topic or a partition that does not exist."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
-from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.rpc.admin_convert import (
     cleaner_status_message,
@@ -18,23 +18,30 @@ from stratalog.server.rpc.admin_convert import (
     log_dir_message,
     move_message,
     offline_partition_message,
-    partition_log_message,
+    topic_listing_message,
     topic_message,
 )
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.paging import MAX_PAGE_SIZE, PageCursor
+from stratalog.server.rpc.partition_admin import PartitionAdmin
+from stratalog.server.rpc.server_info import ServerInfo
 from stratalog.server.rpc.tier_status import tier_status_message
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.topics.config_manager import ConfigManager
 from stratalog.server.worker_pools import WorkerPools
-from stratalog.v1 import admin_pb2, admin_pb2_grpc
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """Answers the requests of the admin service. Belongs to the event loop."""
 
-    def __init__(self, engine: StorageEngine, pools: WorkerPools, statuses: ErrorStatuses) -> None:
+    def __init__(
+        self, engine: StorageEngine, pools: WorkerPools, statuses: ErrorStatuses, info: ServerInfo
+    ) -> None:
         self._engine = engine
+        self._info = info
+        self._partitions = PartitionAdmin(engine.topics.registry, statuses)
         self.statuses = statuses
         self._registry = engine.topics.registry
         self._topics = engine.topics.manager
@@ -57,16 +64,31 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListTopics(
         self, request: admin_pb2.ListTopicsRequest, context: Context
     ) -> admin_pb2.ListTopicsResponse:
+        cursor = PageCursor(request, "topics", str)
+        page = cursor.page(self._registry.topics(), attrgetter("name"))
         return admin_pb2.ListTopicsResponse(
-            topics=[topic_message(topic) for topic in self._registry.topics()]
+            topics=map(topic_listing_message, page.items), next_page_token=page.next_page_token
         )
 
     @guarded
     async def DescribeTopics(
         self, request: admin_pb2.DescribeTopicsRequest, context: Context
     ) -> admin_pb2.DescribeTopicsResponse:
-        topics = [self._registry.topic(name) for name in request.names] or self._registry.topics()
-        return admin_pb2.DescribeTopicsResponse(topics=[topic_message(topic) for topic in topics])
+        if not 1 <= len(request.names) <= MAX_PAGE_SIZE:
+            raise InvalidRequestError(
+                "a description names topics, one to the largest number; ListTopics has the names of all",
+                topic_count=len(request.names),
+                max_topic_count=MAX_PAGE_SIZE,
+            )
+        topics = [self._registry.topic(name) for name in request.names]
+        return admin_pb2.DescribeTopicsResponse(topics=map(topic_message, topics))
+
+    @guarded
+    async def AddPartitions(
+        self, request: admin_pb2.AddPartitionsRequest, context: Context
+    ) -> admin_pb2.AddPartitionsResponse:
+        add = partial(self._topics.add_partitions, request.topic, request.topic_id, request.partition_count)
+        return admin_pb2.AddPartitionsResponse(topic=topic_message(await self._pools.task(add)))
 
     @guarded
     async def DeleteTopic(
@@ -95,19 +117,41 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeLog(
         self, request: admin_pb2.DescribeLogRequest, context: Context
     ) -> admin_pb2.DescribeLogResponse:
-        partitions = self._named(request)
-        messages = await self._pools.task(
-            lambda: [partition_log_message(partition) for partition in partitions]
-        )
-        return admin_pb2.DescribeLogResponse(partitions=messages)
+        return await self._pools.task(partial(self._partitions.describe, request))
+
+    @guarded
+    async def ListSegments(
+        self, request: partition_pb2.ListSegmentsRequest, context: Context
+    ) -> partition_pb2.ListSegmentsResponse:
+        return await self._pools.task(partial(self._partitions.list_segments, request))
+
+    @guarded
+    async def ListSlices(
+        self, request: partition_pb2.ListSlicesRequest, context: Context
+    ) -> partition_pb2.ListSlicesResponse:
+        return await self._pools.task(partial(self._partitions.list_slices, request))
+
+    @guarded
+    async def ListProducers(
+        self, request: partition_pb2.ListProducersRequest, context: Context
+    ) -> partition_pb2.ListProducersResponse:
+        return await self._pools.task(partial(self._partitions.list_producers, request))
 
     @guarded
     async def DeleteRecords(
-        self, request: admin_pb2.DeleteRecordsRequest, context: Context
-    ) -> admin_pb2.DeleteRecordsResponse:
-        partition = self._registry.partition(request.topic, request.partition)
-        delete = partial(self._tiers.delete_records, partition, request.before_offset)
-        return admin_pb2.DeleteRecordsResponse(log_start_offset=await self._pools.task(delete))
+        self, request: partition_pb2.DeleteRecordsRequest, context: Context
+    ) -> partition_pb2.DeleteRecordsResponse:
+        return await self._pools.task(partial(self._partitions.delete_records, request))
+
+    @guarded
+    async def Roll(self, request: partition_pb2.RollRequest, context: Context) -> partition_pb2.RollResponse:
+        return await self._pools.task(partial(self._partitions.roll, request))
+
+    @guarded
+    async def Flush(
+        self, request: partition_pb2.FlushRequest, context: Context
+    ) -> partition_pb2.FlushResponse:
+        return await self._pools.task(partial(self._partitions.flush, request))
 
     @guarded
     async def Upload(self, request: admin_pb2.UploadRequest, context: Context) -> admin_pb2.UploadResponse:
@@ -197,6 +241,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         reports = await self._pools.task(partial(self._tiers.compact, list(request.topics)))
         return admin_pb2.RunCompactionResponse(jobs=[compaction_job_message(report) for report in reports])
 
+    @guarded
+    async def ServerInfo(
+        self, request: admin_pb2.ServerInfoRequest, context: Context
+    ) -> admin_pb2.ServerInfoResponse:
+        return self._info.message()
+
     def _offline_tiered(self) -> list[OfflinePartition]:
         """Offline partitions of tiered topics, and of topics with an unknown configuration."""
         return [
@@ -205,12 +255,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             if topic.config is None or topic.config.remote_storage_enable
             for partition in topic.unserved_partitions
         ]
-
-    def _named(self, request: admin_pb2.DescribeLogRequest) -> list[HostedPartition | OfflinePartition]:
-        topic = self._registry.topic(request.topic)
-        if not request.partitions:
-            return list(topic.all_partitions)
-        return [self._registry.find_partition(request.topic, number) for number in request.partitions]
 
 
 def _require_cleaned_here(topic: str, config: LogConfig) -> None:

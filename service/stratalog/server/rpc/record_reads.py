@@ -12,7 +12,6 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor
 from stratalog.server.fetch.fetch_session import FetchSession
-from stratalog.server.log_identity import require_topic_id
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.request_memory import RequestMemory
@@ -55,8 +54,7 @@ class RecordReads:
         """A read at its start; the caller closes it. Raises LogStoreError."""
         isolation = convert.isolation(request.isolation)
         _require_meaning(request)
-        topic = self._partitions.topic(request.topic)
-        require_topic_id(topic.name, request.topic_id, str(topic.topic_id))
+        topic = self._partitions.topic(request.topic, request.topic_id)
         wanted = list(request.partitions) or [
             log_pb2.ReadPartition(partition=number) for number in range(len(topic.all_partitions))
         ]

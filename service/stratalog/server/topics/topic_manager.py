@@ -99,14 +99,7 @@ class TopicManager:
         leaves nothing behind."""
         partition_count = partition_count or self._settings.default_partition_count
         require_topic_name(name, ())
-        require_partition_count(partition_count)
-        if partition_count > self._settings.max_partition_count:
-            raise InvalidConfigError(
-                "the server does not allow so many partitions in one topic; create the topic with fewer",
-                name="partition_count",
-                value=partition_count,
-                allowed=f"at most {self._settings.max_partition_count}",
-            )
+        self._require_allowed(partition_count)
         self._acceptable(config)
         with self._lock:
             self._shards.confirm_owned()
@@ -150,21 +143,32 @@ class TopicManager:
         with self._lock:
             topic = self._registry.topic(name)
             self._shards.confirm_owned()
-            former = self._catalog.refresh().entries.get(topic.topic_id)
-            if former is None or former.is_deleted:
-                raise unknown_topic(name)
+            former = self._require_live(topic)
             self._altered(former, former.config, changes)
             if validate_only:
                 return
             entry = self._catalog.alter_config(
                 topic.topic_id, lambda overrides: self._altered(former, overrides, changes)
             )
-            try:
-                self._host.alter(topic, entry)
-            except LogStoreError:
-                self._refused[entry.topic_id] = entry
-                raise
-            self._refused.pop(entry.topic_id, None)
+            self._apply(topic, entry)
+
+    def add_partitions(self, name: str, topic_id: str, partition_count: int) -> HostedTopic:
+        """Give the topic `partition_count` partitions in all; the present number changes nothing. `topic_id`
+        is the topic's id, or empty.
+
+        Raises UnknownTopicOrPartitionError, InconsistentTopicIdError, InvalidRequestError for a number that
+        is too small or too large, NotOwnerError, StoreError: after StoreUnavailableError the partitions may
+        be added or not, and asking again is safe. DataDirectoryError if a log cannot be created: the catalog
+        has the partitions then, and every look at it tries again to open them.
+        """
+        self._require_allowed(partition_count)
+        with self._lock:
+            topic = self._registry.topic(name, topic_id)
+            self._shards.confirm_owned()
+            self._require_live(topic)
+            entry = self._catalog.alter(topic.topic_id, partition_count=partition_count)
+            self._apply(topic, entry)
+            return self._registry.topic(name)
 
     def apply_defaults(self) -> None:
         """Apply the server's changed defaults to all logs. A topic that refuses them is logged, and tried
@@ -207,6 +211,35 @@ class TopicManager:
             return PartitionClaim.WANTED
         is_known = topic_id is not None and self._catalog.by_id(topic_id) is not None
         return PartitionClaim.KNOWN if is_known else PartitionClaim.NONE
+
+    def _require_allowed(self, partition_count: int) -> None:
+        """Raise InvalidRequestError for a number that no topic may have, InvalidConfigError for one above the
+        server's limit."""
+        require_partition_count(partition_count)
+        if partition_count > self._settings.max_partition_count:
+            raise InvalidConfigError(
+                "the server does not allow so many partitions in one topic; choose a smaller number",
+                name="partition_count",
+                value=partition_count,
+                allowed=f"at most {self._settings.max_partition_count}",
+            )
+
+    def _require_live(self, topic: HostedTopic) -> TopicEntry:
+        """Read the catalog, and return the topic's entry. Raises UnknownTopicOrPartitionError if it is
+        deleted, StoreError."""
+        entry = self._catalog.refresh().entries.get(topic.topic_id)
+        if entry is None or entry.is_deleted:
+            raise unknown_topic(topic.name)
+        return entry
+
+    def _apply(self, topic: HostedTopic, entry: TopicEntry) -> None:
+        """Make the logs follow the altered entry. After an error every look at the catalog tries again."""
+        try:
+            self._host.alter(topic, entry)
+        except LogStoreError:
+            self._refused[entry.topic_id] = entry
+            raise
+        self._refused.pop(entry.topic_id, None)
 
     def _follow(self, state: CatalogState) -> None:
         gone = [topic for topic in self._registry.topics() if _is_deleted(topic, state)]

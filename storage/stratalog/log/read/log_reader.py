@@ -7,7 +7,10 @@ compared with the data, and a wrong index is made again, so a damaged index does
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
+from itertools import islice
+from operator import attrgetter
 
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
@@ -141,15 +144,22 @@ class LogReader:
 
         return self._availability.reading(find)
 
-    def segments(self, proven_end_offset: int = 0) -> tuple[SegmentInfo, ...]:
-        """The local segments, oldest first. For those that begin below `proven_end_offset`, checksums prove
-        the highest timestamp. Raises DataDirectoryError."""
-        return self._availability.reading(
-            lambda: tuple(
+    def segments(
+        self, proven_end_offset: int = 0, *, begin_offset: int = 0, max_count: int | None = None
+    ) -> tuple[SegmentInfo, ...]:
+        """The local segments with base offsets from `begin_offset` on, oldest first, at most `max_count`. For
+        those that begin below `proven_end_offset`, checksums prove the highest timestamp. Raises
+        DataDirectoryError."""
+
+        def describe() -> tuple[SegmentInfo, ...]:
+            segments = self._local.segments
+            first = bisect_left(segments, begin_offset, key=attrgetter("base_offset"))
+            return tuple(
                 describe_segment(segment, is_proven=segment.base_offset < proven_end_offset)
-                for segment in self._local.segments
+                for segment in islice(segments, first, None if max_count is None else first + max_count)
             )
-        )
+
+        return self._availability.reading(describe)
 
     def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
         """The segments to copy to the object store, at or above `from_offset`: sealed, fsynced, and below the

@@ -1,0 +1,112 @@
+"""Partitions: their offsets, segments, slices and producers, for the admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from stratalog.client.admin_calls import CALL_TIMEOUT_S, AdminCalls
+from stratalog.client.errors import error_of_status, refusing_misfits
+from stratalog.client.retry import retrying
+from stratalog.v1 import admin_pb2, partition_pb2
+
+
+class PartitionsAdmin(AdminCalls):
+    """Describes, trims, rolls and flushes partitions. Belongs to one event loop."""
+
+    async def describe_log(self, topic: str, partitions: Sequence[int] = ()) -> list[admin_pb2.PartitionLog]:
+        """Offsets and sizes of the named partitions, or all."""
+        with refusing_misfits():
+            request = admin_pb2.DescribeLogRequest(topic=topic, partitions=partitions)
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self._stub.DescribeLog(request, timeout=CALL_TIMEOUT_S))
+        )
+        return list(response.partitions)
+
+    async def list_segments(self, topic: str, partition: int) -> list[partition_pb2.Segment]:
+        """The local segments of a partition, sorted by offset. Raises DataDirectoryError."""
+        with refusing_misfits():
+            request = partition_pb2.ListSegmentsRequest(topic=topic, partition=partition)
+        pages = self._pages(
+            lambda token: self._stub.ListSegments(_at(request, token), timeout=CALL_TIMEOUT_S)
+        )
+        return [segment async for page in pages for segment in page.segments]
+
+    async def list_slices(self, topic: str, partition: int) -> list[partition_pb2.Slice]:
+        """The slices of a partition in the object store, sorted by offset."""
+        with refusing_misfits():
+            request = partition_pb2.ListSlicesRequest(topic=topic, partition=partition)
+        pages = self._pages(lambda token: self._stub.ListSlices(_at(request, token), timeout=CALL_TIMEOUT_S))
+        return [one async for page in pages for one in page.slices]
+
+    async def list_producers(self, topic: str, partition: int) -> list[partition_pb2.ProducerState]:
+        """The producers that a partition knows, sorted by id. Raises DataDirectoryError."""
+        with refusing_misfits():
+            request = partition_pb2.ListProducersRequest(topic=topic, partition=partition)
+        pages = self._pages(
+            lambda token: self._stub.ListProducers(_at(request, token), timeout=CALL_TIMEOUT_S)
+        )
+        return [producer async for page in pages for producer in page.producers]
+
+    async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
+        """Move the log start of one partition to `before_offset` (-1: the high watermark); returns the log
+        start. Raises OffsetOutOfRangeError beyond the high watermark. Safe to repeat: the log start moves
+        forward only."""
+        [deleted] = await self.delete_records_of(topic, {partition: before_offset})
+        if deleted.HasField("error"):
+            raise error_of_status(deleted.error)
+        return deleted.log_start_offset
+
+    async def delete_records_of(
+        self, topic: str, before_offsets: Mapping[int, int], *, topic_id: str = ""
+    ) -> list[partition_pb2.DeletedRecords]:
+        """Move the log starts of partitions to the given offsets (-1: the high watermark). A partition that
+        fails has an error in its result. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError and
+        InconsistentTopicIdError with nothing deleted. Safe to repeat: log starts move forward only."""
+        with refusing_misfits():
+            request = partition_pb2.DeleteRecordsRequest(
+                topic=topic,
+                topic_id=topic_id,
+                partitions=[
+                    partition_pb2.RecordsToDelete(partition=partition, before_offset=offset)
+                    for partition, offset in before_offsets.items()
+                ],
+            )
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self._stub.DeleteRecords(request, timeout=CALL_TIMEOUT_S))
+        )
+        return list(response.partitions)
+
+    async def roll(self, topic: str, partitions: Sequence[int] = ()) -> list[partition_pb2.RolledPartition]:
+        """Close the active segments of the named partitions, or all. A partition that fails has an error in
+        its result. Safe to repeat: an empty active segment stays."""
+        with refusing_misfits():
+            request = partition_pb2.RollRequest(topic=topic, partitions=partitions)
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self._stub.Roll(request, timeout=CALL_TIMEOUT_S))
+        )
+        return list(response.partitions)
+
+    async def flush(self, topic: str, partitions: Sequence[int] = ()) -> list[partition_pb2.FlushedPartition]:
+        """Make the records of the named partitions, or of all, durable on the server's disk. A partition that
+        fails has an error in its result."""
+        with refusing_misfits():
+            request = partition_pb2.FlushRequest(topic=topic, partitions=partitions)
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self._stub.Flush(request, timeout=CALL_TIMEOUT_S))
+        )
+        return list(response.partitions)
+
+
+_ListRequest = TypeVar(
+    "_ListRequest",
+    partition_pb2.ListSegmentsRequest,
+    partition_pb2.ListSlicesRequest,
+    partition_pb2.ListProducersRequest,
+)
+
+
+def _at(request: _ListRequest, page_token: str) -> _ListRequest:
+    """The request for the page of that token."""
+    request.page_token = page_token
+    return request

@@ -1,0 +1,143 @@
+"""Topics and configurations, for the admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stratalog.base.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from stratalog.client.admin_calls import CALL_TIMEOUT_S, AdminCalls
+from stratalog.client.errors import refusing_misfits
+from stratalog.client.retry import retrying
+from stratalog.v1 import admin_pb2
+
+MAX_DESCRIBED_COUNT = 1_000
+"""Topics of one request to describe them."""
+
+
+class TopicsAdmin(AdminCalls):
+    """Creates, lists, describes, alters and deletes topics. Belongs to one event loop."""
+
+    async def create_topic(
+        self,
+        name: str,
+        partition_count: int = 0,
+        config: Mapping[str, str] | None = None,
+        *,
+        exists_ok: bool = False,
+    ) -> admin_pb2.Topic:
+        """Create a topic; 0 partitions mean the server's default. `config` uses Kafka's names. With
+        `exists_ok` a topic that exists is returned unchanged. Raises TopicAlreadyExistsError,
+        InvalidRequestError for the name, InvalidConfigError."""
+        with refusing_misfits():
+            request = admin_pb2.CreateTopicRequest(
+                name=name, partition_count=partition_count, config=config or {}
+            )
+        try:
+            response = await self._channel.call(self._stub.CreateTopic(request, timeout=CALL_TIMEOUT_S))
+        except TopicAlreadyExistsError:
+            if not exists_ok:
+                raise
+            [topic] = await self.describe_topics([name])
+            return topic
+        return response.topic
+
+    async def list_topics(self) -> list[admin_pb2.TopicListing]:
+        """All topics, sorted by name, without the values of their keys."""
+        pages = self._pages(
+            lambda token: self._stub.ListTopics(
+                admin_pb2.ListTopicsRequest(page_token=token), timeout=CALL_TIMEOUT_S
+            )
+        )
+        return [topic async for page in pages for topic in page.topics]
+
+    async def describe_topics(self, names: Sequence[str] = ()) -> list[admin_pb2.Topic]:
+        """The named topics, in this order, or all. Raises UnknownTopicOrPartitionError for a name."""
+        if names:
+            return await self._describe(names)
+        listed = [topic.name for topic in await self.list_topics()]
+        while listed:
+            try:
+                return await self._describe(listed)
+            except UnknownTopicOrPartitionError as gone:
+                # It was deleted meanwhile.
+                listed = [name for name in listed if name != gone.fields["topic"]]
+        return []
+
+    async def _describe(self, names: Sequence[str]) -> list[admin_pb2.Topic]:
+        topics: list[admin_pb2.Topic] = []
+        for start in range(0, len(names), MAX_DESCRIBED_COUNT):
+            topics += await self._describe_some(names[start : start + MAX_DESCRIBED_COUNT])
+        return topics
+
+    async def _describe_some(self, names: Sequence[str]) -> Sequence[admin_pb2.Topic]:
+        with refusing_misfits():
+            request = admin_pb2.DescribeTopicsRequest(names=names)
+        response = await retrying(
+            self._retry,
+            lambda: self._channel.call(self._stub.DescribeTopics(request, timeout=CALL_TIMEOUT_S)),
+        )
+        return response.topics
+
+    async def add_partitions(
+        self, topic: str, partition_count: int, *, topic_id: str = ""
+    ) -> admin_pb2.Topic:
+        """Give a topic `partition_count` partitions in all. Raises UnknownTopicOrPartitionError,
+        InconsistentTopicIdError, InvalidRequestError for a number below the present one, InvalidConfigError
+        above the server's limit. Safe to repeat."""
+        with refusing_misfits():
+            request = admin_pb2.AddPartitionsRequest(
+                topic=topic, topic_id=topic_id, partition_count=partition_count
+            )
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self._stub.AddPartitions(request, timeout=CALL_TIMEOUT_S))
+        )
+        return response.topic
+
+    async def delete_topic(self, name: str) -> Sequence[str]:
+        """Delete a topic and all its records. Returns directories of partitions on failed disks of the
+        server, which a later start deletes. Raises UnknownTopicOrPartitionError."""
+        with refusing_misfits():
+            request = admin_pb2.DeleteTopicRequest(name=name)
+        response = await self._channel.call(self._stub.DeleteTopic(request, timeout=CALL_TIMEOUT_S))
+        return list(response.left_over_paths)
+
+    async def describe_configs(
+        self, topic: str | None = None, names: Sequence[str] = ()
+    ) -> list[admin_pb2.ConfigEntry]:
+        """The current configuration of a topic, or of the server if `topic` is None: the named keys, or all.
+        Raises UnknownTopicOrPartitionError, InvalidConfigError for an unknown key."""
+        with refusing_misfits():
+            request = admin_pb2.DescribeConfigsRequest(resource=_resource(topic), names=names)
+        response = await retrying(
+            self._retry,
+            lambda: self._channel.call(self._stub.DescribeConfigs(request, timeout=CALL_TIMEOUT_S)),
+        )
+        return list(response.entries)
+
+    async def alter_configs(
+        self,
+        changes: Mapping[str, str | None],
+        topic: str | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> list[admin_pb2.ConfigEntry]:
+        """Set keys of a topic, or of the server if `topic` is None; the value None resets a key. Applies all
+        changes or none, before it returns the changed keys. Raises UnknownTopicOrPartitionError,
+        InvalidConfigError. Safe to repeat."""
+        with refusing_misfits():
+            request = admin_pb2.AlterConfigsRequest(
+                resource=_resource(topic),
+                changes=[admin_pb2.ConfigChange(name=name, value=value) for name, value in changes.items()],
+                validate_only=validate_only,
+            )
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self._stub.AlterConfigs(request, timeout=CALL_TIMEOUT_S))
+        )
+        return list(response.entries)
+
+
+def _resource(topic: str | None) -> admin_pb2.ConfigResource:
+    """The resource of the topic, or the server's for None."""
+    if topic is None:
+        return admin_pb2.ConfigResource(server=admin_pb2.ConfigResource.Server())
+    return admin_pb2.ConfigResource(topic=topic)
