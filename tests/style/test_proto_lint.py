@@ -43,6 +43,8 @@ BARE_NUMBERS = {
     "producer_epoch",
     "producer_id",
     "base_sequence",
+    "page_size",
+    "shard",
 }
 BARE_OFFSETS = {"offset", "high_watermark", "recovery_point", "compacted_upto"}
 

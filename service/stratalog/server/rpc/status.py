@@ -48,6 +48,7 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
     TopicAlreadyExistsError,
+    UnknownOperationError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
@@ -86,6 +87,7 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     InvalidRecordError: grpc.StatusCode.INVALID_ARGUMENT,
     CorruptRecordError: grpc.StatusCode.DATA_LOSS,
     UnknownTopicOrPartitionError: grpc.StatusCode.NOT_FOUND,
+    UnknownOperationError: grpc.StatusCode.NOT_FOUND,
     TopicAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
     OffsetOutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
     FencedError: grpc.StatusCode.FAILED_PRECONDITION,
