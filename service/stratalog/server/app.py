@@ -42,17 +42,30 @@ from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin_servicer import AdminServicer
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
+from stratalog.server.rpc.operation_servicer import OperationServicer
+from stratalog.server.rpc.tier_servicer import TierServicer
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
-from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
+from stratalog.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    log_pb2,
+    operation_pb2,
+    operation_pb2_grpc,
+    tier_pb2,
+    tier_pb2_grpc,
+)
 
 logger = logging.getLogger(__name__)
 
 MAX_LONG_WORK_COUNT = 4096
-"""Limit of cleans and moves of local logs that run at once, far above what is useful."""
+"""Limit of operations and cleans of local logs that run at once, far above what is useful."""
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
+OPERATION_SERVICE = operation_pb2.DESCRIPTOR.services_by_name["OperationService"].full_name
+TIER_SERVICE = tier_pb2.DESCRIPTOR.services_by_name["TierService"].full_name
+SERVICES = (LOG_SERVICE, ADMIN_SERVICE, OPERATION_SERVICE, TIER_SERVICE)
 
 
 class Server:
@@ -211,9 +224,13 @@ class Server:
         log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
         self._grpc.add_generic_rpc_handlers((log_handlers,))
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin_servicer, self._grpc)
+        operation_servicer = OperationServicer(engine.operations, self._pools, self._closing, statuses)
+        operation_pb2_grpc.add_OperationServiceServicer_to_server(operation_servicer, self._grpc)
+        tier_servicer = TierServicer(self._clock, engine, self._pools, statuses)
+        tier_pb2_grpc.add_TierServiceServicer_to_server(tier_servicer, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection(
-            (LOG_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
+            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
         )
 
     def _hop_to_tell(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -238,7 +255,7 @@ class Server:
     async def _report(self, *, is_serving: bool) -> None:
         response = health_pb2.HealthCheckResponse
         status = response.SERVING if is_serving else response.NOT_SERVING
-        for name in ("", LOG_SERVICE, ADMIN_SERVICE):
+        for name in ("", *SERVICES):
             await self._health.set(name, status)
 
     def _open_metrics(self) -> MetricsEndpoint | None:

@@ -28,7 +28,8 @@ async def test_what_waits_for_its_upload_is_pending_before_it_is_fsynced(tmp_pat
         [log] = await bench.client.admin.describe_log("t")
         assert log.recovery_point < log.segments[-1].base_offset
         sealed_bytes = sum(segment.size_bytes for segment in log.segments if not segment.active)
-        assert (await bench.client.admin.tier_status()).pending_upload_bytes == sealed_bytes > 0
+        [topic] = (await bench.client.admin.tier_status()).topics
+        assert topic.pending_upload_bytes == sealed_bytes > 0
 
 
 async def test_a_pass_that_finds_nothing_to_do_reads_no_segment() -> None:

@@ -147,9 +147,7 @@ class Compactor:
     def excluded(self) -> Mapping[TopicIdPartition, str]:
         """The partitions that failed lately, with the reasons: no run takes them."""
         now_ms = self._clock.now_ms()
-        return {
-            tip: one.reason for tip, one in list(self._excluded.items()) if (one.until_ms or 0) > now_ms
-        }
+        return {tip: one.reason for tip, one in list(self._excluded.items()) if (one.until_ms or 0) > now_ms}
 
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
         """All partitions that the last runs left alone: because they failed, or without a try."""

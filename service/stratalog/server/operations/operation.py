@@ -79,12 +79,19 @@ class Operation:
     """A piece of long work. Thread-safe: `_lock` guards the view, which is replaced whole, and the listeners,
     which are called without it."""
 
-    def __init__(self, clock: Clock, view: OperationView, stop: StopSignal) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        view: OperationView,
+        stop: StopSignal,
+        on_cancel: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_cancel` is called by a cancellation, besides the signal; it may wait."""
         self._clock = clock
         self._view = view
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
-        self._on_cancel: Callable[[], None] | None = None
+        self._on_cancel = on_cancel
         self.stop = stop
         """Set once the work shall end early."""
 
@@ -109,25 +116,16 @@ class Operation:
         """Replace the result up to now."""
         self._change(result=result)
 
-    def when_cancelled(self, on_cancel: Callable[[], None]) -> None:
-        """Have a cancellation also call `on_cancel`, which may wait; now if it was cancelled before."""
-        with self._lock:
-            self._on_cancel = on_cancel
-            is_late = self._view.is_cancel_requested
-        if is_late:
-            on_cancel()
-
     def cancel(self) -> None:
         """Ask the work to end. Without effect once it has ended."""
         with self._lock:
             if self._view.state.is_final or self._view.is_cancel_requested:
                 return
-            on_cancel = self._on_cancel
             self._view = self._view._replace(is_cancel_requested=True)
         self.stop.set()
         self._tell()
-        if on_cancel is not None:
-            on_cancel()
+        if self._on_cancel is not None:
+            self._on_cancel()
 
     def end(self, state: OperationState, error: Exception | None = None) -> None:
         """Reach a final state. Called once, by the registry."""

@@ -30,6 +30,7 @@ from stratalog.server.operations.operation import (
     OperationState,
     OperationView,
 )
+from stratalog.server.operations.operation_results import OperationResult
 
 logger = logging.getLogger(__name__)
 
@@ -64,17 +65,25 @@ class OperationRegistry:
         self._ended: deque[UUID] = deque()
         # The first of a lane runs, the others wait.
         self._lanes: dict[Hashable, deque[tuple[Operation, Work]]] = {}
+        self._held: set[UUID] = set()
         self._count = 0
 
     def start(
-        self, kind: OperationKind, topics: Sequence[str], work: Work, *, lane: Hashable = None
+        self,
+        kind: OperationKind,
+        topics: Sequence[str],
+        work: Work,
+        *,
+        lane: Hashable = None,
+        result: OperationResult | None = None,
+        on_cancel: Callable[[], None] | None = None,
     ) -> Operation:
         """Start an operation, or put it behind those of its lane; the lane is the kind's unless one is given.
 
-        `work` sets the result. It ends early with StoppingError if the operation's signal is set. Raises
-        OverloadedError if too many wait.
+        `work` sets the result; `result` is the first one. It ends early with StoppingError if the
+        operation's signal is set. `on_cancel`: see `Operation`. Raises OverloadedError if too many wait.
         """
-        lane = lane or kind
+        lane = kind if lane is None else lane
         with self._lock:
             waiting = self._lanes.setdefault(lane, deque())
             if len(waiting) > MAX_WAITING_COUNT:
@@ -83,21 +92,57 @@ class OperationRegistry:
                     kind=kind.value,
                     waiting=len(waiting) - 1,
                 )
-            self._count += 1
-            view = OperationView(
-                operation_id=self._ids.uuid(),
-                number=self._count,
-                kind=kind,
-                topics=tuple(topics),
-                start_ms=self._clock.now_ms(),
-                progress=WAITING if waiting else OperationProgress(),
-            )
-            operation = Operation(self._clock, view, StopSignal(self._stop))
-            self._operations[view.operation_id] = operation
+            progress = WAITING if waiting else OperationProgress()
+            operation = self._new(kind, topics, progress, result, on_cancel)
             waiting.append((operation, work))
             is_first = len(waiting) == 1
         if is_first:
             self._schedule(lane)
+        return operation
+
+    def hold(
+        self,
+        kind: OperationKind,
+        topics: Sequence[str],
+        reason: str,
+        result: OperationResult,
+        on_cancel: Callable[[], None],
+    ) -> Operation:
+        """An operation that cannot begin for now, for this reason. It ends by `release` or by a
+        cancellation."""
+        with self._lock:
+            operation = self._new(kind, topics, OperationProgress(reason), result, on_cancel)
+            self._held.add(operation.view.operation_id)
+            return operation
+
+    def release(self, operation: Operation, error: LogStoreError) -> None:
+        """End a held operation, unless it was cancelled: it failed."""
+        with self._lock:
+            if operation.view.operation_id in self._held:
+                self._held.remove(operation.view.operation_id)
+                self._end(operation, OperationState.FAILED, error)
+
+    def _new(
+        self,
+        kind: OperationKind,
+        topics: Sequence[str],
+        progress: OperationProgress,
+        result: OperationResult | None,
+        on_cancel: Callable[[], None] | None,
+    ) -> Operation:
+        """Under the lock."""
+        self._count += 1
+        view = OperationView(
+            operation_id=self._ids.uuid(),
+            number=self._count,
+            kind=kind,
+            topics=tuple(topics),
+            start_ms=self._clock.now_ms(),
+            progress=progress,
+            result=result,
+        )
+        operation = Operation(self._clock, view, StopSignal(self._stop), on_cancel)
+        self._operations[view.operation_id] = operation
         return operation
 
     def find(self, operation_id: str) -> Operation:
@@ -125,6 +170,9 @@ class OperationRegistry:
         operation = self.find(operation_id)
         operation.cancel()
         with self._lock:
+            if operation.view.operation_id in self._held:
+                self._held.remove(operation.view.operation_id)
+                self._end(operation, OperationState.CANCELLED)
             for lane in self._lanes.values():
                 for task in [one for one in lane if one[0] is operation and one is not lane[0]]:
                     lane.remove(task)
@@ -135,9 +183,9 @@ class OperationRegistry:
         """Each operation is in a lane or has ended, and the history is bounded."""
         with self._lock:
             in_lanes = [operation for lane in self._lanes.values() for operation, _ in lane]
-            running = {one.view.operation_id for one in in_lanes}
+            running = {one.view.operation_id for one in in_lanes} | self._held
             assert all(self._lanes.values()), "no lane is empty"
-            assert len(running) == len(in_lanes)
+            assert len(running) == len(in_lanes) + len(self._held)
             assert running | set(self._ended) == set(self._operations)
             assert not running & set(self._ended)
             assert len(self._ended) <= self._max_ended_count
@@ -150,7 +198,8 @@ class OperationRegistry:
         )
 
     def _run(self, lane: Hashable, operation: Operation, work: Work) -> None:
-        state, error = OperationState.FAILED, None
+        state = OperationState.FAILED
+        error: Exception | None = None
         try:
             operation.stop.check()
             operation.report(OperationProgress())
@@ -184,7 +233,9 @@ class OperationRegistry:
     def _log(self, view: OperationView, state: OperationState, error: Exception | None) -> None:
         what = f"operation {view.operation_id}, {view.kind.value}"
         if error is None:
-            logger.info("%s, has %s", what, "ended" if state is OperationState.SUCCEEDED else "been cancelled")
+            logger.info(
+                "%s, has %s", what, "ended" if state is OperationState.SUCCEEDED else "been cancelled"
+            )
         elif isinstance(error, LogStoreError):
             logger.warning("%s, failed: %s", what, error)
         else:

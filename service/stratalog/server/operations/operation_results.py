@@ -17,6 +17,10 @@ class FailedPartition(NamedTuple):
     topic_partition: TopicPartition
     reason: str
 
+    @staticmethod
+    def offline(topic_partition: TopicPartition, path: str, reason: str) -> FailedPartition:
+        return FailedPartition(topic_partition, f"it is offline, path {path}: {reason}")
+
 
 class Uploaded(NamedTuple):
     """The result of an upload, over all shards."""

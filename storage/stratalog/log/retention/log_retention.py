@@ -114,11 +114,12 @@ class LogRetention:
         self._prove_ages(rule, bounds)
         segments = tuple(self._local.segments)
         counts = self._count_of(rule, self._is_older_and_proven, bounds)
+        rules = rules_of_counts(*counts, is_local=is_tiered)
         expired = tuple(
             ExpiredUnit(why, segment.base_offset, segment.end_offset, segment.size_bytes)
-            for why, segment in zip(rules_of_counts(*counts), segments, strict=False)
+            for why, segment in zip(rules, segments, strict=False)
         )
-        kept = segments[counts.count :]
+        kept = segments[counts.by_age :]
         oldest = next((one for one in kept if not one.is_active or one.size_bytes > 0), None)
         return RetentionOutlook(
             expired,
@@ -147,9 +148,7 @@ class LogRetention:
         except CorruptRecordError:
             newest_ms = NEVER
         behind_bytes = sum(one.size_bytes for one in kept) - segment.size_bytes
-        unit = KeptUnit(
-            segment.base_offset, segment.end_offset, segment.size_bytes, newest_ms, behind_bytes
-        )
+        unit = KeptUnit(segment.base_offset, segment.end_offset, segment.size_bytes, newest_ms, behind_bytes)
         return next_expiry(unit, limits, self._clock.now_ms(), exemption)
 
     def _delete(self, rule: retention.RetentionRule) -> int:
@@ -187,7 +186,7 @@ class LogRetention:
         """Drop the segments beyond the rule; by age only those that were proven. The others wait for the next
         look. Raises CorruptRecordError, DataDirectoryError."""
         self._future_base_offset = None
-        return self._drop(self._count_of(rule, self._is_older_and_proven, self._bounds).count)
+        return self._drop(self._count_of(rule, self._is_older_and_proven, self._bounds).by_age)
 
     def _is_older_and_proven(self, segment: LogSegment, before_ms: int) -> bool:
         return self._seems_older(segment, before_ms) and self._is_proven(segment, segment.size_bytes)

@@ -37,10 +37,6 @@ class ExpiredCounts(NamedTuple):
     by_size: int
     by_age: int
 
-    @property
-    def count(self) -> int:
-        return self.by_age
-
 
 RetentionRule = Callable[[LogSegments, RetentionBounds, LogConfig, IsOlder, int], ExpiredCounts]
 """Counts the oldest segments that go now under a configuration."""

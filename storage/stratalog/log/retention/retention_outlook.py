@@ -20,8 +20,10 @@ class ExpiryRule(enum.Enum):
     """The rule by which data goes."""
 
     LOG_START = "log start"
-    SIZE = "size"
-    AGE = "age"
+    RETENTION_BYTES = "retention.bytes"
+    RETENTION_MS = "retention.ms"
+    LOCAL_RETENTION_BYTES = "local.retention.bytes"
+    LOCAL_RETENTION_MS = "local.retention.ms"
 
 
 class ExpiredUnit(NamedTuple):
@@ -105,10 +107,15 @@ def next_expiry(
     )
 
 
-def rules_of_counts(below_log_start: int, by_size: int, by_age: int) -> Sequence[ExpiryRule]:
-    """The rule of each unit, from the oldest on, where each count includes the counts before it."""
+def rules_of_counts(
+    below_log_start: int, by_size: int, by_age: int, *, is_local: bool
+) -> Sequence[ExpiryRule]:
+    """The rule of each unit, from the oldest on, where each count includes the counts before it. `is_local`:
+    those of local retention."""
+    size = ExpiryRule.LOCAL_RETENTION_BYTES if is_local else ExpiryRule.RETENTION_BYTES
+    age = ExpiryRule.LOCAL_RETENTION_MS if is_local else ExpiryRule.RETENTION_MS
     return [
         *[ExpiryRule.LOG_START] * below_log_start,
-        *[ExpiryRule.SIZE] * (by_size - below_log_start),
-        *[ExpiryRule.AGE] * (by_age - by_size),
+        *[size] * (by_size - below_log_start),
+        *[age] * (by_age - by_size),
     ]

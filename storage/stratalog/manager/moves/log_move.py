@@ -34,6 +34,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -117,6 +118,9 @@ class LogMove:
         self._ending: str | None = None
         self._is_still_wanted = False
         self._copy: LogCopy | None = None
+        self._on_step: Callable[[], None] = lambda: None
+        self.failure: LogStoreError | None = None
+        """The error that ended a failed move."""
 
     @property
     def state(self) -> MoveState:
@@ -157,8 +161,10 @@ class LogMove:
                 self._clock.wait(self._changed, None)
             return self._state
 
-    def run(self) -> MoveState:
-        """Move the partition; returns the final state. `progress` has the reason of a failure."""
+    def run(self, on_step: Callable[[], None] = lambda: None) -> MoveState:
+        """Move the partition; returns the final state. `progress` has the reason of a failure. Calls
+        `on_step` after each step of the copy."""
+        self._on_step = on_step
         with self._changed:
             if self._state is not MoveState.WAITING:
                 return self._state
@@ -172,7 +178,7 @@ class LogMove:
         except _MoveCancelledError as ending:
             state, reason = MoveState.CANCELLED, str(ending)
         except LogStoreError as failure:
-            reason = str(failure)
+            reason, self.failure = str(failure), failure
         finally:
             if self._target.is_committed:
                 state = MoveState.DONE
@@ -205,6 +211,7 @@ class LogMove:
         while not is_moved:
             self._require_wanted()
             copied_bytes = copy.advance(_STEP_BYTES)
+            self._on_step()
             if copied_bytes:
                 self._throttler.take(copied_bytes, self._require_wanted)
             if copy.is_close:

@@ -28,10 +28,11 @@ from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.store_layout import StoreLayout
 
-
 MAX_LISTED_COUNT = 1000
 """Files that a report names."""
-WRONG_CLOCK = "the clocks of this server and of the store differ by more than five minutes; correct the wrong one"
+WRONG_CLOCK = (
+    "the clocks of this server and of the store differ by more than five minutes; correct the wrong one"
+)
 PINNED = "a pin keeps all dropped files; this version makes none, so ask the software that made it"
 
 

@@ -96,7 +96,7 @@ def expired_rules(
         is_over_size = config.retention_bytes != UNLIMITED and left_bytes >= config.retention_bytes
         if unit.is_active or not (is_over_size or _is_old(unit, newest_ms, config, now_ms)):
             break
-        rules.append(ExpiryRule.SIZE if is_over_size else ExpiryRule.AGE)
+        rules.append(ExpiryRule.RETENTION_BYTES if is_over_size else ExpiryRule.RETENTION_MS)
     return tuple(rules)
 
 
@@ -204,9 +204,7 @@ class RemoteRetention:
         else:
             local = log.retention.explain(
                 log_start_offset=max(offset, log.offsets.log_start_offset),
-                tiered_end_offset=max(
-                    offset, state.tiered_end_offset, log.offsets.tiered_end_offset
-                ),
+                tiered_end_offset=max(offset, state.tiered_end_offset, log.offsets.tiered_end_offset),
             )
         rules = {unit.end_offset: rule for unit, rule in zip(judged.units, judged.rules, strict=False)}
         # A segment that no upload has reached goes by the rules of all tiers.
@@ -216,9 +214,11 @@ class RemoteRetention:
             else unit
             for unit in local.expired
         )
-        new_offset = state.log_start_offset if offset is None else offset
+        # Before the first commit the log decides.
+        old_offset = max(state.log_start_offset, log.offsets.log_start_offset)
+        new_offset = old_offset if offset is None else offset
         return ExplainedPartition(
-            state.log_start_offset,
+            old_offset,
             new_offset,
             _tiered_outlook(judged, new_offset, log.local_log.config, now_ms),
             local._replace(expired=expired),
@@ -281,9 +281,7 @@ def _tiered_outlook(
         sum(later.size_bytes for later in judged.units[index + 1 :]),
     )
     exemption = "" if config.is_deleted else "cleanup.policy is compact, so only compaction removes records"
-    limits = RetentionLimits(
-        config.retention_ms if now_ms is not None else UNLIMITED, config.retention_bytes
-    )
+    limits = RetentionLimits(config.retention_ms if now_ms is not None else UNLIMITED, config.retention_bytes)
     return RetentionOutlook(
         expired,
         sum(live.entry.data_bytes for live in kept),
