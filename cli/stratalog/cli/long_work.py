@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,14 +26,14 @@ Show = Callable[[operation_pb2.Operation], None]
 Start = Callable[["Client"], Awaitable[operation_pb2.Operation]]
 
 
-def long_work_options(command: Callable[..., None]) -> Callable[..., None]:
+no_wait_option: Callable[[Any], Any] = click.option(
+    "--no-wait", is_flag=True, help="Print the id of the operation, and leave it to the server."
+)
+
+
+def long_work_options(command: Any) -> Any:
     """Adds `--no-wait`, `--json` and `--server`."""
-    no_wait = click.option(
-        "--no-wait",
-        is_flag=True,
-        help="Print the id of the operation, and leave it to the server.",
-    )
-    return no_wait(json_option(server_option(command)))
+    return no_wait_option(json_option(server_option(command)))
 
 
 def run_long_work(

@@ -69,8 +69,17 @@ class VerificationReport(NamedTuple):
     total_bytes: int = 0
 
     def plus(self, other: VerificationReport) -> VerificationReport:
-        summed = VerificationReport(*(a + b for a, b in zip(self, other, strict=True)))
-        return summed._replace(findings=summed.findings[:MAX_FINDING_COUNT])
+        """Both together."""
+        return VerificationReport(
+            object_count=self.object_count + other.object_count,
+            slice_count=self.slice_count + other.slice_count,
+            data_bytes=self.data_bytes + other.data_bytes,
+            record_count=self.record_count + other.record_count,
+            finding_count=self.finding_count + other.finding_count,
+            findings=(*self.findings, *other.findings)[:MAX_FINDING_COUNT],
+            total_slice_count=self.total_slice_count + other.total_slice_count,
+            total_bytes=self.total_bytes + other.total_bytes,
+        )
 
 
 class TierVerification:

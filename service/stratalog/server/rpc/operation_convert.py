@@ -63,9 +63,6 @@ _KINDS: dict[int, OperationKind] = {
 _STATES: dict[int, OperationState] = {
     operation_pb2.OperationState.Value(f"OPERATION_STATE_{state.name}"): state for state in OperationState
 }
-_STATES: dict[int, OperationState] = {
-    operation_pb2.OperationState.Value(f"OPERATION_STATE_{state.name}"): state for state in OperationState
-}
 
 
 def kinds_of(numbers: Iterable[operation_pb2.OperationKind.ValueType]) -> frozenset[OperationKind]:

@@ -116,7 +116,7 @@ def caches_message(caches: Mapping[int, ReaderCaches]) -> tier_pb2.DescribeCache
             for shard, found in sorted(caches.items())
             for contents, stats in (
                 (tier_pb2.CACHE_CONTENTS_DATA, found.data),
-                (tier_pb2.CACHE_CONTENTS_INDEX, found.index),
+                (tier_pb2.CACHE_CONTENTS_INDEX, found.indexes),
             )
         ]
     )

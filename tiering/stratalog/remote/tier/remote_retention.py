@@ -32,6 +32,7 @@ from stratalog.log.retention.retention_outlook import (
     ExpiredUnit,
     ExpiryRule,
     KeptUnit,
+    NextExpiry,
     RetentionLimits,
     RetentionOutlook,
     next_expiry,
@@ -221,7 +222,9 @@ class RemoteRetention:
             old_offset,
             new_offset,
             _tiered_outlook(judged, new_offset, log.local_log.config, now_ms),
-            local._replace(expired=expired),
+            local._replace(
+                expired=expired, next=_local_next(judged, local.next, log.local_log.config, now_ms)
+            ),
         )
 
     def _judge(
@@ -270,23 +273,47 @@ def _tiered_outlook(
         for index, live in enumerate(gone)
     )
     kept = slices[len(gone) :]
-    if not kept:
-        return RetentionOutlook(expired)
-    index = len(gone)
-    unit = KeptUnit(
-        kept[0].base_offset,
-        kept[0].end_offset,
-        kept[0].entry.data_bytes,
-        newest_times_ms(judged.units)[index],
-        sum(later.size_bytes for later in judged.units[index + 1 :]),
-    )
-    exemption = "" if config.is_deleted else "cleanup.policy is compact, so only compaction removes records"
-    limits = RetentionLimits(config.retention_ms if now_ms is not None else UNLIMITED, config.retention_bytes)
     return RetentionOutlook(
         expired,
         sum(live.entry.data_bytes for live in kept),
-        next_expiry(unit, limits, now_ms, exemption),
+        _next_of(judged, len(gone), kept[0].base_offset, config, now_ms) if kept else None,
     )
+
+
+def _local_next(
+    judged: JudgedPartition, local: NextExpiry | None, config: LogConfig, now_ms: int | None
+) -> NextExpiry | None:
+    """The local segment that goes next. One that is not in the object store yet goes by the rules of all
+    tiers."""
+    if local is None or local.end_offset <= judged.state.tiered_end_offset:
+        return local
+    ends = [unit.end_offset for unit in judged.units]
+    if local.end_offset not in ends:
+        return local
+    return _next_of(judged, ends.index(local.end_offset), local.base_offset, config, now_ms)
+
+
+def _next_of(
+    judged: JudgedPartition, index: int, base_offset: int, config: LogConfig, now_ms: int | None
+) -> NextExpiry:
+    """When the unit with this index goes, behind all units before it."""
+    units = judged.units
+    newest_ms = newest_times_ms(units)[len(judged.rules) : index + 1]
+    unit = KeptUnit(
+        base_offset,
+        units[index].end_offset,
+        units[index].size_bytes,
+        # It waits for those before it. Without a known age none of them goes.
+        max(newest_ms) if newest_ms and NO_TIMESTAMP not in newest_ms else NO_TIMESTAMP,
+        sum(later.size_bytes for later in units[index + 1 :]),
+    )
+    exemption = ""
+    if not config.is_deleted:
+        exemption = "cleanup.policy is compact, so only compaction removes records"
+    elif units[index].is_active:
+        exemption = "appends still go to it"
+    limits = RetentionLimits(config.retention_ms if now_ms is not None else UNLIMITED, config.retention_bytes)
+    return next_expiry(unit, limits, now_ms, exemption)
 
 
 def _slice_units(partition: TieredPartition) -> Iterator[RetentionUnit]:

@@ -54,7 +54,7 @@ class ReaderCaches(NamedTuple):
     """The two caches of a reader."""
 
     data: CacheStats
-    index: CacheStats
+    indexes: CacheStats
 
 
 class SliceSource:
