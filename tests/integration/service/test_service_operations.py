@@ -1,4 +1,4 @@
-"""Long work as a client sees it: it starts, is listed, watched and cancelled, and needs no client to go on."""
+"""Long work as a client sees it: it is started, listed, watched and cancelled, and needs no client to end."""
 
 from __future__ import annotations
 

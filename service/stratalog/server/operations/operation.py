@@ -100,7 +100,7 @@ class Operation:
         return self._view
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each change, on the thread that made it."""
+        """Call `listener` after each change, on the thread that made it. It must not wait."""
         with self._lock:
             self._listeners.append(listener)
 

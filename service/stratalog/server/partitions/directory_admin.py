@@ -211,12 +211,8 @@ class DirectoryAdmin:
             lambda operation: _run(move, operation),
             lane=(OperationKind.MOVE, partition),
             result=MoveResult(partition, move.source_path, move.target_path),
-            on_cancel=lambda: _cancel(move),
+            on_cancel=lambda: move.ask_to_end("an operator has cancelled it"),
         )
-
-
-def _cancel(move: LogMove) -> None:
-    move.cancel("an operator has cancelled it")
 
 
 def _run(move: LogMove, operation: Operation) -> None:

@@ -143,19 +143,23 @@ class LogMove:
             reason=self._reason,
         )
 
-    def cancel(self, reason: str, *, is_still_wanted: bool = False) -> MoveState:
-        """End the move and wait for its end; it may be complete by then. `is_still_wanted`: the next process
-        shall begin it again.
-
-        The thread that runs the move must not call this, nor one that holds a lock of the log or of the
-        directories.
-        """
+    def ask_to_end(self, reason: str, *, is_still_wanted: bool = False) -> None:
+        """End the move before its next step, unless it is complete by then. `is_still_wanted`: the next
+        process shall begin it again."""
         with self._changed:
             if not self._state.is_final and self._ending is None:
                 self._ending, self._is_still_wanted = reason, is_still_wanted
             if self._state is MoveState.WAITING:
                 self._end(MoveState.CANCELLED, reason)
         self._throttler.interrupt()
+
+    def cancel(self, reason: str, *, is_still_wanted: bool = False) -> MoveState:
+        """`ask_to_end`, and wait for the end.
+
+        The thread that runs the move must not call this, nor one that holds a lock of the log or of the
+        directories.
+        """
+        self.ask_to_end(reason, is_still_wanted=is_still_wanted)
         with self._changed:
             while not self._state.is_final:
                 self._clock.wait(self._changed, None)
