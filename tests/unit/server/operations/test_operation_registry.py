@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -122,9 +123,10 @@ def test_listeners_see_each_change_and_the_end() -> None:
     world = World()
     seen: list[tuple[int, bool]] = []
     operation = world.start("a", lambda one: one.report(OperationProgress("half", done_count=1)))
-    listener = lambda: seen.append(  # noqa: E731 - it is taken away again below
-        (operation.view.progress.done_count, operation.view.state.is_final)
-    )
+
+    def listener() -> None:
+        seen.append((operation.view.progress.done_count, operation.view.state.is_final))
+
     operation.listen(listener)
     world.run()
     assert seen == [(0, False), (1, False), (1, True)]
@@ -148,7 +150,7 @@ def test_a_held_operation_ends_by_its_release_or_its_cancellation() -> None:
     world = World()
     given_up: list[int] = []
     for number, end in enumerate((OperationState.FAILED, OperationState.CANCELLED)):
-        held = world.registry.hold(MOVE, ["t"], "cordoned", MOVED, lambda one=number: given_up.append(one))
+        held = world.registry.hold(MOVE, ["t"], "cordoned", MOVED, partial(given_up.append, number))
         world.registry.check()
         if end is OperationState.FAILED:
             world.registry.release(held, StoreUnavailableError("another move was started"))
