@@ -68,6 +68,7 @@ def run_long_work(
 
 async def follow(client: Client, operation_id: str) -> operation_pb2.Operation:
     """Show the operation until it has ended; returns it then."""
+    operation = operation_pb2.Operation()
     with _progress() as show:
         async with aclosing(client.operations.watch(operation_id)) as watched:
             async for operation in watched:

@@ -106,7 +106,7 @@ class TierAdmin:
         return (await self._operations.done(await self.start_retention(topics))).retention
 
     async def explain_retention(self, topics: Sequence[str] = ()) -> list[tier_pb2.ExplainedPartition]:
-        """What retention would delete now, and what goes next and when. Changes nothing."""
+        """Explain what retention would delete now, and what goes next and when. Changes nothing."""
         with refusing_misfits():
             request = tier_pb2.ExplainRetentionRequest(topics=topics)
         response = await retrying(

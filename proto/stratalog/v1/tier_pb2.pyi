@@ -672,9 +672,9 @@ class ExcludedPartition(_message.Message):
     reason: _builtins.str
     """The last failure, or what this version cannot compact."""
     since_ms: _builtins.int
-    """The time of the first failure in a row or of the first run that left it out, in milliseconds since 1970 UTC."""
+    """The time of the first failure in a row, or of the first compaction that left it out, in milliseconds since 1970 UTC."""
     until_ms: _builtins.int
-    """The end of the exclusion, in milliseconds since 1970 UTC; -1: it lasts as long as the reason does, and each run looks."""
+    """The end of the exclusion, in milliseconds since 1970 UTC; -1: it lasts as long as the reason does, and each compaction looks."""
     failure_count: _builtins.int
     """Failures in a row; 0 if it was left out without a try."""
     def __init__(
@@ -705,7 +705,7 @@ class ListExcludedPartitionsResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExcludedPartition]:
-        """By topic id and partition, as the last runs since the start of the server have found them."""
+        """By topic id and partition, as the last compactions since the start of the server have found them."""
 
     def __init__(
         self,

@@ -346,17 +346,27 @@ class StorageEngineBuilder:
                 cleaning=cleaning,
                 retention=local_retention,
             ),
-            tier=ObjectTier(
-                store=self._store,
-                identity=identity,
-                shards=shards,
-                manager=manager,
-                compaction=TierCompaction(tiers, self._registry),
-                retention=TierRetention(self._registry, manager, local_retention),
-                upkeep=TierUpkeep.of(tiers, self._registry),
-            ),
+            tier=self._object_tier(identity, shards, tiers, manager, local_retention),
             topics=HostedTopics(catalog=catalog, runtime=runtime, manager=topics, registry=self._registry),
             operations=operations,
+        )
+
+    def _object_tier(
+        self,
+        identity: StoreIdentity,
+        shards: ShardSet,
+        tiers: Sequence[ShardTier],
+        manager: TierManager,
+        local_retention: LocalRetention,
+    ) -> ObjectTier:
+        return ObjectTier(
+            store=self._store,
+            identity=identity,
+            shards=shards,
+            manager=manager,
+            compaction=TierCompaction(tiers, self._registry),
+            retention=TierRetention(self._registry, manager, local_retention),
+            upkeep=TierUpkeep.of(tiers, self._registry),
         )
 
     def _claim_shards(
@@ -416,18 +426,18 @@ class StorageEngineBuilder:
             spool_directory=lambda: scratch.place(f"{number}/compaction"),
         )
         return ShardTier(
-            shard,
-            uploader,
-            RemoteRetention(shard.metadata),
+            shard=shard,
+            uploader=uploader,
+            retention=RemoteRetention(shard.metadata),
             # The catalog's own dropped files are one collector's work, whatever the number of shards.
-            Collector(
+            collector=Collector(
                 store,
                 shard.metadata,
                 catalog if shard.metadata.layout.shard == 0 else None,
             ),
-            compactor,
-            RemoteReader(self._store, shard.metadata),
-            TierVerification(store, shard.metadata),
+            compactor=compactor,
+            reader=RemoteReader(self._store, shard.metadata),
+            verification=TierVerification(store, shard.metadata),
         )
 
 

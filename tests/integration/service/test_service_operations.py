@@ -19,6 +19,7 @@ from stratalog.base.errors import (
 from stratalog.client.client import Client
 from stratalog.client.operations import OperationCancelledError
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.server.operations import operation as operation_module
 from stratalog.server.operations.operation_registry import MAX_ENDED_COUNT
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
@@ -79,6 +80,20 @@ async def test_an_operation_is_listed_watched_and_ends_with_its_result(bench: Se
     again = [one async for one in bench.client.operations.watch(started.operation_id)]
     assert again == [ended], "the end at once"
     assert (await bench.client.operations.cancel(started.operation_id)) == ended
+
+
+async def test_changes_that_follow_quickly_come_together(bench: ServiceBench) -> None:
+    def work(operation: operation_module.Operation) -> None:
+        for number in range(2000):
+            operation.report(operation_module.OperationProgress("counts", number + 1, 2000))
+
+    kind = operation_module.OperationKind.VERIFICATION
+    started = bench.server.engine.operations.start(kind, (), work)
+    seen = [one async for one in bench.client.operations.watch(str(started.view.operation_id))]
+    assert len(seen) < 100, "each message is a tenth of a second behind the one before it"
+    assert seen[-1].progress.done_count == 2000
+    counts = [one.progress.done_count for one in seen]
+    assert counts == sorted(counts)
 
 
 async def test_pages_of_operations_are_the_whole_list(bench: ServiceBench) -> None:

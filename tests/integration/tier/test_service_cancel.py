@@ -29,7 +29,7 @@ PARTITION_COUNT = 2
 
 
 def operation_with(stop: StopSignal, kind: OperationKind) -> Operation:
-    view = OperationView(SequentialIds(7).uuid(), 1, kind, (), 0)
+    view = OperationView(operation_id=SequentialIds(7).uuid(), number=1, kind=kind, topics=(), start_ms=0)
     return Operation(SystemClock(), view, stop)
 
 

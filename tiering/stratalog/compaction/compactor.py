@@ -62,7 +62,7 @@ class Exclusion(NamedTuple):
 
     reason: str
     since_ms: int
-    """The first failure in a row, or the first run that left it out for the reason."""
+    """The first failure in a row, or the first compaction that left it out for the reason."""
     until_ms: int | None
     """None: as long as the reason lasts, for which each run looks."""
     failure_count: int

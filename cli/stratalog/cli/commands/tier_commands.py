@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -67,6 +68,15 @@ def status(as_json: bool, server: str) -> None:
         ("offline partitions", str(len(answer.offline_partitions))),
     ]
     print_table(("WHAT", "VALUE"), rows)
+    _print_shards(answer.shards)
+    _print_topics(answer.topics)
+    print_offline(answer.offline_partitions)
+    for shard in answer.shards:
+        if shard.HasField("takeover"):
+            _print_takeover(shard.shard, shard.takeover)
+
+
+def _print_shards(shards: Sequence[tier_pb2.ShardStatus]) -> None:
     print_table(
         ("SHARD", "EPOCH", "COMMITS", "OBJECTS", "SIZE", "SLICES", "DROPPED", "SIZE OF THESE", "SKEW"),
         [
@@ -81,30 +91,30 @@ def status(as_json: bool, server: str) -> None:
                 str(ByteSize(shard.dropped_bytes)),
                 f"{shard.clock_skew_ms} ms",
             )
-            for shard in answer.shards
+            for shard in shards
         ],
     )
-    if answer.topics:
-        print_table(
-            ("TOPIC", "TIERED PARTITIONS", "SLICES", "SIZE", "WAITS", "LAG", "LAG RECORDS", "LAG AGE"),
-            [
-                (
-                    one.topic,
-                    one.tiered_partition_count,
-                    one.slice_count,
-                    str(ByteSize(one.tiered_bytes)),
-                    str(ByteSize(one.pending_upload_bytes)),
-                    str(ByteSize(one.lag_bytes)),
-                    one.lag_record_count,
-                    _age(one.lag_ms),
-                )
-                for one in answer.topics
-            ],
-        )
-    print_offline(answer.offline_partitions)
-    for shard in answer.shards:
-        if shard.HasField("takeover"):
-            _print_takeover(shard.shard, shard.takeover)
+
+
+def _print_topics(topics: Sequence[tier_pb2.TieredTopicStatus]) -> None:
+    if not topics:
+        return
+    print_table(
+        ("TOPIC", "TIERED PARTITIONS", "SLICES", "SIZE", "WAITS", "LAG", "LAG RECORDS", "LAG AGE"),
+        [
+            (
+                one.topic,
+                one.tiered_partition_count,
+                one.slice_count,
+                str(ByteSize(one.tiered_bytes)),
+                str(ByteSize(one.pending_upload_bytes)),
+                str(ByteSize(one.lag_bytes)),
+                one.lag_record_count,
+                _age(one.lag_ms),
+            )
+            for one in topics
+        ],
+    )
 
 
 def _print_takeover(shard: int, takeover: tier_pb2.Takeover) -> None:

@@ -73,6 +73,7 @@ class TierRetention:
             confirmed = self._local.confirm(partitions)
             for number, partition in enumerate(partitions):
                 operation.stop.check()
+                partition.shard.leader_epoch()
                 if not partition.is_tiered and partition.topic_id_partition.topic_id not in confirmed:
                     failed.append(FailedPartition(partition.topic_partition, UNCONFIRMED))
                     continue
@@ -106,6 +107,7 @@ class TierRetention:
                 elif partition.is_tiered:
                     yield name, tiered.get(name, UNCONFIRMED)
                 else:
+                    partition.shard.leader_epoch()
                     yield name, _explained_local(partition)
 
     def _chosen(self, topics: Collection[str]) -> Sequence[HostedTopic]:

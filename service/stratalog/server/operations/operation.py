@@ -86,7 +86,7 @@ class Operation:
         stop: StopSignal,
         on_cancel: Callable[[], None] | None = None,
     ) -> None:
-        """`on_cancel` is called by a cancellation, besides the signal; it may wait."""
+        """`on_cancel` is called by a cancellation, besides the signal."""
         self._clock = clock
         self._view = view
         self._lock = threading.Lock()
@@ -110,11 +110,11 @@ class Operation:
 
     def report(self, progress: OperationProgress) -> None:
         """Replace the progress."""
-        self._change(progress=progress)
+        self._change(lambda view: view._replace(progress=progress))
 
     def set_result(self, result: OperationResult) -> None:
         """Replace the result up to now."""
-        self._change(result=result)
+        self._change(lambda view: view._replace(result=result))
 
     def cancel(self) -> None:
         """Ask the work to end. Without effect once it has ended."""
@@ -130,12 +130,13 @@ class Operation:
     def end(self, state: OperationState, error: Exception | None = None) -> None:
         """Reach a final state. Called once, by the registry."""
         assert state.is_final
-        self._change(state=state, error=error, end_ms=self._clock.now_ms())
+        end_ms = self._clock.now_ms()
+        self._change(lambda view: view._replace(state=state, error=error, end_ms=end_ms))
 
-    def _change(self, **fields: object) -> None:
+    def _change(self, change: Callable[[OperationView], OperationView]) -> None:
         with self._lock:
             assert not self._view.state.is_final, "a final state stays"
-            self._view = OperationView(**{**self._view._asdict(), **fields})
+            self._view = change(self._view)
         self._tell()
 
     def _tell(self) -> None:

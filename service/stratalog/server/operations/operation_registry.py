@@ -130,7 +130,7 @@ class OperationRegistry:
         result: OperationResult | None,
         on_cancel: Callable[[], None] | None,
     ) -> Operation:
-        """Under the lock."""
+        """Make an operation. The caller holds the lock."""
         self._count += 1
         view = OperationView(
             operation_id=self._ids.uuid(),
@@ -146,7 +146,7 @@ class OperationRegistry:
         return operation
 
     def find(self, operation_id: str) -> Operation:
-        """Raises UnknownOperationError."""
+        """Find an operation by its id. Raises UnknownOperationError."""
         try:
             found = self._operations.get(UUID(operation_id))
         except ValueError:
@@ -165,8 +165,8 @@ class OperationRegistry:
             return sorted(self._operations.values(), key=lambda one: -one.view.number)
 
     def cancel(self, operation_id: str) -> Operation:
-        """Ask an operation to end; one that waits for its turn ends at once. May wait for a step of the work.
-        Raises UnknownOperationError."""
+        """Ask an operation to end; one that waits for its turn, or is held, ends at once. Raises
+        UnknownOperationError."""
         operation = self.find(operation_id)
         operation.cancel()
         with self._lock:
@@ -224,7 +224,7 @@ class OperationRegistry:
             self._schedule(lane)
 
     def _end(self, operation: Operation, state: OperationState, error: Exception | None = None) -> None:
-        """Under the lock."""
+        """Keep an operation that ends. The caller holds the lock."""
         operation.end(state, error)
         self._ended.append(operation.view.operation_id)
         while len(self._ended) > self._max_ended_count:

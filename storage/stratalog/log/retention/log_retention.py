@@ -119,7 +119,7 @@ class LogRetention:
             ExpiredUnit(why, segment.base_offset, segment.end_offset, segment.size_bytes)
             for why, segment in zip(rules, segments, strict=False)
         )
-        kept = segments[counts.by_age :]
+        kept = segments[counts.aged_count :]
         oldest = next((one for one in kept if not one.is_active or one.size_bytes > 0), None)
         return RetentionOutlook(
             expired,
@@ -186,7 +186,7 @@ class LogRetention:
         """Drop the segments beyond the rule; by age only those that were proven. The others wait for the next
         look. Raises CorruptRecordError, DataDirectoryError."""
         self._future_base_offset = None
-        return self._drop(self._count_of(rule, self._is_older_and_proven, self._bounds).by_age)
+        return self._drop(self._count_of(rule, self._is_older_and_proven, self._bounds).aged_count)
 
     def _is_older_and_proven(self, segment: LogSegment, before_ms: int) -> bool:
         return self._seems_older(segment, before_ms) and self._is_proven(segment, segment.size_bytes)

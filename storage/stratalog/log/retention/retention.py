@@ -33,9 +33,9 @@ class RetentionBounds(NamedTuple):
 class ExpiredCounts(NamedTuple):
     """How many of the oldest segments go, rule by rule: each count includes the one before it."""
 
-    below_log_start: int
-    by_size: int
-    by_age: int
+    below_count: int
+    oversize_count: int
+    aged_count: int
 
 
 RetentionRule = Callable[[LogSegments, RetentionBounds, LogConfig, IsOlder, int], ExpiredCounts]
@@ -101,8 +101,8 @@ def beyond_retention(
     count = below_offset(segments, offsets.high_watermark)
     by_size = beyond_size(segments, config.retention_bytes)
     gone = max(below, min(count, by_size))
-    by_age = gone + beyond_age(segments[gone:count], config.retention_ms, is_older, now_ms)
-    return ExpiredCounts(below, gone, by_age)
+    aged_count = gone + beyond_age(segments[gone:count], config.retention_ms, is_older, now_ms)
+    return ExpiredCounts(below, gone, aged_count)
 
 
 def leading_count(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment], bool]) -> int:

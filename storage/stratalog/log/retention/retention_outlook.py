@@ -108,14 +108,14 @@ def next_expiry(
 
 
 def rules_of_counts(
-    below_log_start: int, by_size: int, by_age: int, *, is_local: bool
+    below_count: int, oversize_count: int, aged_count: int, *, is_local: bool
 ) -> Sequence[ExpiryRule]:
     """The rule of each unit, from the oldest on, where each count includes the counts before it. `is_local`:
     those of local retention."""
     size = ExpiryRule.LOCAL_RETENTION_BYTES if is_local else ExpiryRule.RETENTION_BYTES
     age = ExpiryRule.LOCAL_RETENTION_MS if is_local else ExpiryRule.RETENTION_MS
     return [
-        *[ExpiryRule.LOG_START] * below_log_start,
-        *[size] * (by_size - below_log_start),
-        *[age] * (by_age - by_size),
+        *[ExpiryRule.LOG_START] * below_count,
+        *[size] * (oversize_count - below_count),
+        *[age] * (aged_count - oversize_count),
     ]
