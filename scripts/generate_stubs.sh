@@ -27,4 +27,5 @@ cd "$root/proto"
     --grpc_python_out="$target" \
     --mypy_out="quiet:$target" \
     --mypy_grpc_out="quiet:$target" \
-    stratalog/v1/admin.proto stratalog/v1/log.proto stratalog/v1/partition.proto
+    stratalog/v1/admin.proto stratalog/v1/log.proto stratalog/v1/operation.proto stratalog/v1/partition.proto \
+    stratalog/v1/tier.proto

@@ -1,51 +1,35 @@
-"""The admin client: topics, partitions, tiers and compaction.
+"""The admin client: topics, partitions, log directories, the cleaner, and the tiers.
 
 Methods return messages of ``stratalog.v1.admin_pb2``, which documents their fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stratalog.client.admin_calls import CALL_TIMEOUT_S
+from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import refusing_misfits
+from stratalog.client.operations import Operations
 from stratalog.client.partitions_admin import PartitionsAdmin
-from stratalog.client.retry import retrying
+from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.client.tier_admin import TierAdmin
 from stratalog.client.topics_admin import TopicsAdmin
-from stratalog.v1 import admin_pb2
-
-LONG_CALL_TIMEOUT_S = 3600.0
-"""For calls that move data: upload, compaction."""
+from stratalog.v1 import admin_pb2, operation_pb2
 
 
-class Admin(TopicsAdmin, PartitionsAdmin):
-    """The control plane of one server. Every method raises LogStoreError, and InvalidRequestError for values
-    that no message can hold. Belongs to one event loop.
+class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
+    """The control plane of one server, that of its tiers included. Every method raises LogStoreError, and
+    InvalidRequestError for values that no message can hold. Belongs to one event loop.
     """
+
+    def __init__(self, channel: ServerChannel, retry: RetryPolicy, operations: Operations) -> None:
+        TopicsAdmin.__init__(self, channel, retry)
+        TierAdmin.__init__(self, channel, retry, operations)
 
     async def server_info(self) -> admin_pb2.ServerInfoResponse:
         """Version, shards and limits of the server."""
         request = admin_pb2.ServerInfoRequest()
         return await retrying(
             self._retry, lambda: self._channel.call(self._stub.ServerInfo(request, timeout=CALL_TIMEOUT_S))
-        )
-
-    async def upload(
-        self, topics: Sequence[str] = (), *, delete_local: bool = False
-    ) -> admin_pb2.UploadResponse:
-        """Roll and tier now. `delete_local`: also delete local segments that are committed in the object
-        store. Raises DataDirectoryError if a named topic has an offline partition; its fields count the
-        uploads of other partitions. If no topic is named, the response lists offline partitions instead.
-        """
-        with refusing_misfits():
-            request = admin_pb2.UploadRequest(topics=topics, delete_local=delete_local)
-        return await self._channel.call(self._stub.Upload(request, timeout=LONG_CALL_TIMEOUT_S))
-
-    async def tier_status(self) -> admin_pb2.TierStatusResponse:
-        """Contents of the object store, and progress of the uploader."""
-        request = admin_pb2.TierStatusRequest()
-        return await retrying(
-            self._retry, lambda: self._channel.call(self._stub.TierStatus(request, timeout=CALL_TIMEOUT_S))
         )
 
     async def describe_log_dirs(self) -> admin_pb2.DescribeLogDirsResponse:
@@ -76,22 +60,16 @@ class Admin(TopicsAdmin, PartitionsAdmin):
         response = await self._channel.call(self._stub.ForgetLogDir(request, timeout=CALL_TIMEOUT_S))
         return response.path
 
-    async def move_partition(self, topic: str, partition: int, target_path: str) -> str:
-        """Begin to move a partition to another log directory; the server serves it meanwhile. Returns the
-        server's path of that directory. Raises InvalidRequestError, DataDirectoryError."""
+    async def move_partition(self, topic: str, partition: int, target_path: str) -> operation_pb2.Operation:
+        """Start to move a partition to another log directory; the server serves it meanwhile. Returns the
+        operation, by which the move is watched and cancelled. Raises InvalidRequestError,
+        DataDirectoryError."""
         with refusing_misfits():
             request = admin_pb2.MovePartitionRequest(
                 topic=topic, partition=partition, target_path=target_path
             )
         response = await self._channel.call(self._stub.MovePartition(request, timeout=CALL_TIMEOUT_S))
-        return response.target_path
-
-    async def cancel_move(self, topic: str, partition: int) -> None:
-        """Cancel a move and wait for its end; it may have completed. Raises InvalidRequestError if there
-        is no move."""
-        with refusing_misfits():
-            request = admin_pb2.CancelMoveRequest(topic=topic, partition=partition)
-        await self._channel.call(self._stub.CancelMove(request, timeout=CALL_TIMEOUT_S))
+        return response.operation
 
     async def cleaner_status(self) -> admin_pb2.CleanerStatusResponse:
         """Work of the cleaner of local logs, and partitions that it cannot clean now."""
@@ -108,10 +86,3 @@ class Admin(TopicsAdmin, PartitionsAdmin):
             self._retry, lambda: self._channel.call(self._stub.ResetCleaner(request, timeout=CALL_TIMEOUT_S))
         )
         return response.had_failed
-
-    async def run_compaction(self, topics: Sequence[str] = ()) -> list[admin_pb2.CompactionJob]:
-        """Compact tiered data of the named topics, or of all topics, now. Returns the jobs that ran."""
-        with refusing_misfits():
-            request = admin_pb2.RunCompactionRequest(topics=topics)
-        response = await self._channel.call(self._stub.RunCompaction(request, timeout=LONG_CALL_TIMEOUT_S))
-        return list(response.jobs)

@@ -18,6 +18,7 @@ from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_durability, wire_isolation
+from stratalog.client.operations import Operations
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
@@ -53,7 +54,9 @@ class Client:
         self._retry = retry or RetryPolicy()
         self.log = log_pb2_grpc.LogServiceStub(self._channel.grpc)
         """The stub, for sessions that this class does not offer."""
-        self.admin = Admin(self._channel, self._retry)
+        self.operations = Operations(self._channel, self._retry)
+        """The long work that the server does."""
+        self.admin = Admin(self._channel, self._retry, self.operations)
 
     @property
     def address(self) -> str:

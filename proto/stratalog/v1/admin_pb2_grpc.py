@@ -106,16 +106,6 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_partition__pb2.FlushRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_partition__pb2.FlushResponse.FromString,
                 _registered_method=True)
-        self.Upload = channel.unary_unary(
-                '/stratalog.v1.AdminService/Upload',
-                request_serializer=stratalog_dot_v1_dot_admin__pb2.UploadRequest.SerializeToString,
-                response_deserializer=stratalog_dot_v1_dot_admin__pb2.UploadResponse.FromString,
-                _registered_method=True)
-        self.TierStatus = channel.unary_unary(
-                '/stratalog.v1.AdminService/TierStatus',
-                request_serializer=stratalog_dot_v1_dot_admin__pb2.TierStatusRequest.SerializeToString,
-                response_deserializer=stratalog_dot_v1_dot_admin__pb2.TierStatusResponse.FromString,
-                _registered_method=True)
         self.DescribeLogDirs = channel.unary_unary(
                 '/stratalog.v1.AdminService/DescribeLogDirs',
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.SerializeToString,
@@ -141,11 +131,6 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.ForgetLogDirRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.ForgetLogDirResponse.FromString,
                 _registered_method=True)
-        self.CancelMove = channel.unary_unary(
-                '/stratalog.v1.AdminService/CancelMove',
-                request_serializer=stratalog_dot_v1_dot_admin__pb2.CancelMoveRequest.SerializeToString,
-                response_deserializer=stratalog_dot_v1_dot_admin__pb2.CancelMoveResponse.FromString,
-                _registered_method=True)
         self.CleanerStatus = channel.unary_unary(
                 '/stratalog.v1.AdminService/CleanerStatus',
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.CleanerStatusRequest.SerializeToString,
@@ -155,11 +140,6 @@ class AdminServiceStub:
                 '/stratalog.v1.AdminService/ResetCleaner',
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.ResetCleanerRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.ResetCleanerResponse.FromString,
-                _registered_method=True)
-        self.RunCompaction = channel.unary_unary(
-                '/stratalog.v1.AdminService/RunCompaction',
-                request_serializer=stratalog_dot_v1_dot_admin__pb2.RunCompactionRequest.SerializeToString,
-                response_deserializer=stratalog_dot_v1_dot_admin__pb2.RunCompactionResponse.FromString,
                 _registered_method=True)
         self.ServerInfo = channel.unary_unary(
                 '/stratalog.v1.AdminService/ServerInfo',
@@ -273,20 +253,6 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Upload(self, request, context):
-        """Rolls the active segments and tiers everything that is rolled, now.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def TierStatus(self, request, context):
-        """Shows the contents of the object store and the backlog of the uploader, without a request to the store.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def DescribeLogDirs(self, request, context):
         """Describes the directories that hold local logs, and the moves between them.
         """
@@ -309,7 +275,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MovePartition(self, request, context):
-        """Begins to move a partition to another log directory; it is served meanwhile.
+        """Starts to move a partition to another log directory; it is served meanwhile. CancelOperation ends the move.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -317,13 +283,6 @@ class AdminServiceServicer:
 
     def ForgetLogDir(self, request, context):
         """Gives up a log directory that is missing, for good: partitions that are nowhere else begin anew at the next start.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CancelMove(self, request, context):
-        """Ends a move; answered once it has ended. It may be done by then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -338,13 +297,6 @@ class AdminServiceServicer:
 
     def ResetCleaner(self, request, context):
         """Tries a partition whose cleaning failed again, at once.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RunCompaction(self, request, context):
-        """Plans and runs compaction of the tiered data of compacted topics (and merging of plain ones), now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -430,16 +382,6 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=stratalog_dot_v1_dot_partition__pb2.FlushRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_partition__pb2.FlushResponse.SerializeToString,
             ),
-            'Upload': grpc.unary_unary_rpc_method_handler(
-                    servicer.Upload,
-                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.UploadRequest.FromString,
-                    response_serializer=stratalog_dot_v1_dot_admin__pb2.UploadResponse.SerializeToString,
-            ),
-            'TierStatus': grpc.unary_unary_rpc_method_handler(
-                    servicer.TierStatus,
-                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.TierStatusRequest.FromString,
-                    response_serializer=stratalog_dot_v1_dot_admin__pb2.TierStatusResponse.SerializeToString,
-            ),
             'DescribeLogDirs': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeLogDirs,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.FromString,
@@ -465,11 +407,6 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.ForgetLogDirRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.ForgetLogDirResponse.SerializeToString,
             ),
-            'CancelMove': grpc.unary_unary_rpc_method_handler(
-                    servicer.CancelMove,
-                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.CancelMoveRequest.FromString,
-                    response_serializer=stratalog_dot_v1_dot_admin__pb2.CancelMoveResponse.SerializeToString,
-            ),
             'CleanerStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.CleanerStatus,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.CleanerStatusRequest.FromString,
@@ -479,11 +416,6 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ResetCleaner,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.ResetCleanerRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.ResetCleanerResponse.SerializeToString,
-            ),
-            'RunCompaction': grpc.unary_unary_rpc_method_handler(
-                    servicer.RunCompaction,
-                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.RunCompactionRequest.FromString,
-                    response_serializer=stratalog_dot_v1_dot_admin__pb2.RunCompactionResponse.SerializeToString,
             ),
             'ServerInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.ServerInfo,
@@ -881,60 +813,6 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
-    def Upload(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/stratalog.v1.AdminService/Upload',
-            stratalog_dot_v1_dot_admin__pb2.UploadRequest.SerializeToString,
-            stratalog_dot_v1_dot_admin__pb2.UploadResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def TierStatus(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/stratalog.v1.AdminService/TierStatus',
-            stratalog_dot_v1_dot_admin__pb2.TierStatusRequest.SerializeToString,
-            stratalog_dot_v1_dot_admin__pb2.TierStatusResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def DescribeLogDirs(request,
             target,
             options=(),
@@ -1070,33 +948,6 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
-    def CancelMove(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/stratalog.v1.AdminService/CancelMove',
-            stratalog_dot_v1_dot_admin__pb2.CancelMoveRequest.SerializeToString,
-            stratalog_dot_v1_dot_admin__pb2.CancelMoveResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def CleanerStatus(request,
             target,
             options=(),
@@ -1140,33 +991,6 @@ class AdminService:
             '/stratalog.v1.AdminService/ResetCleaner',
             stratalog_dot_v1_dot_admin__pb2.ResetCleanerRequest.SerializeToString,
             stratalog_dot_v1_dot_admin__pb2.ResetCleanerResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RunCompaction(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/stratalog.v1.AdminService/RunCompaction',
-            stratalog_dot_v1_dot_admin__pb2.RunCompactionRequest.SerializeToString,
-            stratalog_dot_v1_dot_admin__pb2.RunCompactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,22 +45,26 @@ from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.metadata_servicer import MetadataServicer
 from stratalog.server.rpc.method_handlers import described_handlers, refusing_undecodable
+from stratalog.server.rpc.operation_servicer import OperationServicer
 from stratalog.server.rpc.producer_servicer import ProducerServicer
 from stratalog.server.rpc.read_servicer import ReadServicer
 from stratalog.server.rpc.record_reads import RecordReads
 from stratalog.server.rpc.server_info import ServerInfo
+from stratalog.server.rpc.tier_servicer import TierServicer
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
-from stratalog.v1 import admin_pb2, log_pb2
+from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
 logger = logging.getLogger(__name__)
 
 MAX_LONG_WORK_COUNT = 4096
-"""Limit of cleans and moves of local logs that run at once, far above what is useful."""
+"""Limit of operations and cleans of local logs that run at once, far above what is useful."""
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
-_ADMIN_DESCRIPTOR = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-ADMIN_SERVICE = _ADMIN_DESCRIPTOR.full_name
+_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+_OPERATION = operation_pb2.DESCRIPTOR.services_by_name["OperationService"]
+_TIER = tier_pb2.DESCRIPTOR.services_by_name["TierService"]
+SERVICES = (LOG_SERVICE, _ADMIN.full_name, _OPERATION.full_name, _TIER.full_name)
 
 
 class Server:
@@ -224,6 +228,8 @@ class Server:
         )
         info = ServerInfo(self._clock, engine.tier, self.settings)
         admin_servicer = AdminServicer(engine, self._pools, statuses, info)
+        operation_servicer = OperationServicer(engine.operations, self._pools, self._closing, statuses)
+        tier_servicer = TierServicer(self._clock, engine, self._pools, statuses)
         producer_servicer = ProducerServicer(engine.topics, self._pools, statuses)
         metadata_servicer = MetadataServicer(engine, self._pools, self.settings, statuses)
         reads = RecordReads(
@@ -243,13 +249,15 @@ class Server:
         )
         for name, handlers in (
             (LOG_SERVICE, log_handlers),
-            (ADMIN_SERVICE, described_handlers(admin_servicer, _ADMIN_DESCRIPTOR)),
+            (_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
+            (_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
+            (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ):
             generic = grpc.method_handlers_generic_handler(name, refusing_undecodable(handlers))
             self._grpc.add_generic_rpc_handlers((generic,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection(
-            (LOG_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
+            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
         )
 
     def _hop_to_tell(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -274,7 +282,7 @@ class Server:
     async def _report(self, *, is_serving: bool) -> None:
         response = health_pb2.HealthCheckResponse
         status = response.SERVING if is_serving else response.NOT_SERVING
-        for name in ("", LOG_SERVICE, ADMIN_SERVICE):
+        for name in ("", *SERVICES):
             await self._health.set(name, status)
 
     def _open_metrics(self) -> MetricsEndpoint | None:

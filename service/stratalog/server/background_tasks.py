@@ -41,7 +41,7 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
 
 
 def _compact(engine: StorageEngine) -> None:
-    engine.tier.manager.compact(())
+    engine.tier.compaction.run()
 
 
 def _unless_fenced(engine: StorageEngine, task: Callable[[], None]) -> Callable[[], None]:

@@ -40,6 +40,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
+from stratalog.compaction.tier_verification import TierVerification
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
@@ -66,10 +67,15 @@ from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.scratch_space import ScratchSpace
-from stratalog.server.background.tier_manager import ShardTier, TierManager
+from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.tier_compaction import TierCompaction
+from stratalog.server.background.tier_manager import TierManager
+from stratalog.server.background.tier_retention import TierRetention
+from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -93,7 +99,7 @@ class EngineSeams:
     clock: Clock
     scheduler: Scheduler
     long_scheduler: Scheduler
-    """Has a thread for each clean and each move of local logs, however many run."""
+    """Has a thread for each operation and each clean of local logs, however many run."""
     ids: IdGenerator
     stop: StopSignal
     """Ends long work that a later pass repeats: uploads, compactions, the collector."""
@@ -117,6 +123,9 @@ class ObjectTier:
     identity: StoreIdentity
     shards: ShardSet
     manager: TierManager
+    compaction: TierCompaction
+    retention: TierRetention
+    upkeep: TierUpkeep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +147,7 @@ class StorageEngine:
     local: LocalLogs
     tier: ObjectTier
     topics: HostedTopics
+    operations: OperationRegistry
 
     def end_long_work(self) -> None:
         """End running cleans and moves; they continue after a restart."""
@@ -332,23 +342,40 @@ class StorageEngineBuilder:
             confirmed=confirmed,
             config=runtime.current,
         )
-        directories = DirectoryAdmin(self._seams.long_scheduler, logs, self._registry, runtime)
+        operations = OperationRegistry(self._clock, self._seams.long_scheduler, self._ids, self._seams.stop)
+        directories = DirectoryAdmin(operations, logs, self._registry, runtime)
         for reconfigurable in (directories, cleaning):
             runtime.add(reconfigurable)
+        local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed)
+        manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
         return StorageEngine(
             local=LocalLogs(
                 logs=logs,
                 directories=directories,
                 cleaning=cleaning,
-                retention=LocalRetention(self._registry, logs, cleaning.workers, confirmed),
+                retention=local_retention,
             ),
-            tier=ObjectTier(
-                store=self._store,
-                identity=identity,
-                shards=shards,
-                manager=TierManager(self._clock, catalog, tiers, self._registry, topics),
-            ),
+            tier=self._object_tier(identity, shards, tiers, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
+            operations=operations,
+        )
+
+    def _object_tier(
+        self,
+        identity: StoreIdentity,
+        shards: ShardSet,
+        tiers: Sequence[ShardTier],
+        manager: TierManager,
+        local_retention: LocalRetention,
+    ) -> ObjectTier:
+        return ObjectTier(
+            store=self._store,
+            identity=identity,
+            shards=shards,
+            manager=manager,
+            compaction=TierCompaction(tiers, self._registry),
+            retention=TierRetention(self._registry, manager, local_retention),
+            upkeep=TierUpkeep.of(tiers, self._registry),
         )
 
     def _hosted_topics(
@@ -431,16 +458,18 @@ class StorageEngineBuilder:
             spool_directory=lambda: scratch.place(f"{number}/compaction"),
         )
         return ShardTier(
-            shard,
-            uploader,
-            RemoteRetention(shard.metadata),
+            shard=shard,
+            uploader=uploader,
+            retention=RemoteRetention(shard.metadata),
             # The catalog's own dropped files are one collector's work, whatever the number of shards.
-            Collector(
+            collector=Collector(
                 store,
                 shard.metadata,
                 catalog if shard.metadata.layout.shard == 0 else None,
             ),
-            compactor,
+            compactor=compactor,
+            reader=RemoteReader(self._store, shard.metadata),
+            verification=TierVerification(store, shard.metadata),
         )
 
 

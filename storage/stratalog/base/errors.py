@@ -13,6 +13,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     |   +-- InvalidRecordError            encode the batch again
     +-- CorruptRecordError                stored or fetched bytes are damaged: restore them from a copy
     +-- UnknownTopicOrPartitionError      create it, or correct the name
+    +-- UnknownOperationError             look at the work itself: the server has forgotten the operation
     +-- TopicAlreadyExistsError           choose another name
     +-- OffsetOutOfRangeError             go on from an offset inside the range in the fields
     +-- NotOwnerError                     another server took over: use that one
@@ -127,6 +128,12 @@ class UnknownTopicOrPartitionError(LogStoreError):
     topic exists."""
 
     code = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class UnknownOperationError(LogStoreError):
+    """The server has no operation of this id, or has forgotten it. Fields: operation_id."""
+
+    code = "UNKNOWN_OPERATION"
 
 
 class TopicAlreadyExistsError(LogStoreError):

@@ -228,6 +228,13 @@ class CleanerPool:
             self._retention_due_s = now_s + self._settings.backoff_ms / 1000
         self.delete_old_segments()
 
+    def delete_old_segments_of(self, log: UnifiedLog) -> int:
+        """`delete_old_segments` for one compacted log."""
+        count = self._delete_old_segments_of(log)
+        with self._changed:
+            self.deleted_segment_count += count
+        return count
+
     def _delete_old_segments_of(self, log: UnifiedLog) -> int:
         if not self._may_shrink(log):
             return 0

@@ -13,7 +13,7 @@ from stratalog.base.errors import DataDirectoryError, InvalidConfigError, Invali
 from stratalog.server.app import serve
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.failing_directory import FailingDirectory
-from stratalog.v1 import admin_pb2
+from stratalog.v1 import admin_pb2, operation_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 
@@ -91,7 +91,7 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
         target = next(path for path in (f"{tmp_path}/data", other) if path != path_of(bench, 0))
         arguments = ("move", "t", "--partition", "0", "--to", f"{target}/")
         shown = await bench.command("log-dirs", *arguments)
-        assert (shown.exit_code, shown.output) == (0, f"t-0 is moving to {target}\n")
+        assert (shown.exit_code, shown.output) == (0, f"t-0 has moved to {target}\n")
         await until_moved(bench)
         for wrong in ("nowhere", f"{other}/deeper", ""):
             with pytest.raises(InvalidRequestError) as refusal:
@@ -110,7 +110,7 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         moving = asyncio.create_task(bench.command(*arguments))
         for _ in range(5):
             await bench.append("t", [b"x" * 600])
-        assert (await moving).output == f"t-0 is moving to {target}\n"
+        assert (await moving).output == f"t-0 has moved to {target}\n"
         [move] = await until_moved(bench)
         assert (move.state, move.source_path, move.target_path, move.remaining_bytes) == (
             DONE,
@@ -127,9 +127,10 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         for wrong in (target, "/nowhere"):
             with pytest.raises((InvalidRequestError, DataDirectoryError)):
                 await bench.client.admin.move_partition("t", 0, wrong)
-        with pytest.raises(InvalidRequestError) as refusal:
-            await bench.client.admin.cancel_move("t", 0)
-        assert refusal.value.fields == {"partition": "t-0"}
+        cancelled = await bench.client.operations.cancel(move.operation_id)
+        assert cancelled.state == operation_pb2.OPERATION_STATE_SUCCEEDED, "it is too late"
+        assert (cancelled.move.source_path, cancelled.move.target_path) == (source, target)
+        assert 0 < cancelled.progress.done_bytes == cancelled.progress.total_bytes
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert path_of(bench, 0) == target
         assert [len(part) for part in await bench.read_all("t")] == [11]
@@ -150,12 +151,15 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         source, target = await fill_for_a_slow_move(bench, data, other)
         # So slow that it never ends by itself.
         await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
-        await admin.move_partition("t", 0, target)
+        started = await admin.move_partition("t", 0, target)
         with pytest.raises(InvalidRequestError) as refusal:
             await admin.move_partition("t", 0, target)
         assert refusal.value.fields == {"partition": "t-0", "target_path": target}
-        assert (await bench.command("log-dirs", "cancel-move", "t", "--partition", "0")).exit_code == 0
+        assert (await bench.command("operation", "cancel", started.operation_id)).exit_code == 0
+        ended = await bench.client.operations.wait(started.operation_id)
+        assert (ended.state, list(ended.topics)) == (operation_pb2.OPERATION_STATE_CANCELLED, ["t"])
         [move] = await until_moved(bench)
+        assert move.operation_id == started.operation_id
         assert (move.state, path_of(bench, 0)) == (CANCELLED, source)
         await admin.move_partition("t", 0, target)
         async with asyncio.timeout(60):
@@ -164,9 +168,13 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
                 await asyncio.sleep(0.01)
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert bench.server.engine.local.logs.moves.throttler.max_bytes_per_s == 1
+        [resumed] = await bench.client.operations.list()
+        assert (resumed.kind, resumed.move.target_path) == (operation_pb2.OPERATION_KIND_MOVE, target)
         await bench.client.admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
         [move] = await until_moved(bench)
         assert (move.state, path_of(bench, 0)) == (DONE, target)
+        ended = await bench.client.operations.wait(resumed.operation_id)
+        assert ended.state == operation_pb2.OPERATION_STATE_SUCCEEDED
         assert [len(part) for part in await bench.read_all("t")] == [4]
 
 
@@ -237,7 +245,11 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: 
         [move] = (await admin.describe_log_dirs()).moves
         assert move.state == admin_pb2.PARTITION_MOVE_STATE_WAITING
         assert "takes nothing new; uncordon it" in move.reason
-        await admin.cancel_move("t", 0)
+        held = await bench.client.operations.get(move.operation_id)
+        assert held.state == operation_pb2.OPERATION_STATE_RUNNING
+        assert "takes nothing new; uncordon it" in held.progress.phase
+        cancelled = await bench.client.operations.cancel(move.operation_id)
+        assert cancelled.state == operation_pb2.OPERATION_STATE_CANCELLED
         assert not (await admin.describe_log_dirs()).moves
         assert [len(part) for part in await bench.read_all("t")] == [4]
 

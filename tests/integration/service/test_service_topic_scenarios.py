@@ -221,7 +221,7 @@ class Site:
             case "logs", []:
                 return " ".join(sorted(path.name for path in (self._folder / "data").glob("*-[0-9]")))
             case "objects", []:
-                return str((await self.bench.client.admin.tier_status()).live_object_count)
+                return str((await self.bench.client.admin.tier_status()).shards[0].live_object_count)
             case "log-start", [topic]:
                 return str(self.bench.partition(topic).log_start_offset)
             case "local-start", [topic]:

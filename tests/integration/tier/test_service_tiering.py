@@ -105,13 +105,13 @@ async def test_a_lost_disk_loses_nothing_that_was_tiered(tmp_path: Path, open_st
         assert all(job.reason == "" and job.get_request_count == 2 * job.input_count for job in jobs)
         assert await expected.check(bench) == KEY_COUNT
         before = await bench.client.admin.tier_status()
-        assert before.dropped_object_count == ROUND_COUNT
+        assert before.shards[0].dropped_object_count == ROUND_COUNT
     store_url = f"file://{tmp_path}/data.store"
     async with service_bench(tmp_path / "new-disk", store=open_store(), store_url=store_url) as bench:
         after = await bench.client.admin.tier_status()
-        assert (after.store_id, after.live_object_count, after.epoch) == (
+        assert (after.store_id, after.shards[0].live_object_count, after.shards[0].epoch) == (
             before.store_id,
-            before.live_object_count,
+            before.shards[0].live_object_count,
             2,
         )
         assert await expected.check(bench) == KEY_COUNT
@@ -127,21 +127,26 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t", config={"segment.bytes": "1024"})
         empty = await bench.client.admin.tier_status()
-        assert (empty.live_object_count, empty.last_successful_upload_ms, empty.pending_upload_bytes) == (
-            0,
-            -1,
-            0,
-        )
-        assert (empty.shard_count, empty.epoch) == (1, 1)
+        [shard], [topic] = empty.shards, empty.topics
+        assert (shard.shard, shard.epoch, shard.live_object_count, topic.pending_upload_bytes) == (0, 1, 0, 0)
+        assert (topic.lag_bytes, topic.lag_record_count, topic.lag_ms) == (0, 0, -1)
+        assert empty.last_successful_upload_ms == -1
         for _ in range(5):
             await bench.append("t", [bytes(600)])
         await asyncio.to_thread(bench.partition().log.flusher.flush)
-        assert (await bench.client.admin.tier_status()).pending_upload_bytes > 0
+        [topic] = (await bench.client.admin.tier_status()).topics
+        assert topic.lag_bytes > topic.pending_upload_bytes > 0
+        assert topic.lag_record_count == 5
+        assert topic.lag_ms > 0, "the records are of 1970"
         await asyncio.to_thread(bench.server.engine.tier.manager.upload_pass)
         status = await bench.client.admin.tier_status()
-        assert (status.live_object_count, status.live_slice_count, status.pending_upload_bytes) == (1, 1, 0)
+        [shard], [topic] = status.shards, status.topics
+        assert (shard.live_object_count, shard.live_slice_count, topic.pending_upload_bytes) == (1, 1, 0)
+        assert (topic.tiered_partition_count, topic.slice_count, topic.lag_record_count) == (1, 1, 1)
         assert status.last_successful_upload_ms > 0
-        assert status.live_bytes > 4 * 600
+        assert min(shard.live_bytes, topic.tiered_bytes) > 4 * 600
+        assert shard.clock_checked_ms > 0
+        assert abs(shard.clock_skew_ms) < 60_000
 
 
 async def test_background_passes_do_by_themselves_what_the_calls_do(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ async def test_what_waits_for_its_upload_is_pending_before_it_is_fsynced(tmp_pat
         segments = await bench.client.admin.list_segments("t", 0)
         assert log.recovery_point < segments[-1].base_offset
         sealed_bytes = sum(segment.size_bytes for segment in segments if not segment.active)
-        assert (await bench.client.admin.tier_status()).pending_upload_bytes == sealed_bytes > 0
+        [topic] = (await bench.client.admin.tier_status()).topics
+        assert topic.pending_upload_bytes == sealed_bytes > 0
 
 
 async def test_a_pass_that_finds_nothing_to_do_reads_no_segment() -> None:

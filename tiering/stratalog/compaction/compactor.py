@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
@@ -36,14 +36,16 @@ from stratalog.base.errors import (
 )
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution, JobResult
-from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
+from stratalog.compaction.plan.compaction_job import CompactionJob, CompactionPlan, Refusal, RunMode
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
+from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.objects.spool import clear_spool_directory
 
@@ -55,9 +57,16 @@ MAX_ROUNDS = 4
 """How often `run_once` plans anew because partitions turned out to be unusable."""
 
 
-class _Exclusion(NamedTuple):
+class Exclusion(NamedTuple):
+    """A partition that compaction leaves alone, as the last run has found it."""
+
     reason: str
-    until_ms: int
+    since_ms: int
+    """The first failure in a row, or the first compaction that left it out for the reason."""
+    until_ms: int | None
+    """None: as long as the reason lasts, for which each run looks."""
+    failure_count: int
+    """Failures in a row."""
 
 
 class Compactor:
@@ -87,23 +96,28 @@ class Compactor:
         self._defaults = defaults
         self._spool_directory = spool_directory
         self._lock = threading.Lock()
-        self._excluded: dict[TopicIdPartition, _Exclusion] = {}
+        # Partitions that failed, with the last failure; and those that a run left out without a try.
+        self._excluded: dict[TopicIdPartition, Exclusion] = {}
+        self._left_out: dict[TopicIdPartition, Exclusion] = {}
 
     def run_once(
         self,
         topics: Collection[str] | None = None,
         *,
         left_alone: Mapping[TopicIdPartition, str] = MappingProxyType({}),
+        stop: StopSignal | None = None,
+        on_report: Callable[[Sequence[CompactionReport], int], None] = lambda _reports, _job_count: None,
     ) -> tuple[CompactionReport, ...]:
         """Plan, and run every job of the plan. A report for each job, and one for partitions that no job
-        takes.
+        takes. `on_report` is called with the reports so far and the number of jobs that are known: once
+        jobs are planned, and after each job.
 
         `topics` limits the reasons for jobs to these, by name; each of them is then compacted whether it pays
         or not. `left_alone` are not touched, for the reasons given. Jobs that fail are reported, not raised.
         Raises UnknownTopicOrPartitionError for a name that is not in the catalog, InvalidConfigError if this
         version refuses the server's configuration in the catalog, StoreError if metadata
-        cannot be read, OSError if the spool directory cannot be used, StoppingError if the store says
-        so: jobs that were committed stay, the one that was running has not happened.
+        cannot be read, OSError if the spool directory cannot be used, StoppingError if `stop` or the store
+        says so: jobs that were committed stay, the one that was running has not happened.
         """
         with self._lock:
             if self._spool_directory is not None:
@@ -111,23 +125,44 @@ class Compactor:
             else:
                 clear_spool_directory(self._filesystem, self._settings.spool_directory)
             reports: list[CompactionReport] = []
+            shard = self._shard
+            if stop is not None:
+                shard = shard._replace(store=StoppableObjectStore(shard.store, stop))
             for _ in range(MAX_ROUNDS):
-                is_done = self._run_round(topics, left_alone, reports)
+                is_done = self._run_round(shard, topics, left_alone, reports, on_report)
                 if is_done:
                     break
             return tuple(reports)
 
-    def excluded(self) -> Mapping[TopicIdPartition, str]:
-        now_ms = self._clock.now_ms()
-        return {tip: one.reason for tip, one in list(self._excluded.items()) if one.until_ms > now_ms}
-
-    def _run_round(
+    def plan(
         self,
-        names: Collection[str] | None,
-        left_alone: Mapping[TopicIdPartition, str],
-        reports: list[CompactionReport],
-    ) -> bool:
-        """Plan once and run the jobs; False if a failure has left something to plan anew."""
+        topics: Collection[str] | None = None,
+        *,
+        left_alone: Mapping[TopicIdPartition, str] = MappingProxyType({}),
+    ) -> CompactionPlan:
+        """The jobs that `run_once` would run now, and the reasons where there is none. Raises as that does,
+        and changes nothing."""
+        return self._plan(topics, left_alone)[0]
+
+    def excluded(self) -> Mapping[TopicIdPartition, str]:
+        """The partitions that failed lately, with the reasons: no run takes them."""
+        now_ms = self._clock.now_ms()
+        return {tip: one.reason for tip, one in list(self._excluded.items()) if (one.until_ms or 0) > now_ms}
+
+    def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
+        """All partitions that the last runs left alone: because they failed, or without a try."""
+        failed = {tip: self._excluded[tip] for tip in self.excluded()}
+        return {**self._left_out, **failed}
+
+    def reset(self, tip: TopicIdPartition) -> bool:
+        """Let the next run try a partition that failed; False if it had not failed lately."""
+        is_excluded = tip in self.excluded()
+        self._excluded.pop(tip, None)
+        return is_excluded
+
+    def _plan(
+        self, names: Collection[str] | None, left_alone: Mapping[TopicIdPartition, str]
+    ) -> tuple[CompactionPlan, Mapping[UUID, TopicEntry], JobClock]:
         catalog = self._catalog.refresh()
         topics = catalog.topics()
         state = self._metadata.refresh(dated=True)
@@ -141,27 +176,64 @@ class Compactor:
             excluded={**self.excluded(), **left_alone},
             may_drop_tombstones=job_clock.may_drop_tombstones,
         )
-        excluded_before = set(self._excluded)
-        entries = {topic.topic_id: topic for topic in topics.values()}
+        return planned, {topic.topic_id: topic for topic in topics.values()}, job_clock
+
+    def _run_round(
+        self,
+        shard: CompactedShard,
+        names: Collection[str] | None,
+        left_alone: Mapping[TopicIdPartition, str],
+        reports: list[CompactionReport],
+        on_report: Callable[[Sequence[CompactionReport], int], None],
+    ) -> bool:
+        """Plan once and run the jobs; False if a failure has left something to plan anew."""
+        planned, entries, job_clock = self._plan(names, left_alone)
+        job_count = len(reports) + len(planned.jobs)
+        on_report(reports, job_count)
+        failed_before = dict(self._excluded)
         for job in planned.jobs:
-            report, may_go_on = self._run_job(job, entries, job_clock)
+            report, may_go_on = self._run_job(shard, job, entries, job_clock)
             reports.append(report)
+            on_report(reports, job_count)
             if not may_go_on:
                 return True
-        if set(self._excluded) > excluded_before:
+        if any(tip not in failed_before for tip in self._excluded):
             return False
+        self._note_left_out(planned.refusals, is_whole=names is None)
         if planned.refusals:
             reports.append(_refusal_report(planned.refusals))
         return True
 
+    def _note_left_out(self, refusals: Sequence[Refusal], *, is_whole: bool) -> None:
+        """Keep the refusals of a run, those of an earlier run with its time. `is_whole`: of a run over all
+        topics, so that the others are over."""
+        now_ms, former, excluded = self._clock.now_ms(), self._left_out, self.excluded()
+        left_out = {} if is_whole else dict(former)
+        for tip, reason in refusals:
+            if tip in excluded:
+                continue
+            known = former.get(tip)
+            if known is None or known.reason != reason:
+                known = Exclusion(reason, now_ms, None, 0)
+            left_out[tip] = known
+        self._left_out = left_out
+
     def _run_job(
-        self, job: CompactionJob, topics: Mapping[UUID, TopicEntry], job_clock: JobClock
+        self,
+        shard: CompactedShard,
+        job: CompactionJob,
+        topics: Mapping[UUID, TopicEntry],
+        job_clock: JobClock,
     ) -> tuple[CompactionReport, bool]:
         """The job's report, and whether it makes sense to go on with others."""
-        execution = JobExecution(self._filesystem, self._ids, self._shard, self._settings, job, job_clock)
+        execution = JobExecution(self._filesystem, self._ids, shard, self._settings, job, job_clock)
         try:
             result = execution.execute()
-            return self._commit(execution, topics, result), True
+            report = self._commit(execution, topics, result)
+            if report.refused is None:
+                for run in job.runs:
+                    self._excluded.pop(run.topic_id_partition, None)
+            return report, True
         except StoppingError:
             raise
         except ObjectNotFoundError:
@@ -222,9 +294,16 @@ class Compactor:
         """Leave the failed partition alone for a while; all of the job's where it is not known which one
         failed.
         """
-        until_ms = self._clock.now_ms() + self._settings.retry_backoff_ms
+        now_ms = self._clock.now_ms()
+        until_ms = now_ms + self._settings.retry_backoff_ms
         for tip in [run.topic_id_partition for run in job.runs] if failed is None else [failed]:
-            self._excluded[tip] = _Exclusion(str(error), until_ms)
+            former = self._excluded.get(tip)
+            self._excluded[tip] = Exclusion(
+                str(error),
+                now_ms if former is None else former.since_ms,
+                until_ms,
+                1 if former is None else former.failure_count + 1,
+            )
 
     def _job_clock(self) -> JobClock:
         is_trusted = self._metadata.is_clock_trusted

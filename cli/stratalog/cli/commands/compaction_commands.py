@@ -1,18 +1,23 @@
-"""`stratalog compaction`: compact tiered data now."""
+"""`stratalog compaction`: compact tiered data now, plan it, and show what it leaves alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
+from stratalog.cli.int_ranges import PARTITION
+from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import message_document, print_json, print_table
-from stratalog.cli.topic_traits import is_compacted, is_tiered
-from stratalog.client.client import Client
-from stratalog.v1 import admin_pb2
+from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
+from stratalog.client.operations import require_success
+from stratalog.v1 import operation_pb2, tier_pb2
+
+if TYPE_CHECKING:
+    from stratalog.client.client import Client
 
 
 @click.group()
@@ -22,15 +27,22 @@ def compaction() -> None:
 
 @compaction.command()
 @click.argument("topics", nargs=-1)
-@json_option
-@server_option
-def run(topics: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Compact the tiered data of TOPICS, or of all topics."""
+@long_work_options
+def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> None:
+    """Compact the tiered data of TOPICS, or of all topics.
+
+    Ctrl-C leaves the operation running.
+    """
+    ended = run_long_work(
+        server, lambda client: client.admin.start_compaction(topics), no_wait=no_wait, as_json=as_json
+    )
+    if ended is None:
+        return
+    require_success(ended)
+    jobs = ended.compaction.jobs
     if as_json:
-        jobs = with_client(server, lambda client: client.admin.run_compaction(topics))
         print_json([message_document(job) for job in jobs])
         return
-    jobs, idle = with_client(server, lambda client: _run(client, topics))
     if jobs:
         header = "PARTITIONS,INPUTS,GETS,IN,READ,RECORDS IN,RECORDS OUT,OUTPUTS,OUT,REFUSED"
         rows = [
@@ -41,38 +53,101 @@ def run(topics: tuple[str, ...], as_json: bool, server: str) -> None:
         ]  # fmt: skip
         print_table(header.split(","), rows)
         return
-    click.echo("nothing to compact")
-    for reason, names in idle.items():
-        click.echo(f"  {', '.join(names)}: {reason}")
+    planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
+    _print_idle(planned.idle_topics)
 
 
-def _refusal(job: admin_pb2.CompactionJob) -> str | None:
+@compaction.command()
+@click.argument("topics", nargs=-1)
+@json_option
+@server_option
+def plan(topics: tuple[str, ...], as_json: bool, server: str) -> None:
+    """Show the jobs that `compaction run` would run, and why topics have none."""
+    planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
+    if as_json:
+        print_json(message_document(planned))
+        return
+    if planned.jobs:
+        print_table(
+            ("JOB", "WHY", "OBJECTS", "SIZE", "PARTITION", "OFFSETS", "SLICES", "SIZE OF THESE", "RECORDS"),
+            [
+                (
+                    number,
+                    enum_word(tier_pb2.CompactionReason.DESCRIPTOR, job.reason),
+                    len(job.input_names),
+                    ByteSize(job.input_bytes),
+                    f"{one.topic}-{one.partition}",
+                    f"{one.base_offset}-{one.end_offset}",
+                    one.slice_count,
+                    ByteSize(one.size_bytes),
+                    "last of each key" if one.compacted else "all",
+                )
+                for number, job in enumerate(planned.jobs, 1)
+                for one in job.runs
+            ],
+        )
+    _print_idle(planned.idle_topics, is_idle=not planned.jobs)
+
+
+@compaction.command()
+@json_option
+@server_option
+def excluded(as_json: bool, server: str) -> None:
+    """Show the partitions that compaction leaves alone, and why."""
+    found = with_client(server, lambda client: client.admin.excluded_partitions())
+    if as_json:
+        print_json([message_document(one) for one in found])
+        return
+    if not found:
+        click.echo("no partition is excluded")
+        return
+    print_table(
+        ("EXCLUDED", "FAILURES", "SINCE", "UNTIL", "REASON"),
+        [
+            (
+                f"{one.topic or one.topic_id}-{one.partition}",
+                one.failure_count,
+                utc_time(one.since_ms),
+                utc_time(one.until_ms),
+                one.reason,
+            )
+            for one in found
+        ],
+    )
+
+
+@compaction.command()
+@click.argument("topic")
+@click.option("--partition", type=PARTITION, required=True)
+@json_option
+@server_option
+def reset(topic: str, partition: int, as_json: bool, server: str) -> None:
+    """Let compaction try a partition of TOPIC again that failed."""
+
+    async def reset_(client: Client) -> bool:
+        return await client.admin.reset_excluded_partition(topic, partition)
+
+    was_excluded = with_client(server, reset_)
+    if as_json:
+        print_json({"was_excluded": was_excluded})
+    elif was_excluded:
+        click.echo(f"the next compaction tries {topic}-{partition} again")
+    else:
+        click.echo(f"{topic}-{partition} was not excluded because of a failure")
+
+
+def _refusal(job: operation_pb2.CompactionJob) -> str | None:
     """The reason if the job was refused, or the reasons of the partitions that it left unchanged."""
     partitions = (f"{one.topic_id}:{one.partition}: {one.reason}" for one in job.refused_partitions)
     return job.reason or "; ".join(partitions) or None
 
 
-async def _run(
-    client: Client, topics: Sequence[str]
-) -> tuple[list[admin_pb2.CompactionJob], dict[str, list[str]]]:
-    """The jobs that were done; without any, the topics by the reason why there is nothing to do."""
-    jobs = await client.admin.run_compaction(topics)
+def _print_idle(topics: Iterable[tier_pb2.IdleTopic], *, is_idle: bool = True) -> None:
+    """Print the topics without a job, by the reason."""
     names_by_reason: dict[str, list[str]] = {}
-    for topic in [] if jobs else await client.admin.describe_topics(topics):
-        logs = await client.admin.describe_log(topic.name) if is_tiered(topic) else []
-        reason = _reason(topic, logs, is_named=topic.name in topics)
-        names_by_reason.setdefault(reason, []).append(topic.name)
-    return jobs, names_by_reason
-
-
-def _reason(topic: admin_pb2.Topic, logs: Sequence[admin_pb2.PartitionLog], *, is_named: bool) -> str:
-    """Why there is nothing to compact in a topic."""
-    if not is_tiered(topic):
-        return "not tiered; the log cleaner of the server cleans it if it is compacted"
-    if not any(log.slice_count for log in logs):
-        return "no records in the object store; `stratalog tier upload` uploads them now"
-    if not is_compacted(topic):
-        return "cleanup.policy is delete; only small objects are merged, and there are too few"
-    if not is_named:
-        return "compacted already, or not due; a topic that is named is compacted whether it pays or not"
-    return "compacted already"
+    for one in topics:
+        names_by_reason.setdefault("; ".join(one.reasons), []).append(one.topic)
+    if is_idle:
+        click.echo("nothing to compact")
+    for reason, names in names_by_reason.items():
+        click.echo(f"  {', '.join(names)}: {reason}")

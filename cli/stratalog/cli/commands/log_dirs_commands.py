@@ -7,8 +7,10 @@ import click
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
+from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import enum_word, message_document, print_json, print_table
+from stratalog.client.operations import require_success
 from stratalog.v1 import admin_pb2
 
 
@@ -47,7 +49,7 @@ def describe(as_json: bool, server: str) -> None:
             click.echo(f"{path} belongs to no topic, or was set aside: look at it, then move or remove it")
     if response.moves:
         print_table(
-            ("MOVE", "TO", "STATE", "COPIED", "REMAINING", "REASON"),
+            ("MOVE", "TO", "STATE", "COPIED", "REMAINING", "OPERATION", "REASON"),
             [
                 (
                     f"{move.topic}-{move.partition}",
@@ -55,6 +57,7 @@ def describe(as_json: bool, server: str) -> None:
                     enum_word(admin_pb2.PartitionMoveState.DESCRIPTOR, move.state),
                     ByteSize(move.copied_bytes),
                     ByteSize(move.remaining_bytes),
+                    move.operation_id or None,
                     move.reason or None,
                 )
                 for move in response.moves
@@ -101,24 +104,26 @@ def forget(directory_id: str, server: str) -> None:
 @click.argument("topic")
 @click.option("--partition", type=PARTITION, required=True)
 @click.option("--to", "target_path", required=True, metavar="PATH", help="The log directory to move it to.")
-@server_option
-def move(topic: str, partition: int, target_path: str, server: str) -> None:
-    """Begin to move a partition of TOPIC to another log directory.
+@long_work_options
+def move(topic: str, partition: int, target_path: str, no_wait: bool, as_json: bool, server: str) -> None:
+    """Move a partition of TOPIC to another log directory.
 
-    The partition stays in use meanwhile. `describe` shows the progress; a restarted server resumes the move.
+    The partition stays in use meanwhile. Ctrl-C leaves the move running, and a restarted server resumes it;
+    `operation cancel` ends it, with the partition where it was.
     """
-    path = with_client(server, lambda client: client.admin.move_partition(topic, partition, target_path))
-    click.echo(f"{topic}-{partition} is moving to {path}")
-
-
-@log_dirs.command(name="cancel-move")
-@click.argument("topic")
-@click.option("--partition", type=PARTITION, required=True)
-@server_option
-def cancel_move(topic: str, partition: int, server: str) -> None:
-    """End the move of a partition of TOPIC. The partition stays where it was, unless the move is complete."""
-    with_client(server, lambda client: client.admin.cancel_move(topic, partition))
-    click.echo(f"the move of {topic}-{partition} has ended")
+    ended = run_long_work(
+        server,
+        lambda client: client.admin.move_partition(topic, partition, target_path),
+        no_wait=no_wait,
+        as_json=as_json,
+    )
+    if ended is None:
+        return
+    require_success(ended)
+    if as_json:
+        print_json(message_document(ended.move))
+    else:
+        click.echo(f"{topic}-{partition} has moved to {ended.move.target_path}")
 
 
 def _state(found: admin_pb2.LogDir) -> str:

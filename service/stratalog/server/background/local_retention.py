@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
+from uuid import UUID
 
 from stratalog.base.errors import LogStoreError
 from stratalog.cleaner.cleaner_pool import CleanerPool
+from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.manager.log_manager import LogManager
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.repeated_failures import RepeatedFailures
+from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
 logger = logging.getLogger(__name__)
@@ -47,15 +51,13 @@ class LocalRetention:
         """
         partitions = [one for one in self._registry.partitions() if one.offline() is None]
         untiered = [one for one in partitions if not one.is_tiered]
-        confirmed = (self._confirmed.follow() if untiered else None) or frozenset()
+        confirmed = self.confirm(untiered)
         deleted_count = 0
         failures: list[str] = []
         for partition in partitions:
             try:
-                if partition.is_tiered:
-                    deleted_count += partition.log.retention.delete_local_segments()
-                elif partition.topic_id_partition.topic_id in confirmed:
-                    deleted_count += self._logs.tasks.delete_old_segments(partition.log)
+                if partition.is_tiered or partition.topic_id_partition.topic_id in confirmed:
+                    deleted_count += self._delete_of(partition)
             except (LogStoreError, OSError) as error:
                 failures.append(f"local retention of {partition.topic_partition} failed: {error}")
         self._failures.tell(failures)
@@ -64,3 +66,24 @@ class LocalRetention:
         self._cleaner.delete_old_segments()
         for partition in untiered:
             partition.signal.notify()
+
+    def confirm(self, partitions: Collection[HostedPartition]) -> frozenset[UUID]:
+        """The topics whose configuration the catalog has just confirmed: only their records may be deleted,
+        unless they are tiered. Does not ask if all partitions are tiered."""
+        is_needed = any(not one.is_tiered for one in partitions)
+        return (self._confirmed.follow() if is_needed else None) or frozenset()
+
+    def retain(self, partition: HostedPartition) -> None:
+        """Delete the old segments of one partition of a confirmed or tiered topic. Those of a log that is
+        being cleaned wait. Raises CorruptRecordError, DataDirectoryError."""
+        deleted_count = self._delete_of(partition)
+        with self._lock:
+            self._deleted_segment_count += deleted_count
+        if is_cleaned_here(partition.log.local_log.config):
+            self._cleaner.delete_old_segments_of(partition.log)
+        partition.signal.notify()
+
+    def _delete_of(self, partition: HostedPartition) -> int:
+        if partition.is_tiered:
+            return partition.log.retention.delete_local_segments()
+        return self._logs.tasks.delete_old_segments(partition.log)

@@ -9,9 +9,7 @@ the grace, objects.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import operator
 import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
@@ -23,20 +21,21 @@ from stratalog.base.errors import (
     NotOwnerError,
     PreconditionFailedError,
 )
-from stratalog.compaction.compaction_report import CompactionReport
-from stratalog.compaction.compactor import Compactor
+from stratalog.base.stop_signal import StopSignal
+from stratalog.base.types import TopicPartition
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.objects.key_stream import KeyHashing
-from stratalog.remote.tier.collector import Collector
 from stratalog.remote.tier.partition_upload import UploadCandidate
-from stratalog.remote.tier.remote_retention import RemoteRetention
-from stratalog.remote.tier.uploader import Uploader
+from stratalog.remote.tier.remote_retention import ExplainedPartition, FailedRetention
 from stratalog.server.background.repeated_failures import RepeatedFailures
 from stratalog.server.background.scratch_space import scratch_error
+from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.upload_tracker import UploadTracker
+from stratalog.server.operations.operation import Operation
+from stratalog.server.operations.operation_results import FailedPartition, Uploaded
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
@@ -46,29 +45,6 @@ R = TypeVar("R")
 NEVER_MS = -1
 UPLOAD_TRY_COUNT = 3
 """Tries of an upload that a caller waits for, while the metadata moves under each of them."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ShardTier:
-    """The components that work on one shard's objects."""
-
-    shard: HostedShard
-    uploader: Uploader
-    retention: RemoteRetention
-    collector: Collector
-    compactor: Compactor
-
-
-class Uploaded(NamedTuple):
-    """The result of an upload, over all shards."""
-
-    object_count: int = 0
-    slice_count: int = 0
-    data_bytes: int = 0
-    local_segments_deleted: int = 0
-
-    def plus(self, other: Uploaded) -> Uploaded:
-        return Uploaded(*map(operator.add, self, other))
 
 
 class _Pass(NamedTuple):
@@ -116,34 +92,45 @@ class TierManager:
     def upload_status(self) -> UploadStatus:
         return self._status
 
-    def upload_now(self, topics: Collection[str], *, delete_local: bool) -> Uploaded:
+    def upload(self, topics: Collection[str], operation: Operation, *, delete_local: bool) -> None:
+        """`upload_now` as an operation."""
+        self.upload_now(topics, delete_local=delete_local, operation=operation)
+
+    def upload_now(
+        self, topics: Collection[str], *, delete_local: bool, operation: Operation | None = None
+    ) -> Uploaded:
         """Roll the active segments of the named topics (all if none is named) and upload the rolled ones.
 
         All partitions are tried, then the first failure is raised, with the result of the others in its
         fields. A partition that is offline or on a failed disk fails if its topic is named, and is left out
         otherwise. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, DataDirectoryError;
-        PreconditionFailedError if the metadata moved under each of a few tries.
+        PreconditionFailedError if the metadata moved under each of a few tries; StoppingError between two
+        objects or reads.
         """
+        tracker = UploadTracker(operation, [] if topics else self._unserved())
         partitions = self._tiered_partitions(topics)
         named = [self._registry.topic(name) for name in topics]
         failures = [offline.error() for topic in named for offline in topic.offline_partitions]
         failures += [failed.failure for topic in named for failed in topic.failed_partitions]
         for partition in partitions:
+            tracker.check()
             partition.shard.leader_epoch()
             _collect(failures, partition.log.roll)
-        last = self._upload(partitions)
+        last = self._upload(partitions, tracker)
         uploaded = last.uploaded
         for _ in range(1, UPLOAD_TRY_COUNT):
             if not last.refusals:
                 break
-            last = self._upload(partitions)
+            last = self._upload(partitions, tracker)
             uploaded = uploaded.plus(last.uploaded)
         failures += last.failures + last.refusals
         deleted_count = 0
         if delete_local:
             for partition in partitions:
+                tracker.check()
                 delete = partial(partition.log.retention.delete_local_segments, ignore_retention=True)
                 deleted_count += _collect(failures, delete) or 0
+                tracker.note_deleted(deleted_count)
         uploaded = uploaded._replace(local_segments_deleted=deleted_count)
         if failures:
             raise _with_what_was_uploaded(failures[0], uploaded)
@@ -153,7 +140,7 @@ class TierManager:
         """Upload rolled segments, periodically. A failure of a partition is logged once while it lasts, and
         tried again.
         """
-        done = self._upload(self._tiered_partitions(()))
+        done = self._upload(self._tiered_partitions(()), UploadTracker(None, []))
         self._upload_failures.tell(
             f"a partition could not be uploaded, the next pass tries again: {failure}"
             for failure in done.failures + done.refusals
@@ -164,25 +151,43 @@ class TierManager:
         configuration. Raises NotOwnerError, PreconditionFailedError (another commit saw a newer catalog,
         which the next pass reads), StoreError.
         """
+        self._remote_failures.tell(
+            f"retention of {one.topic_partition} failed: {one.error}" for one in self.retain((), StopSignal())
+        )
+
+    def retain(self, topics: Collection[str], stop: StopSignal) -> list[FailedRetention]:
+        """Move the log start of the named tiered topics (all if none is named), as `remote_retention_pass`;
+        returns the partitions that failed. Also raises StoppingError, between two shards."""
         followed = self._topics.follow_catalog()
-        failures: list[str] = []
+        failed: list[FailedRetention] = []
         for tier in self._tiers:
-            partitions = [
-                partition
-                for topic in followed.topics
-                for partition in topic.partitions
-                if partition.shard is tier.shard and partition.offline() is None
-            ]
+            partitions = _retained_in(tier, followed.topics, topics)
             if not partitions or tier.shard.is_fenced:
                 continue
+            stop.check()
             logs = [partition.log for partition in partitions]
             report = tier.retention.run(logs, epoch=tier.shard.leader_epoch(), catalog_seq=followed.seq)
-            failures += [f"retention of {one.topic_partition} failed: {one.error}" for one in report.failed]
+            failed += report.failed
             moved = {advanced.topic_partition for advanced in report.advanced}
             for partition in partitions:
                 if partition.topic_partition in moved:
                     partition.signal.notify()
-        self._remote_failures.tell(failures)
+        return failed
+
+    def explain_retention(
+        self, topics: Collection[str]
+    ) -> dict[TopicPartition, ExplainedPartition | LogStoreError]:
+        """Explain what `retain`, and the deletion of local segments behind it, would do now. Changes nothing.
+        Raises StoreError, NotOwnerError."""
+        followed = self._topics.follow_catalog()
+        found: dict[TopicPartition, ExplainedPartition | LogStoreError] = {}
+        for tier in self._tiers:
+            partitions = [one for one in _retained_in(tier, followed.topics, topics) if one.is_tiered]
+            if partitions:
+                tier.shard.leader_epoch()
+                explained = tier.retention.explain([partition.log for partition in partitions])
+                found.update(zip((one.topic_partition for one in partitions), explained, strict=True))
+        return found
 
     def collect_pass(self) -> None:
         for tier in self._tiers:
@@ -208,25 +213,6 @@ class TierManager:
             raise failures[0]
         self._topics.follow_catalog()
 
-    def compact(self, topics: Collection[str]) -> list[CompactionReport]:
-        """Plan and run compaction of the named topics (all if none is named). A refused job says so in its
-        report. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, DataDirectoryError.
-        """
-        for name in topics:
-            self._registry.topic(name)
-        left_alone = {
-            offline.topic_id_partition: f"{offline.topic_partition} is offline"
-            for offline in self._registry.offline_partitions()
-        }
-        reports: list[CompactionReport] = []
-        for tier in self._tiers:
-            tier.shard.leader_epoch()
-            try:
-                reports += tier.compactor.run_once(topics or None, left_alone=left_alone)
-            except OSError as failure:
-                raise scratch_error(failure) from failure
-        return reports
-
     def _partitions(self, topics: Collection[str]) -> list[HostedPartition]:
         if not topics:
             return list(self._registry.partitions())
@@ -235,11 +221,21 @@ class TierManager:
     def _tiered_partitions(self, topics: Collection[str]) -> list[HostedPartition]:
         return [one for one in self._partitions(topics) if one.is_tiered and one.offline() is None]
 
-    def _upload(self, partitions: Collection[HostedPartition]) -> _Pass:
+    def _unserved(self) -> list[FailedPartition]:
+        """The partitions that an upload of all topics leaves out."""
+        return [
+            FailedPartition.offline(one.topic_partition, one.path, one.reason)
+            for topic in self._registry.topics()
+            if topic.config is None or topic.config.remote_storage_enable
+            for one in topic.unserved_partitions
+        ]
+
+    def _upload(self, partitions: Collection[HostedPartition], tracker: UploadTracker) -> _Pass:
         """Fsync rolled segments and upload them; returns the failures of single partitions."""
         uploaded = Uploaded()
         failures: list[LogStoreError] = []
         refusals: list[LogStoreError] = []
+        tracker.begin(partitions)
         # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
         partitions = [
             one for one in partitions if _collect(failures, partial(_flush_rolled, one.log)) is not None
@@ -247,7 +243,13 @@ class TierManager:
         try:
             for tier in self._tiers:
                 candidates = [_candidate(self._catalog, one) for one in partitions if one.shard is tier.shard]
-                report = tier.uploader.upload(candidates, epoch=tier.shard.leader_epoch())
+                report = tier.uploader.upload(
+                    candidates,
+                    epoch=tier.shard.leader_epoch(),
+                    stop=tracker.stop,
+                    on_object=tracker.note_objects,
+                )
+                tracker.end_report(report)
                 failures += [failed.error for failed in report.failed]
                 refusals += [
                     PreconditionFailedError(
@@ -277,6 +279,19 @@ class TierManager:
         with self._lock:
             last_success_ms = self._clock.now_ms() if uploaded.object_count else self._status.last_success_ms
             self._status = UploadStatus(last_success_ms, "" if error is None else str(error)[:500])
+
+
+def _retained_in(
+    tier: ShardTier, topics: Iterable[HostedTopic], names: Collection[str]
+) -> list[HostedPartition]:
+    """The partitions of the shard that retention looks at, of the named topics or of all."""
+    return [
+        partition
+        for topic in topics
+        if not names or topic.name in names
+        for partition in topic.partitions
+        if partition.shard is tier.shard and partition.offline() is None
+    ]
 
 
 def _with_what_was_uploaded(failure: LogStoreError, uploaded: Uploaded) -> LogStoreError:

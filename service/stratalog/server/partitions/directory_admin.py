@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError, LogStoreError
-from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.manager.directories.log_directory import LogDirectoryStatus
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.moves.log_move import LogMove, MoveProgress
+from stratalog.manager.moves.cut_off_moves import WantedMove
+from stratalog.manager.moves.log_move import LogMove, MoveProgress, MoveState
 from stratalog.server.configuration.broker_config import CORDONED, BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.operations.operation import Operation, OperationKind, OperationProgress
+from stratalog.server.operations.operation_registry import OperationRegistry
+from stratalog.server.operations.operation_results import MoveResult
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
 logger = logging.getLogger(__name__)
@@ -32,16 +35,30 @@ class DescribedDirectory(NamedTuple):
     """Paths of directories in it that belong to no topic, or were set aside."""
 
 
+class DescribedMove(NamedTuple):
+    """The last move of a partition, and its operation."""
+
+    progress: MoveProgress
+    operation_id: str
+    """Empty if the server has forgotten it."""
+
+
 class DirectoryAdmin:
     """Describes and cordons the log directories, and moves partitions between them. Thread-safe: it has no
-    state. Implements `Reconfigurable`."""
+    state but the held moves, a dictionary with single writes. Implements `Reconfigurable`."""
 
     def __init__(
-        self, scheduler: Scheduler, logs: LogManager, registry: PartitionRegistry, runtime: RuntimeConfig
+        self,
+        operations: OperationRegistry,
+        logs: LogManager,
+        registry: PartitionRegistry,
+        runtime: RuntimeConfig,
     ) -> None:
-        """Apply the configuration to `logs`, of which no log is open yet. `scheduler` has a thread for each
-        move, however many run."""
-        self._scheduler = scheduler
+        """Apply the configuration to `logs`, of which no log is open yet. Each move is one of the
+        `operations`."""
+        self._operations = operations
+        # The moves of the former process that cannot go on for now.
+        self._held: dict[TopicPartition, Operation] = {}
         self._logs = logs
         self._registry = registry
         self._runtime = runtime
@@ -67,7 +84,7 @@ class DirectoryAdmin:
         self._logs.file_delete_delay_ms = config.topic_defaults.file_delete_delay_ms
         self._logs.moves.throttler.set_max_bytes_per_s(config.max_moved_bytes_per_s)
 
-    def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
+    def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[DescribedMove]]:
         """Describe each directory, missing ones last, and the last move of each partition.
 
         A partition without a move in this process has one if the former process had begun it.
@@ -87,8 +104,16 @@ class DirectoryAdmin:
                 ),
                 *missing,
             ],
-            self._logs.moves.progress(),
+            self._described_moves(),
         )
+
+    def _described_moves(self) -> list[DescribedMove]:
+        newest: dict[TopicPartition, str] = {}
+        for operation in self._operations.operations():
+            view = operation.view
+            if isinstance(view.result, MoveResult):
+                newest.setdefault(view.result.topic_partition, str(view.operation_id))
+        return [DescribedMove(one, newest.get(one.partition, "")) for one in self._logs.moves.progress()]
 
     def cordon(self, path: str, *, is_cordoned: bool) -> str:
         """Keep new partitions away from a log directory, or admit them again; returns its path.
@@ -131,51 +156,92 @@ class DirectoryAdmin:
         )
         return path
 
-    def move(self, topic: str, partition: int, target_path: str) -> str:
-        """Begin to move a partition, which stays served, to another log directory; returns that path.
-        Raises UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
+    def move(self, topic: str, partition: int, target_path: str) -> Operation:
+        """Start to move a partition, which stays served, to another log directory. Raises
+        UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
         """
         hosted = self._registry.partition(topic, partition)
-        target_path = os.path.abspath(target_path)
-        self._begin(hosted.topic_partition, target_path)
-        return target_path
-
-    def cancel_move(self, topic: str, partition: int) -> None:
-        """End the partition's move and wait for its end; the move may be complete by then. Raises
-        UnknownTopicOrPartitionError, InvalidRequestError if it does not move.
-        """
-        topic_partition = TopicPartition(topic, partition)
-        # It may wait for a directory to be uncordoned, or for the partition, which is offline.
-        if self._logs.moves.give_up(topic_partition):
-            return
-        self._registry.partition(topic, partition)
-        move = self._logs.moves.running(topic_partition)
-        if move is None:
-            raise InvalidRequestError(
-                "the partition is not moving; `stratalog log-dirs describe` shows moves",
-                partition=topic_partition,
+        operation = self._begin(hosted.topic_partition, os.path.abspath(target_path))
+        held = self._held.pop(hosted.topic_partition, None)
+        if held is not None:
+            self._operations.release(
+                held,
+                InvalidRequestError(
+                    "another move of the partition was started",
+                    partition=hosted.topic_partition,
+                    operation_id=operation.view.operation_id,
+                ),
             )
-        move.cancel("an operator has cancelled it")
+        return operation
 
     def resume_moves(self) -> None:
-        """Begin again the moves that the former process did not finish."""
+        """Start again the moves that the former process did not finish. One that cannot go on for now is an
+        operation, too: a cancellation gives it up."""
         for wanted in self._logs.moves.wanted:
             try:
                 self._begin(wanted.partition, wanted.target_path)
                 logger.info("%s goes on moving to %s", wanted.partition, wanted.target_path)
             except LogStoreError as error:
-                self._logs.moves.note_refusal(wanted.partition, f"it does not go on: {error}")
+                self._hold(wanted, error)
                 logger.warning(
                     "the move of %s does not go on; begin it again, or cancel it: %s", wanted.partition, error
                 )
 
-    def _begin(self, partition: TopicPartition, target_path: str) -> None:
+    def _hold(self, wanted: WantedMove, error: LogStoreError) -> None:
+        reason = f"it does not go on: {error}"
+        self._logs.moves.note_refusal(wanted.partition, reason)
+
+        def give_up() -> None:
+            self._held.pop(wanted.partition, None)
+            self._logs.moves.give_up(wanted.partition)
+
+        self._held[wanted.partition] = self._operations.hold(
+            OperationKind.MOVE,
+            [wanted.partition.topic],
+            reason,
+            MoveResult(wanted.partition, "", wanted.target_path),
+            give_up,
+        )
+
+    def _begin(self, partition: TopicPartition, target_path: str) -> Operation:
         move = self._logs.begin_move(partition, target_path)
-        self._scheduler.once(f"move {partition}", lambda: _run(move))
+        return self._operations.start(
+            OperationKind.MOVE,
+            [partition.topic],
+            lambda operation: _run(move, operation),
+            lane=(OperationKind.MOVE, partition),
+            result=MoveResult(partition, move.source_path, move.target_path),
+            on_cancel=lambda: move.ask_to_end("an operator has cancelled it"),
+        )
 
 
-def _run(move: LogMove) -> None:
-    move.run()
+def _run(move: LogMove, operation: Operation) -> None:
+    """Move the partition. Raises StoppingError if the operation or the server stopped it, and the error of a
+    move that failed."""
+
+    def report() -> None:
+        progress = move.progress
+        operation.report(
+            OperationProgress(
+                phase=progress.state.value,
+                done_count=int(progress.state is MoveState.DONE),
+                total_count=1,
+                done_bytes=progress.copied_bytes,
+                total_bytes=progress.copied_bytes + progress.remaining_bytes,
+            )
+        )
+
+    state = move.run(report)
+    report()
+    if state is MoveState.DONE:
+        return
+    if state is MoveState.CANCELLED:
+        operation.stop.check()
+    raise move.failure or InvalidRequestError(
+        "the move was ended; begin it again if the partition still exists",
+        partition=move.partition,
+        reason=move.progress.reason,
+    )
 
 
 def _tell_of_unused_cordons(config: BrokerConfig, paths: Sequence[str]) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.cleaner_failures import CleaningFailure
 from stratalog.cleaner.cleaner_stats import CleanerStats
-from stratalog.compaction.compaction_report import CompactionReport
-from stratalog.manager.moves.log_move import MoveProgress
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry, ConfigSource
-from stratalog.server.partitions.directory_admin import DescribedDirectory
+from stratalog.server.partitions.directory_admin import DescribedDirectory, DescribedMove
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.v1 import admin_pb2
@@ -50,30 +48,6 @@ def offline_partition_message(partition: OfflinePartition) -> admin_pb2.OfflineP
         partition=partition.topic_partition.partition,
         path=partition.path,
         reason=partition.reason,
-    )
-
-
-def compaction_job_message(report: CompactionReport) -> admin_pb2.CompactionJob:
-    """The result of a job, and the partitions that it left unchanged."""
-    return admin_pb2.CompactionJob(
-        input_count=report.inputs,
-        get_request_count=report.get_requests,
-        input_bytes=report.input_bytes,
-        read_bytes=report.bytes_read,
-        input_record_count=report.records_in,
-        output_record_count=report.records_out,
-        removed_tombstone_count=report.tombstones_removed,
-        output_count=report.outputs,
-        output_bytes=report.output_bytes,
-        partition_count=report.partitions,
-        outcome=admin_pb2.COMPACTION_OUTCOME_COMMITTED
-        if report.refused is None
-        else admin_pb2.COMPACTION_OUTCOME_REFUSED,
-        reason=report.refused or "",
-        refused_partitions=[
-            admin_pb2.RefusedPartition(topic_id=str(tip.topic_id), partition=tip.partition, reason=reason)
-            for tip, reason in report.refused_partitions
-        ],
     )
 
 
@@ -134,8 +108,9 @@ def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
     )
 
 
-def move_message(progress: MoveProgress) -> admin_pb2.PartitionMove:
+def move_message(move: DescribedMove) -> admin_pb2.PartitionMove:
     """The progress of a move."""
+    progress = move.progress
     return admin_pb2.PartitionMove(
         topic=progress.partition.topic,
         partition=progress.partition.partition,
@@ -145,6 +120,7 @@ def move_message(progress: MoveProgress) -> admin_pb2.PartitionMove:
         copied_bytes=progress.copied_bytes,
         remaining_bytes=progress.remaining_bytes,
         reason=progress.reason,
+        operation_id=move.operation_id,
     )
 
 

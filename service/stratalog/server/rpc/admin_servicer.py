@@ -8,25 +8,22 @@ from operator import attrgetter
 from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
-from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.rpc.admin_convert import (
     cleaner_status_message,
-    compaction_job_message,
     config_changes,
     config_entry_message,
     configured_topic,
     log_dir_message,
     move_message,
-    offline_partition_message,
     topic_listing_message,
     topic_message,
 )
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.operation_convert import operation_message
 from stratalog.server.rpc.paging import MAX_PAGE_SIZE, PageCursor
 from stratalog.server.rpc.partition_admin import PartitionAdmin
 from stratalog.server.rpc.server_info import ServerInfo
-from stratalog.server.rpc.tier_status import tier_status_message
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.topics.config_manager import ConfigManager
 from stratalog.server.worker_pools import WorkerPools
@@ -154,27 +151,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return await self._pools.task(partial(self._partitions.flush, request))
 
     @guarded
-    async def Upload(self, request: admin_pb2.UploadRequest, context: Context) -> admin_pb2.UploadResponse:
-        upload = partial(self._tiers.upload_now, list(request.topics), delete_local=request.delete_local)
-        uploaded = await self._pools.task(upload)
-        return admin_pb2.UploadResponse(
-            object_count=uploaded.object_count,
-            slice_count=uploaded.slice_count,
-            size_bytes=uploaded.data_bytes,
-            deleted_segment_count=uploaded.local_segments_deleted,
-            # A call that names the topic of an offline partition has failed already.
-            offline_partitions=[]
-            if request.topics
-            else map(offline_partition_message, self._offline_tiered()),
-        )
-
-    @guarded
-    async def TierStatus(
-        self, request: admin_pb2.TierStatusRequest, context: Context
-    ) -> admin_pb2.TierStatusResponse:
-        return await self._pools.task(partial(tier_status_message, self._engine))
-
-    @guarded
     async def DescribeLogDirs(
         self, request: admin_pb2.DescribeLogDirsRequest, context: Context
     ) -> admin_pb2.DescribeLogDirsResponse:
@@ -209,14 +185,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.MovePartitionRequest, context: Context
     ) -> admin_pb2.MovePartitionResponse:
         move = partial(self._directories.move, request.topic, request.partition, request.target_path)
-        return admin_pb2.MovePartitionResponse(target_path=await self._pools.task(move))
-
-    @guarded
-    async def CancelMove(
-        self, request: admin_pb2.CancelMoveRequest, context: Context
-    ) -> admin_pb2.CancelMoveResponse:
-        await self._pools.task(partial(self._directories.cancel_move, request.topic, request.partition))
-        return admin_pb2.CancelMoveResponse()
+        return admin_pb2.MovePartitionResponse(operation=operation_message(await self._pools.task(move)))
 
     @guarded
     async def CleanerStatus(
@@ -235,26 +204,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.ResetCleanerResponse(had_failed=had_failed)
 
     @guarded
-    async def RunCompaction(
-        self, request: admin_pb2.RunCompactionRequest, context: Context
-    ) -> admin_pb2.RunCompactionResponse:
-        reports = await self._pools.task(partial(self._tiers.compact, list(request.topics)))
-        return admin_pb2.RunCompactionResponse(jobs=[compaction_job_message(report) for report in reports])
-
-    @guarded
     async def ServerInfo(
         self, request: admin_pb2.ServerInfoRequest, context: Context
     ) -> admin_pb2.ServerInfoResponse:
         return self._info.message()
-
-    def _offline_tiered(self) -> list[OfflinePartition]:
-        """Offline partitions of tiered topics, and of topics with an unknown configuration."""
-        return [
-            partition
-            for topic in self._registry.topics()
-            if topic.config is None or topic.config.remote_storage_enable
-            for partition in topic.unserved_partitions
-        ]
 
 
 def _require_cleaned_here(topic: str, config: LogConfig) -> None:

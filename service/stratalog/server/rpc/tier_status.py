@@ -1,74 +1,97 @@
-"""The answer of TierStatus: what the object store holds and what waits for upload, over all shards."""
+"""The answer of TierStatus: the contents of each shard, and of each topic what waits for upload."""
 
 from __future__ import annotations
 
-from stratalog.base.errors import DataDirectoryError
-from stratalog.remote.metadata.shard.shard_state import ShardClaim
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, OffsetOutOfRangeError
+from stratalog.server.background.upload_tracker import pending_upload_bytes
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.shard_set import ShardSet
-from stratalog.server.rpc.admin_convert import offline_partition_message
+from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.partitions.partition_registry import HostedTopic
+from stratalog.server.rpc.admin_convert import UNKNOWN, offline_partition_message
 from stratalog.server.storage_engine import StorageEngine
-from stratalog.v1 import admin_pb2
+from stratalog.v1 import tier_pb2
 
 
-def tier_status_message(engine: StorageEngine) -> admin_pb2.TierStatusResponse:
-    """The tier status by the metadata in memory, without a request to the store.
-
-    If there are several shards, the message has the highest epoch and the sum of the commits. Any thread may
-    call it. Raises DataDirectoryError.
+def tier_status_message(engine: StorageEngine, now_ms: int) -> tier_pb2.TierStatusResponse:
+    """The tier status by the metadata in memory, without a request to the store. Any thread may call it.
+    Raises DataDirectoryError.
     """
-    status = admin_pb2.TierStatusResponse(
+    registry = engine.topics.registry
+    upload = engine.tier.manager.upload_status
+    return tier_pb2.TierStatusResponse(
         store_url=engine.tier.store.url,
         store_id=str(engine.tier.identity.store_id),
-        shard_count=engine.tier.identity.shard_count,
+        shards=[_shard_message(number, shard) for number, shard in enumerate(engine.tier.shards)],
+        topics=[
+            _topic_message(topic, now_ms)
+            for topic in registry.topics()
+            if topic.config is not None and topic.config.remote_storage_enable
+        ],
+        last_successful_upload_ms=upload.last_success_ms,
+        last_upload_error=upload.last_error,
+        offline_partitions=map(offline_partition_message, registry.offline_partitions()),
     )
-    for shard in engine.tier.shards:
-        state = shard.metadata.state()
-        status.epoch = max(status.epoch, shard.claimed.epoch)
-        status.commit_count += state.seq
-        for live in state.objects.values():
-            status.live_object_count += 1
-            status.live_bytes += live.ref.size_bytes
-            status.live_slice_count += live.live_slices
-        for dropped in state.dropped:
-            status.dropped_object_count += 1
-            status.dropped_bytes += dropped.size_bytes
-    for partition in engine.topics.registry.partitions():
-        status.pending_upload_bytes += _pending_upload_bytes(partition)
-    status.offline_partitions.extend(
-        map(offline_partition_message, engine.topics.registry.offline_partitions())
+
+
+def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
+    state, compared = shard.metadata.state(), shard.metadata.compared_clocks
+    live, dropped = tuple(state.objects.values()), state.dropped
+    message = tier_pb2.ShardStatus(
+        shard=number,
+        epoch=shard.claimed.epoch,
+        commit_count=state.seq,
+        live_object_count=len(live),
+        live_bytes=sum(one.ref.size_bytes for one in live),
+        live_slice_count=sum(one.live_slices for one in live),
+        dropped_object_count=len(dropped),
+        dropped_bytes=sum(one.size_bytes for one in dropped),
+        clock_skew_ms=compared.skew_ms,
+        clock_checked_ms=compared.at_ms,
     )
-    takeover = _takeover(engine.tier.shards)
+    takeover = shard.takeover
     if takeover is not None:
-        status.takeover.owner = takeover.owner
-        status.takeover.epoch = takeover.epoch
-        status.takeover.time_ms = takeover.time_ms
-    upload = engine.tier.manager.upload_status
-    status.last_successful_upload_ms = upload.last_success_ms
-    status.last_upload_error = upload.last_error
-    return status
+        message.takeover.owner = takeover.owner
+        message.takeover.epoch = takeover.epoch
+        message.takeover.time_ms = takeover.time_ms
+        message.takeover.endpoint = takeover.endpoint
+    return message
 
 
-def _pending_upload_bytes(partition: HostedPartition) -> int:
-    """Bytes of rolled segments that are not in the object store; 0 if the partition's disk has failed."""
-    if not partition.is_tiered or partition.offline() is not None:
-        return 0
-    try:
-        segments = partition.log.reader.segments()
-    except DataDirectoryError:
-        if partition.offline() is None:
-            raise
-        return 0
-    return sum(
+def _topic_message(topic: HostedTopic, now_ms: int) -> tier_pb2.TieredTopicStatus:
+    message = tier_pb2.TieredTopicStatus(topic=topic.name, lag_ms=UNKNOWN)
+    for partition in topic.all_partitions:
+        state = partition.tier_state()
+        if state is not None and state.slices:
+            message.tiered_partition_count += 1
+            message.slice_count += len(state.slices)
+            message.tiered_bytes += state.tiered_bytes
+        if isinstance(partition, OfflinePartition) or partition.offline() is not None:
+            continue
+        message.pending_upload_bytes += pending_upload_bytes(partition)
+        try:
+            _add_lag(message, partition, now_ms)
+        except DataDirectoryError:
+            if partition.offline() is None:
+                raise
+    return message
+
+
+def _add_lag(message: tier_pb2.TieredTopicStatus, partition: HostedPartition, now_ms: int) -> None:
+    pending_offset = max(partition.log_start_offset, partition.tiered_end_offset)
+    lag_count = partition.log_end_offset - pending_offset
+    if lag_count <= 0:
+        return
+    message.lag_record_count += lag_count
+    message.lag_bytes += sum(
         segment.size_bytes
-        for segment in segments
-        if not segment.is_active and segment.end_offset > partition.tiered_end_offset
+        for segment in partition.log.reader.segments()
+        if segment.end_offset > pending_offset
     )
-
-
-def _takeover(shards: ShardSet) -> ShardClaim | None:
-    """The earliest claim by which another server took over a shard; None if there is none."""
-    claims = (shard.takeover for shard in shards)
-    return min(
-        (claim for claim in claims if claim is not None), key=lambda claim: claim.time_ms, default=None
-    )
+    try:
+        header = partition.log.reader.header_at(pending_offset)
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        # Damaged, or uploaded and deleted meanwhile.
+        return
+    if header is not None and header.max_timestamp >= 0:
+        message.lag_ms = max(message.lag_ms, now_ms - header.max_timestamp, 0)

@@ -22,6 +22,16 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DISK_FAILURES
 from stratalog.log.log_parts import LogParts
 from stratalog.log.retention import retention
+from stratalog.log.retention.retention_outlook import (
+    NEVER,
+    ExpiredUnit,
+    KeptUnit,
+    NextExpiry,
+    RetentionLimits,
+    RetentionOutlook,
+    next_expiry,
+    rules_of_counts,
+)
 from stratalog.segment.log_segment import LogSegment
 
 logger = logging.getLogger(__name__)
@@ -84,14 +94,78 @@ class LogRetention:
         log start follows. Raises CorruptRecordError, DataDirectoryError."""
         return self._delete(retention.beyond_retention)
 
+    def explain(
+        self, *, log_start_offset: int | None = None, tiered_end_offset: int | None = None
+    ) -> RetentionOutlook:
+        """The segments that `delete_local_segments` (of a tiered log) or `delete_old_segments` would drop
+        now, and the one that goes next. Deletes nothing.
+
+        The offsets, where given, are those that the log will have then. May read whole segments, as a
+        deletion does. Raises DataDirectoryError.
+        """
+        config = self._local.config
+        is_tiered = config.remote_storage_enable
+        rule = retention.beyond_local_retention if is_tiered else retention.beyond_retention
+        bounds = retention.RetentionBounds(
+            self._offsets.log_start_offset if log_start_offset is None else log_start_offset,
+            self._offsets.high_watermark,
+            self._offsets.tiered_end_offset if tiered_end_offset is None else tiered_end_offset,
+        )
+        self._prove_ages(rule, bounds)
+        segments = tuple(self._local.segments)
+        counts = self._count_of(rule, self._is_older_and_proven, bounds)
+        rules = rules_of_counts(*counts, is_local=is_tiered)
+        expired = tuple(
+            ExpiredUnit(why, segment.base_offset, segment.end_offset, segment.size_bytes)
+            for why, segment in zip(rules, segments, strict=False)
+        )
+        kept = segments[counts.aged_count :]
+        oldest = next((one for one in kept if not one.is_active or one.size_bytes > 0), None)
+        return RetentionOutlook(
+            expired,
+            sum(segment.size_bytes for segment in kept),
+            None if oldest is None else self._next_expiry(oldest, kept, bounds),
+        )
+
+    def _next_expiry(
+        self, segment: LogSegment, kept: Sequence[LogSegment], bounds: retention.RetentionBounds
+    ) -> NextExpiry:
+        config = self._local.config
+        limits = RetentionLimits(config.retention_ms, config.retention_bytes)
+        exemption = ""
+        if config.remote_storage_enable:
+            limits = RetentionLimits(
+                config.effective_local_retention_ms, config.effective_local_retention_bytes, "local."
+            )
+            if segment.end_offset > bounds.tiered_end_offset:
+                exemption = "the object store does not have all of it yet"
+        elif not config.is_deleted:
+            exemption = "cleanup.policy is compact, so only the cleaner removes records"
+        if not exemption and segment.end_offset > bounds.high_watermark:
+            exemption = "it has records above the high watermark"
+        try:
+            newest_ms = self._newest_ms_of(segment)
+        except CorruptRecordError:
+            newest_ms = NEVER
+        behind_bytes = sum(one.size_bytes for one in kept) - segment.size_bytes
+        unit = KeptUnit(segment.base_offset, segment.end_offset, segment.size_bytes, newest_ms, behind_bytes)
+        return next_expiry(unit, limits, self._clock.now_ms(), exemption)
+
     def _delete(self, rule: retention.RetentionRule) -> int:
-        self._prove_ages(rule)
+        self._prove_ages(rule, self._bounds)
         with self._flush_lock, self._lock:
             dropped = self._drop_beyond(rule)
             self._unlink_later(dropped)
             return len(dropped)
 
-    def _prove_ages(self, rule: retention.RetentionRule) -> None:
+    @property
+    def _bounds(self) -> retention.RetentionBounds:
+        offsets = self._offsets
+        return retention.RetentionBounds(
+            offsets.log_start_offset, offsets.high_watermark, offsets.tiered_end_offset
+        )
+
+    def _prove_ages(self, rule: retention.RetentionRule, bounds: retention.RetentionBounds) -> None:
         """Compare the checksums of segments that `_drop_beyond` drops by age. May read whole segments, so it
         holds no lock. Raises CorruptRecordError, DataDirectoryError."""
         proven: dict[LogSegment, int] = {}
@@ -105,28 +179,28 @@ class LogRetention:
             proven[segment] = size_bytes
             return True
 
-        self._count_of(rule, is_older)
+        self._count_of(rule, is_older, bounds)
         self._proven = proven
 
     def _drop_beyond(self, rule: retention.RetentionRule) -> tuple[LogSegment, ...]:
         """Drop the segments beyond the rule; by age only those that were proven. The others wait for the next
         look. Raises CorruptRecordError, DataDirectoryError."""
-
-        def is_older(segment: LogSegment, before_ms: int) -> bool:
-            return self._seems_older(segment, before_ms) and self._is_proven(segment, segment.size_bytes)
-
         self._future_base_offset = None
-        return self._drop(self._count_of(rule, is_older))
+        return self._drop(self._count_of(rule, self._is_older_and_proven, self._bounds).aged_count)
 
-    def _count_of(self, rule: retention.RetentionRule, is_older: retention.IsOlder) -> int:
+    def _is_older_and_proven(self, segment: LogSegment, before_ms: int) -> bool:
+        return self._seems_older(segment, before_ms) and self._is_proven(segment, segment.size_bytes)
+
+    def _count_of(
+        self, rule: retention.RetentionRule, is_older: retention.IsOlder, bounds: retention.RetentionBounds
+    ) -> retention.ExpiredCounts:
         config, now_ms = self._local.config, self._clock.now_ms()
         return self._availability.reading(
-            lambda: rule(self._local.segments, self._offsets, config, is_older, now_ms)
+            lambda: rule(self._local.segments, bounds, config, is_older, now_ms)
         )
 
     def _drop(self, count: int) -> tuple[LogSegment, ...]:
-        """Drop the first `count` segments, and those below the log start."""
-        count = max(count, retention.below_log_start(self._local.segments, self._offsets))
+        """Drop the first `count` segments."""
         if count == 0:
             return ()
         self._availability.require_online()

@@ -1,4 +1,4 @@
-"""Retention rules: functions over the segments of a log, oldest first, that return how many to drop.
+"""Retention rules: functions over the segments of a log, oldest first, that count those to drop.
 
 Every rule counts segments from the beginning: one that must stay keeps all behind it. The rules follow
 each other, each over the segments that the one before has left: below the log start, by size, by age. The
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_segments import LogSegments
 from stratalog.segment.log_segment import LogSegment
 
@@ -20,8 +20,26 @@ NewestMs = Callable[[LogSegment], int]
 """The time at which the newest record of a segment was written."""
 IsOlder = Callable[[LogSegment, int], bool]
 """Whether all records of a segment were certainly written before that time."""
-RetentionRule = Callable[[LogSegments, LogOffsets, LogConfig, IsOlder, int], int]
-"""Returns how many of the oldest segments to drop now under a configuration."""
+
+
+class RetentionBounds(NamedTuple):
+    """The offsets that limit retention."""
+
+    log_start_offset: int
+    high_watermark: int
+    tiered_end_offset: int
+
+
+class ExpiredCounts(NamedTuple):
+    """How many of the oldest segments go, rule by rule: each count includes the one before it."""
+
+    below_count: int
+    oversize_count: int
+    aged_count: int
+
+
+RetentionRule = Callable[[LogSegments, RetentionBounds, LogConfig, IsOlder, int], ExpiredCounts]
+"""Counts the oldest segments that go now under a configuration."""
 
 
 def newest_ms_on(filesystem: FileSystem) -> NewestMs:
@@ -37,50 +55,54 @@ def newest_ms_on(filesystem: FileSystem) -> NewestMs:
     return newest_ms
 
 
-def below_log_start(segments: LogSegments, offsets: LogOffsets) -> int:
+def below_log_start(segments: LogSegments, offsets: RetentionBounds) -> int:
     """Segments with deleted records only. They go under any configuration."""
     return below_offset(segments, min(offsets.log_start_offset, offsets.high_watermark))
 
 
-def tiered(segments: LogSegments, offsets: LogOffsets) -> int:
+def tiered(segments: LogSegments, offsets: RetentionBounds) -> int:
     """Segments that are in the object store."""
     return below_offset(segments, min(offsets.tiered_end_offset, offsets.high_watermark))
 
 
 def all_tiered(
-    segments: LogSegments, offsets: LogOffsets, _config: LogConfig, _is_older: IsOlder, _now_ms: int
-) -> int:
+    segments: LogSegments, offsets: RetentionBounds, _config: LogConfig, _is_older: IsOlder, _now_ms: int
+) -> ExpiredCounts:
     """`tiered` as a rule that ignores the configuration."""
-    return tiered(segments, offsets)
+    below = below_log_start(segments, offsets)
+    count = max(below, tiered(segments, offsets))
+    return ExpiredCounts(below, count, count)
 
 
 def beyond_local_retention(
-    segments: LogSegments, offsets: LogOffsets, config: LogConfig, is_older: IsOlder, now_ms: int
-) -> int:
+    segments: LogSegments, offsets: RetentionBounds, config: LogConfig, is_older: IsOlder, now_ms: int
+) -> ExpiredCounts:
     """Segments of a tiered log that are in the object store and beyond the local retention.
 
     The size includes local segments that are not in the object store yet. Raises as `is_older` does.
     """
-    count = tiered(segments, offsets)
+    count, below = tiered(segments, offsets), below_log_start(segments, offsets)
     by_size = beyond_size(segments, config.effective_local_retention_bytes)
-    gone = max(below_log_start(segments, offsets), min(count, by_size))
+    gone = max(below, min(count, by_size))
     retention_ms = config.effective_local_retention_ms
-    return gone + beyond_age(segments[gone:count], retention_ms, is_older, now_ms)
+    return ExpiredCounts(below, gone, gone + beyond_age(segments[gone:count], retention_ms, is_older, now_ms))
 
 
 def beyond_retention(
-    segments: LogSegments, offsets: LogOffsets, config: LogConfig, is_older: IsOlder, now_ms: int
-) -> int:
-    """Segments beyond the retention of a log without another tier; none for any other log.
+    segments: LogSegments, offsets: RetentionBounds, config: LogConfig, is_older: IsOlder, now_ms: int
+) -> ExpiredCounts:
+    """Segments beyond the retention of a log without another tier; of any other log those below its start.
 
     Raises as `is_older` does.
     """
+    below = below_log_start(segments, offsets)
     if not config.is_deleted or config.remote_storage_enable:
-        return 0
+        return ExpiredCounts(below, below, below)
     count = below_offset(segments, offsets.high_watermark)
     by_size = beyond_size(segments, config.retention_bytes)
-    gone = max(below_log_start(segments, offsets), min(count, by_size))
-    return gone + beyond_age(segments[gone:count], config.retention_ms, is_older, now_ms)
+    gone = max(below, min(count, by_size))
+    aged_count = gone + beyond_age(segments[gone:count], config.retention_ms, is_older, now_ms)
+    return ExpiredCounts(below, gone, aged_count)
 
 
 def leading_count(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment], bool]) -> int:

@@ -34,6 +34,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -117,6 +118,9 @@ class LogMove:
         self._ending: str | None = None
         self._is_still_wanted = False
         self._copy: LogCopy | None = None
+        self._on_step: Callable[[], None] = lambda: None
+        self.failure: LogStoreError | None = None
+        """The error that ended a failed move."""
 
     @property
     def state(self) -> MoveState:
@@ -139,26 +143,32 @@ class LogMove:
             reason=self._reason,
         )
 
-    def cancel(self, reason: str, *, is_still_wanted: bool = False) -> MoveState:
-        """End the move and wait for its end; it may be complete by then. `is_still_wanted`: the next process
-        shall begin it again.
-
-        The thread that runs the move must not call this, nor one that holds a lock of the log or of the
-        directories.
-        """
+    def ask_to_end(self, reason: str, *, is_still_wanted: bool = False) -> None:
+        """End the move before its next step, unless it is complete by then. `is_still_wanted`: the next
+        process shall begin it again."""
         with self._changed:
             if not self._state.is_final and self._ending is None:
                 self._ending, self._is_still_wanted = reason, is_still_wanted
             if self._state is MoveState.WAITING:
                 self._end(MoveState.CANCELLED, reason)
         self._throttler.interrupt()
+
+    def cancel(self, reason: str, *, is_still_wanted: bool = False) -> MoveState:
+        """`ask_to_end`, and wait for the end.
+
+        The thread that runs the move must not call this, nor one that holds a lock of the log or of the
+        directories.
+        """
+        self.ask_to_end(reason, is_still_wanted=is_still_wanted)
         with self._changed:
             while not self._state.is_final:
                 self._clock.wait(self._changed, None)
             return self._state
 
-    def run(self) -> MoveState:
-        """Move the partition; returns the final state. `progress` has the reason of a failure."""
+    def run(self, on_step: Callable[[], None] = lambda: None) -> MoveState:
+        """Move the partition; returns the final state. `progress` has the reason of a failure. Calls
+        `on_step` after each step of the copy."""
+        self._on_step = on_step
         with self._changed:
             if self._state is not MoveState.WAITING:
                 return self._state
@@ -172,7 +182,7 @@ class LogMove:
         except _MoveCancelledError as ending:
             state, reason = MoveState.CANCELLED, str(ending)
         except LogStoreError as failure:
-            reason = str(failure)
+            reason, self.failure = str(failure), failure
         finally:
             if self._target.is_committed:
                 state = MoveState.DONE
@@ -205,6 +215,7 @@ class LogMove:
         while not is_moved:
             self._require_wanted()
             copied_bytes = copy.advance(_STEP_BYTES)
+            self._on_step()
             if copied_bytes:
                 self._throttler.take(copied_bytes, self._require_wanted)
             if copy.is_close:

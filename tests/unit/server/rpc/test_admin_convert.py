@@ -8,12 +8,16 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.plan.compaction_job import JobReason
+from stratalog.log.retention.retention_outlook import ExpiryRule
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.server.configuration.broker_config import UpdateMode
 from stratalog.server.configuration.config_entry import ConfigSource
-from stratalog.server.rpc.admin_convert import compaction_job_message, configured_topic
-from stratalog.v1 import admin_pb2
+from stratalog.server.operations.operation import OperationKind, OperationState
+from stratalog.server.rpc.admin_convert import configured_topic
+from stratalog.server.rpc.operation_convert import compaction_job_message
+from stratalog.v1 import admin_pb2, operation_pb2, tier_pb2
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,10 @@ from stratalog.v1 import admin_pb2
         ("PARTITION_MOVE_STATE_", admin_pb2.PartitionMoveState, {one.name for one in MoveState}),
         ("CLEANING_FAILURE_KIND_", admin_pb2.CleaningFailureKind, {one.name for one in FailureKind}),
         ("CONFIG_UPDATE_MODE_", admin_pb2.ConfigUpdateMode, {one.name for one in UpdateMode}),
+        ("OPERATION_KIND_", operation_pb2.OperationKind, {one.name for one in OperationKind}),
+        ("OPERATION_STATE_", operation_pb2.OperationState, {one.name for one in OperationState}),
+        ("COMPACTION_REASON_", tier_pb2.CompactionReason, {one.name for one in JobReason}),
+        ("RETENTION_RULE_", tier_pb2.RetentionRule, {one.name for one in ExpiryRule}),
         ("CONFIG_SOURCE_", admin_pb2.ConfigSource, {one.value for one in ConfigSource}),
     ],
 )
@@ -45,5 +53,5 @@ def test_a_job_is_committed_or_refused() -> None:
         compaction_job_message(CompactionReport(refused=reason)) for reason in (None, "inputs are gone")
     )
 
-    assert (committed.outcome, committed.reason) == (admin_pb2.COMPACTION_OUTCOME_COMMITTED, "")
-    assert (refused.outcome, refused.reason) == (admin_pb2.COMPACTION_OUTCOME_REFUSED, "inputs are gone")
+    assert (committed.outcome, committed.reason) == (operation_pb2.COMPACTION_OUTCOME_COMMITTED, "")
+    assert (refused.outcome, refused.reason) == (operation_pb2.COMPACTION_OUTCOME_REFUSED, "inputs are gone")

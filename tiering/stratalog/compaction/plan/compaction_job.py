@@ -122,3 +122,6 @@ class CompactionPlan(NamedTuple):
 
     jobs: tuple[CompactionJob, ...]
     refusals: tuple[Refusal, ...]
+    idle: tuple[Refusal, ...] = ()
+    """Partitions that were asked for, have slices, and are neither in a job nor refused: why there is nothing
+    to do."""

@@ -74,6 +74,28 @@ class PartitionOutlook:
             return True
         return self.dirty_bytes >= min_dirty_ratio * self.eligible_bytes
 
+    def idle_reason(self, merge_fanout: int, min_dirty_ratio: float) -> str:
+        """Why no job has the partition, in words for people."""
+        if not self.topic.is_compacted:
+            return (
+                "cleanup.policy is delete, so objects are only merged, at least"
+                f" {merge_fanout} of one size class at once"
+            )
+        if self.dirty_count and self.dirty_bytes < min_dirty_ratio * self.eligible_bytes:
+            return (
+                f"{self.dirty_bytes} of {self.eligible_bytes} bytes are not compacted yet, and the rest of a"
+                f" partition is rewritten once that is {min_dirty_ratio:.0%}; a topic that is named is"
+                " compacted whether it pays or not"
+            )
+        if self.dirty_count:
+            return "its objects are in another job; run the compaction again"
+        if self.eligible_count < len(self.slices):
+            return (
+                "the next records are younger than min.compaction.lag.ms, or a transaction before them is"
+                " still open"
+            )
+        return "compacted already"
+
 
 def outlook_of(
     tip: TopicIdPartition,

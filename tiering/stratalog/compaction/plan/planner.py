@@ -14,7 +14,7 @@ job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
@@ -52,7 +52,7 @@ def plan(
     planner = _Planner(state, settings, now_ms, only)
     planner.judge_partitions(topics, excluded or {}, may_drop_tombstones=may_drop_tombstones)
     jobs = [*planner.covering_jobs(), *planner.space_jobs(), *planner.merge_jobs()]
-    return CompactionPlan(tuple(jobs), planner.refusals())
+    return CompactionPlan(tuple(jobs), planner.refusals(), planner.idle(jobs))
 
 
 class _Planner:
@@ -106,6 +106,15 @@ class _Planner:
             if outlook.refusal is not None and self._is_asked_for(tip.topic_id)
         )
         return tuple(sorted([*self._refusals, *blocked]))
+
+    def idle(self, jobs: Sequence[CompactionJob]) -> tuple[Refusal, ...]:
+        """The partitions without a job and without a refusal, and why."""
+        busy = {run.topic_id_partition for job in jobs for run in job.runs}
+        return tuple(
+            Refusal(tip, outlook.idle_reason(self._settings.merge_fanout, self._min_dirty_ratio))
+            for tip, outlook in self._outlooks.items()
+            if tip not in busy and outlook.refusal is None and self._is_asked_for(tip.topic_id)
+        )
 
     def covering_jobs(self) -> list[CompactionJob]:
         waiting = [outlook for outlook in self._outlooks.values() if self._wants_covering(outlook)]
@@ -164,9 +173,12 @@ class _Planner:
     def _wants_covering(self, outlook: PartitionOutlook) -> bool:
         if not self._is_asked_for(outlook.topic_id_partition.topic_id):
             return False
+        return outlook.due_index is not None or outlook.is_dirty(self._min_dirty_ratio, self._now_ms)
+
+    @property
+    def _min_dirty_ratio(self) -> float:
         # A caller that names a topic wants it compacted now, not when it pays.
-        min_dirty_ratio = self._settings.min_dirty_ratio if self._only is None else 0.0
-        return outlook.due_index is not None or outlook.is_dirty(min_dirty_ratio, self._now_ms)
+        return self._settings.min_dirty_ratio if self._only is None else 0.0
 
     def _free_objects(self) -> list[LiveObject]:
         """Objects that no job has yet and that hold a topic that was asked for, oldest first."""

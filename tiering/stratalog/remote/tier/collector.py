@@ -17,15 +17,23 @@ here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.document_ref import DroppedObject
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.store_layout import StoreLayout
+
+MAX_LISTED_COUNT = 1000
+"""Files that a report names."""
+WRONG_CLOCK = (
+    "the clocks of this server and of the store differ by more than five minutes; correct the wrong one"
+)
+PINNED = "a pin keeps all dropped files; this version makes none, so ask the software that made it"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +48,45 @@ class CollectorSettings:
     """Files that one pass deletes at most; the next pass deletes the rest."""
 
 
+class WaitingFile(NamedTuple):
+    """A dropped file, and the time of the store from which on it is deleted."""
+
+    file: DroppedObject
+    due_ms: int
+
+
 class CollectReport(NamedTuple):
-    """The result of one pass."""
+    """The result of one pass, or of a look at what one would do."""
 
     deleted_count: int = 0
     deleted_bytes: int = 0
     waiting_count: int = 0
     """Dropped files that were not deleted."""
     clock_skew_ms: int = 0
-    is_refused: bool = False
-    """Nothing was deleted, because the own clock is wrong or a pin holds everything."""
+    refusal: str = ""
+    """Why nothing is deleted of what is due: the own clock is wrong, or a pin holds everything."""
+    deleted: tuple[WaitingFile, ...] = ()
+    """The first `MAX_LISTED_COUNT` files of these."""
+    waiting: tuple[WaitingFile, ...] = ()
+    """The first `MAX_LISTED_COUNT` dropped files that were not deleted, those that are due next first."""
+    waiting_bytes: int = 0
+
+    @property
+    def is_refused(self) -> bool:
+        return bool(self.refusal)
+
+    def plus(self, other: CollectReport) -> CollectReport:
+        waiting = sorted((*self.waiting, *other.waiting), key=lambda one: one.due_ms)
+        return CollectReport(
+            deleted_count=self.deleted_count + other.deleted_count,
+            deleted_bytes=self.deleted_bytes + other.deleted_bytes,
+            waiting_count=self.waiting_count + other.waiting_count,
+            clock_skew_ms=max(self.clock_skew_ms, other.clock_skew_ms, key=abs),
+            refusal=self.refusal or other.refusal,
+            deleted=(*self.deleted, *other.deleted)[:MAX_LISTED_COUNT],
+            waiting=tuple(waiting[:MAX_LISTED_COUNT]),
+            waiting_bytes=self.waiting_bytes + other.waiting_bytes,
+        )
 
 
 class CollectedLog(Protocol):
@@ -83,31 +120,50 @@ class Collector:
         self._logs: tuple[CollectedLog, ...] = (metadata,) if catalog is None else (metadata, catalog)
         self._settings = settings or CollectorSettings()
 
-    def run(self) -> CollectReport:
-        """Delete the files that are due. Raises StoreError; files deleted before stay deleted."""
+    def run(self, stop: StopSignal | None = None, *, is_dry_run: bool = False) -> CollectReport:
+        """Delete the files that are due; a dry run only says which. Raises StoreError, and StoppingError
+        between two batches of files once `stop` is set; files deleted before stay deleted.
+        """
         self._metadata.refresh(dated=True)
         report = CollectReport(clock_skew_ms=self._metadata.clock_skew_ms)
         for log in self._logs:
             state = log.refresh()
-            if not self._metadata.is_clock_trusted or state.pins:
-                report = report._replace(
-                    is_refused=True, waiting_count=report.waiting_count + len(state.dropped_objects)
+            refusal = self._refusal(state)
+            due = [] if refusal else self._due(state)[: self._settings.max_file_count]
+            if due and not is_dry_run:
+                due = self._collect(log, state, stop or StopSignal())
+                state = log.state()
+            gone = {file.name for file in due}
+            waiting = [file for file in state.dropped if file.name not in gone]
+            report = report.plus(
+                CollectReport(
+                    deleted_count=len(due),
+                    deleted_bytes=sum(file.size_bytes for file in due),
+                    waiting_count=len(waiting),
+                    refusal=refusal,
+                    deleted=self._listed(due),
+                    waiting=self._listed(waiting),
+                    waiting_bytes=sum(file.size_bytes for file in waiting),
                 )
-                continue
-            deleted = self._collect(log, state)
-            report = report._replace(
-                deleted_count=report.deleted_count + len(deleted),
-                deleted_bytes=report.deleted_bytes + sum(file.size_bytes for file in deleted),
-                waiting_count=report.waiting_count + len(log.state().dropped_objects),
             )
         return report
 
-    def _collect(self, log: CollectedLog, state: HeadState) -> Sequence[DroppedObject]:
+    def _refusal(self, state: HeadState) -> str:
+        if not self._metadata.is_clock_trusted:
+            return WRONG_CLOCK
+        return PINNED if state.pins else ""
+
+    def _listed(self, files: Iterable[DroppedObject]) -> tuple[WaitingFile, ...]:
+        found = sorted(files, key=lambda file: file.time_ms)[:MAX_LISTED_COUNT]
+        return tuple(WaitingFile(file, file.time_ms + self._settings.grace_ms) for file in found)
+
+    def _collect(self, log: CollectedLog, state: HeadState, stop: StopSignal) -> list[DroppedObject]:
         if not all(map(state.is_deletable, self._due(state))):
             log.fold()
             state = log.state()
         due = [file for file in self._due(state) if state.is_deletable(file)][: self._settings.max_file_count]
         for start in range(0, len(due), self._settings.batch_count):
+            stop.check()
             files = due[start : start + self._settings.batch_count]
             self._store.delete_many([file.key(log.layout) for file in files])
             log.forget([file.name for file in files])

@@ -9,10 +9,22 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+class CacheStats(NamedTuple):
+    """The contents of a cache, and its look-ups so far."""
+
+    entry_count: int
+    size_bytes: int
+    capacity_bytes: int
+    hit_count: int
+    """Look-ups that found the value, or waited for another one that loaded it."""
+    miss_count: int
+    """Look-ups that loaded the value."""
 
 
 class LoadingCache(Generic[K, V]):
@@ -27,10 +39,25 @@ class LoadingCache(Generic[K, V]):
         self._values: OrderedDict[K, V] = OrderedDict()
         self._size_bytes = 0
         self._loading: set[K] = set()
+        self._hit_count = self._miss_count = 0
 
     @property
     def size_bytes(self) -> int:
         return self._size_bytes
+
+    @property
+    def stats(self) -> CacheStats:
+        with self._condition:
+            return CacheStats(
+                len(self._values), self._size_bytes, self._capacity_bytes, self._hit_count, self._miss_count
+            )
+
+    def clear(self) -> int:
+        """Remove all values; returns their size. Loads in progress are kept when they end."""
+        with self._condition:
+            size_bytes, self._size_bytes = self._size_bytes, 0
+            self._values.clear()
+            return size_bytes
 
     def get(self, key: K, load: Callable[[], V]) -> V:
         """The cached value, or the result of `load`. An error of `load` goes to its own caller only; waiting
@@ -41,8 +68,10 @@ class LoadingCache(Generic[K, V]):
                 self._condition.wait()
             if key in self._values:
                 self._values.move_to_end(key)
+                self._hit_count += 1
                 return self._values[key]
             self._loading.add(key)
+            self._miss_count += 1
         try:
             value = load()
         except BaseException:

@@ -34,7 +34,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.slice_entry import LeaderEpoch, joined_epochs
-from stratalog.remote.tier.slice_source import RemoteReaderSettings, SliceBatch, SliceSource
+from stratalog.remote.tier.slice_source import ReaderCaches, RemoteReaderSettings, SliceBatch, SliceSource
 from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.timestamp_offset import TimestampOffset
@@ -70,6 +70,14 @@ class RemoteReader:
         self._metadata = metadata
         self._source = SliceSource(store, metadata.layout, settings or RemoteReaderSettings())
         self._times = TieredTimeLookup(self._source)
+
+    @property
+    def cache_stats(self) -> ReaderCaches:
+        return self._source.cache_stats
+
+    def empty_caches(self) -> int:
+        """Empty the caches; returns the size of their values. Readers fetch the data again."""
+        return self._source.empty_caches()
 
     def read(
         self,

@@ -28,6 +28,15 @@ from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.read.segment_info import SegmentInfo
+from stratalog.log.retention.retention_outlook import (
+    ExpiredUnit,
+    ExpiryRule,
+    KeptUnit,
+    NextExpiry,
+    RetentionLimits,
+    RetentionOutlook,
+    next_expiry,
+)
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -72,22 +81,55 @@ class RetentionReport(NamedTuple):
     """Own clock minus the store's clock; if it is too large nothing was expired by time."""
 
 
-def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
-    """The log start after applying `config` to `units`; None if it does not move. Pure.
+def expired_rules(
+    units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None
+) -> tuple[ExpiryRule, ...]:
+    """The rule by which each of the oldest units goes, for as many units as go. Pure.
 
     `now_ms` is None if the clock is not trusted: then nothing expires by time.
     """
     if not config.is_deleted:
-        return None
+        return ()
     left_bytes = sum(unit.size_bytes for unit in units)
-    offset: int | None = None
-    for unit, newest_ms in zip(units, _newest_ms(units), strict=True):
+    rules: list[ExpiryRule] = []
+    for unit, newest_ms in zip(units, newest_times_ms(units), strict=True):
         left_bytes -= unit.size_bytes
         is_over_size = config.retention_bytes != UNLIMITED and left_bytes >= config.retention_bytes
         if unit.is_active or not (is_over_size or _is_old(unit, newest_ms, config, now_ms)):
             break
-        offset = unit.end_offset
-    return offset
+        rules.append(ExpiryRule.RETENTION_BYTES if is_over_size else ExpiryRule.RETENTION_MS)
+    return tuple(rules)
+
+
+def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
+    """The log start after applying `config` to `units`; None if it does not move. Pure."""
+    count = len(expired_rules(units, config, now_ms))
+    return units[count - 1].end_offset if count else None
+
+
+class JudgedPartition(NamedTuple):
+    """The decision of retention about a tiered partition."""
+
+    log_start_offset: int | None
+    """The new log start; None if it does not move."""
+    damage: LogStoreError | None
+    """The damage that keeps an old segment."""
+    units: tuple[RetentionUnit, ...]
+    """The live slices, then the local segments behind them."""
+    rules: tuple[ExpiryRule, ...]
+    """The rules by which the first of these go."""
+    state: TieredPartition
+    """The slices before the decision takes effect."""
+
+
+class ExplainedPartition(NamedTuple):
+    """The effect that retention would have on a tiered partition now."""
+
+    log_start_offset: int
+    """The first readable offset before."""
+    new_log_start_offset: int
+    tiered: RetentionOutlook
+    local: RetentionOutlook
 
 
 class RemoteRetention:
@@ -105,8 +147,7 @@ class RemoteRetention:
         PreconditionFailedError (a newer configuration was used before: read the catalog and try again),
         StoreError.
         """
-        self._metadata.refresh(dated=True)
-        now_ms = self._metadata.store_date_ms if self._metadata.is_clock_trusted else None
+        now_ms = self._trusted_now_ms()
         starts: dict[TopicIdPartition, int] = {}
         moved: dict[TopicIdPartition, UnifiedLog] = {}
         failed: list[FailedRetention] = []
@@ -116,14 +157,14 @@ class RemoteRetention:
                 continue
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
             try:
-                offset, damage = self._new_start(log, tip, config, now_ms)
+                judged = self._judge(log, tip, config, now_ms)
             except LogStoreError as error:
                 failed.append(FailedRetention(log.topic_partition, error))
                 continue
-            if damage is not None:
-                failed.append(FailedRetention(log.topic_partition, damage))
-            if offset is not None:
-                starts[tip] = offset
+            if judged.damage is not None:
+                failed.append(FailedRetention(log.topic_partition, judged.damage))
+            if judged.log_start_offset is not None:
+                starts[tip] = judged.log_start_offset
                 moved[tip] = log
         if starts:
             self._metadata.advance_log_start(starts, epoch=epoch, catalog_seq=catalog_seq)
@@ -138,38 +179,141 @@ class RemoteRetention:
             advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
         return RetentionReport(tuple(advanced), tuple(failed), self._metadata.clock_skew_ms)
 
-    def _new_start(
-        self, log: UnifiedLog, tip: TopicIdPartition, config: LogConfig, now_ms: int | None
-    ) -> tuple[int | None, LogStoreError | None]:
-        """The new log start, and the damage that keeps an old segment; None for neither. Raises
-        LogStoreError.
+    def explain(self, logs: Sequence[UnifiedLog]) -> Iterator[ExplainedPartition | LogStoreError]:
+        """Explain, for each log, what `run` and the deletion of local segments behind it would do now; an
+        error for a log that fails. Changes nothing. Raises StoreError.
         """
+        now_ms = self._trusted_now_ms()
+        for log in logs:
+            tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+            try:
+                explained = self._explained(log, self._judge(log, tip, log.local_log.config, now_ms), now_ms)
+            except LogStoreError as error:
+                yield error
+            else:
+                yield explained
+
+    def _trusted_now_ms(self) -> int | None:
+        """The store's time now; None if the clocks differ too much. Raises StoreError."""
+        self._metadata.refresh(dated=True)
+        return self._metadata.store_date_ms if self._metadata.is_clock_trusted else None
+
+    def _explained(self, log: UnifiedLog, judged: JudgedPartition, now_ms: int | None) -> ExplainedPartition:
+        offset, state = judged.log_start_offset, judged.state
+        if offset is None:
+            local = log.retention.explain()
+        else:
+            local = log.retention.explain(
+                log_start_offset=max(offset, log.offsets.log_start_offset),
+                tiered_end_offset=max(offset, state.tiered_end_offset, log.offsets.tiered_end_offset),
+            )
+        rules = {unit.end_offset: rule for unit, rule in zip(judged.units, judged.rules, strict=False)}
+        # A segment that no upload has reached goes by the rules of all tiers.
+        expired = tuple(
+            unit._replace(rule=rules[unit.end_offset])
+            if unit.rule is ExpiryRule.LOG_START and unit.end_offset in rules
+            else unit
+            for unit in local.expired
+        )
+        # Before the first commit the log decides.
+        old_offset = max(state.log_start_offset, log.offsets.log_start_offset)
+        new_offset = old_offset if offset is None else offset
+        return ExplainedPartition(
+            old_offset,
+            new_offset,
+            _tiered_outlook(judged, new_offset, log.local_log.config, now_ms),
+            local._replace(
+                expired=expired, next=_local_next(judged, local.next, log.local_log.config, now_ms)
+            ),
+        )
+
+    def _judge(
+        self, log: UnifiedLog, tip: TopicIdPartition, config: LogConfig, now_ms: int | None
+    ) -> JudgedPartition:
+        """The new log start of a partition. Raises LogStoreError."""
         # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
         # both; in the other order it would be in neither and leave a hole in the row.
         local_log_start_offset = log.offsets.local_log_start_offset
         segments = log.reader.segments()
         partition = self._metadata.state().partition(tip)
-        slice_units = list(_slice_units(partition))
-        offset = log_start_after(
-            [*slice_units, *_local_units(log, segments, partition.tiered_end_offset)], config, now_ms
-        )
+        slice_units = tuple(_slice_units(partition))
+        units = (*slice_units, *_local_units(log, segments, partition.tiered_end_offset))
+        rules = expired_rules(units, config, now_ms)
         damage: LogStoreError | None = None
-        if offset is not None and offset > partition.tiered_end_offset:
+        if rules and units[len(rules) - 1].end_offset > partition.tiered_end_offset:
             # These records are in no other place. A segment deleted meanwhile is in the store, or below the
             # start.
-            proven = {segment.base_offset: segment for segment in log.reader.segments(offset)}
+            end_offset = units[len(rules) - 1].end_offset
+            proven = {segment.base_offset: segment for segment in log.reader.segments(end_offset)}
             segments = tuple(proven.get(segment.base_offset, segment) for segment in segments)
             damage = next((segment.damage for segment in segments if segment.damage is not None), None)
-            offset = log_start_after(
-                [*slice_units, *_local_units(log, segments, partition.tiered_end_offset)], config, now_ms
-            )
+            units = (*slice_units, *_local_units(log, segments, partition.tiered_end_offset))
+            rules = expired_rules(units, config, now_ms)
+        offset = units[len(rules) - 1].end_offset if rules else None
         if not partition.slices and local_log_start_offset > partition.tiered_end_offset:
             # Tiering was enabled after the log had been cut: nothing was ever committed below its start.
             offset = max(offset or 0, local_log_start_offset)
-        if offset is None:
-            return None, damage
-        offset = min(offset, log.offsets.high_watermark)
-        return (offset if offset > partition.log_start_offset else None), damage
+        if offset is not None:
+            offset = min(offset, log.offsets.high_watermark)
+            offset = offset if offset > partition.log_start_offset else None
+        return JudgedPartition(offset, damage, units, rules, partition)
+
+
+def _tiered_outlook(
+    judged: JudgedPartition, new_log_start_offset: int, config: LogConfig, now_ms: int | None
+) -> RetentionOutlook:
+    """The slices that go with that log start, and the one that goes next."""
+    slices = judged.state.slices
+    rules = dict(enumerate(judged.rules))
+    gone = [live for live in slices if live.end_offset <= new_log_start_offset]
+    expired = tuple(
+        ExpiredUnit(
+            rules.get(index, ExpiryRule.LOG_START), live.base_offset, live.end_offset, live.entry.data_bytes
+        )
+        for index, live in enumerate(gone)
+    )
+    kept = slices[len(gone) :]
+    return RetentionOutlook(
+        expired,
+        sum(live.entry.data_bytes for live in kept),
+        _next_of(judged, len(gone), kept[0].base_offset, config, now_ms) if kept else None,
+    )
+
+
+def _local_next(
+    judged: JudgedPartition, local: NextExpiry | None, config: LogConfig, now_ms: int | None
+) -> NextExpiry | None:
+    """The local segment that goes next. One that is not in the object store yet goes by the rules of all
+    tiers."""
+    if local is None or local.end_offset <= judged.state.tiered_end_offset:
+        return local
+    ends = [unit.end_offset for unit in judged.units]
+    if local.end_offset not in ends:
+        return local
+    return _next_of(judged, ends.index(local.end_offset), local.base_offset, config, now_ms)
+
+
+def _next_of(
+    judged: JudgedPartition, index: int, base_offset: int, config: LogConfig, now_ms: int | None
+) -> NextExpiry:
+    """When the unit with this index goes, behind all units before it."""
+    units = judged.units
+    newest_ms = newest_times_ms(units)[len(judged.rules) : index + 1]
+    unit = KeptUnit(
+        base_offset,
+        units[index].end_offset,
+        units[index].size_bytes,
+        # It waits for those before it. Without a known age none of them goes.
+        max(newest_ms) if newest_ms and NO_TIMESTAMP not in newest_ms else NO_TIMESTAMP,
+        sum(later.size_bytes for later in units[index + 1 :]),
+    )
+    exemption = ""
+    if not config.is_deleted:
+        exemption = "cleanup.policy is compact, so only compaction removes records"
+    elif units[index].is_active:
+        exemption = "appends still go to it"
+    limits = RetentionLimits(config.retention_ms if now_ms is not None else UNLIMITED, config.retention_bytes)
+    return next_expiry(unit, limits, now_ms, exemption)
 
 
 def _slice_units(partition: TieredPartition) -> Iterator[RetentionUnit]:
@@ -210,7 +354,7 @@ def _pending_bytes(log: UnifiedLog, segment: SegmentInfo, tiered_end_offset: int
     return 0
 
 
-def _newest_ms(units: Sequence[RetentionUnit]) -> list[int]:
+def newest_times_ms(units: Sequence[RetentionUnit]) -> list[int]:
     """The newest timestamp of each unit, or of the next one that has any; `NO_TIMESTAMP` where none has."""
     newest_ms: list[int] = []
     next_ms = NO_TIMESTAMP

@@ -23,7 +23,7 @@ from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.store_layout import StoreLayout
-from stratalog.remote.tier.loading_cache import LoadingCache
+from stratalog.remote.tier.loading_cache import CacheStats, LoadingCache
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,13 @@ class SliceBatch(NamedTuple):
     data: memoryview
 
 
+class ReaderCaches(NamedTuple):
+    """The two caches of a reader."""
+
+    data: CacheStats
+    indexes: CacheStats
+
+
 class SliceSource:
     """Reads slices through the caches. Thread-safe: the caches are, everything else is immutable."""
 
@@ -61,6 +68,14 @@ class SliceSource:
         self._indexes: LoadingCache[tuple[str, int], SliceIndex] = LoadingCache(
             settings.index_cache_bytes, _index_size_bytes
         )
+
+    @property
+    def cache_stats(self) -> ReaderCaches:
+        return ReaderCaches(self._chunks.stats, self._indexes.stats)
+
+    def empty_caches(self) -> int:
+        """Empty both caches; returns the size of their values."""
+        return self._chunks.clear() + self._indexes.clear()
 
     def index(self, live: LiveSlice) -> SliceIndex:
         """The slice's index: one small GET, or none. Raises ObjectNotFoundError, StoreCorruptError."""

@@ -27,6 +27,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
@@ -123,26 +124,39 @@ class Uploader:
             # Files of an earlier process belong to no object that could still be committed.
             clear_spool_directory(filesystem, settings.writer.spool_directory)
 
-    def upload(self, candidates: Sequence[UploadCandidate], *, epoch: int) -> UploadReport:
-        """Upload everything that is ready, under the epoch that this process has claimed.
+    def upload(
+        self,
+        candidates: Sequence[UploadCandidate],
+        *,
+        epoch: int,
+        stop: StopSignal | None = None,
+        on_object: Callable[[UploadReport], None] = lambda _: None,
+    ) -> UploadReport:
+        """Upload everything that is ready, under the epoch that this process has claimed. Calls `on_object`
+        after each object, with the report up to then.
 
         When it returns, everything that the report counts is committed and the logs know it. A partition
         that cannot be read is reported and does not hold up the others. Raises NotOwnerError if the shard
         has another owner, StoreError (a later pass goes on where this one stopped), OSError if the
-        spool's disk fails, StoppingError if `stop` was given; committed objects stay.
+        spool's disk fails, StoppingError once the stop signal is set: `stop`, or else that of the
+        constructor. Committed objects stay.
         """
         with self._lock:
             report = UploadReport()
-            uploads = self._begin(candidates, report)
+            store = self._store if stop is None else StoppableObjectStore(self._store, stop)
+            uploads = self._begin(candidates, report, stop or self._stop)
             while uploads:
-                self._upload_object(uploads, epoch, report)
+                self._upload_object(store, uploads, epoch, report)
+                on_object(report)
                 for upload in uploads:
                     if upload.error is not None:
                         report.failed.append(FailedUpload(upload.candidate.log.topic_partition, upload.error))
                 uploads = [upload for upload in uploads if not upload.is_finished]
             return report
 
-    def _begin(self, candidates: Sequence[UploadCandidate], report: UploadReport) -> list[PartitionUpload]:
+    def _begin(
+        self, candidates: Sequence[UploadCandidate], report: UploadReport, stop: StopSignal
+    ) -> list[PartitionUpload]:
         state = self._metadata.state() if self._is_settled else self._metadata.refresh()
         self._is_settled = True
         uploads: list[PartitionUpload] = []
@@ -151,7 +165,7 @@ class Uploader:
             try:
                 # A commit of unknown outcome may have landed after all.
                 candidate.log.update_tiered_end_offset(partition.tiered_end_offset)
-                upload = PartitionUpload(candidate, partition.tiered_end_offset, self._stop)
+                upload = PartitionUpload(candidate, partition.tiered_end_offset, stop)
             except LogStoreError as error:
                 report.failed.append(FailedUpload(candidate.log.topic_partition, error))
                 continue
@@ -159,7 +173,9 @@ class Uploader:
                 uploads.append(upload)
         return uploads
 
-    def _upload_object(self, uploads: Sequence[PartitionUpload], epoch: int, report: UploadReport) -> None:
+    def _upload_object(
+        self, store: ObjectStore, uploads: Sequence[PartitionUpload], epoch: int, report: UploadReport
+    ) -> None:
         settings = self._settings
         header = ObjectHeader(
             store_id=self._metadata.store_id,
@@ -181,7 +197,9 @@ class Uploader:
                 if not upload.is_finished:
                     break
             if writer.slice_count > 0:
-                self._store_and_commit(writer.finish(), uploads, epoch, report)
+                finished = writer.finish()
+                self._put(store, finished)
+                self._commit(finished, uploads, epoch, report)
 
     def _max_object_bytes(self, spool_directory: str) -> int:
         """Data in the next object. On a full disk it is little enough to need no spool file: only uploads can
@@ -199,10 +217,9 @@ class Uploader:
         in_memory_bytes = max(1, settings.writer.memory_bytes // 2)
         return settings.max_object_bytes if has_room else min(settings.max_object_bytes, in_memory_bytes)
 
-    def _store_and_commit(
+    def _commit(
         self, finished: FinishedObject, uploads: Sequence[PartitionUpload], epoch: int, report: UploadReport
     ) -> None:
-        self._put(finished)
         # Until the outcome is known the tiered ends may be old, and a pass would send the same records again.
         self._is_settled = False
         outcome = self._metadata.add([(finished.ref, finished.entries)], epoch)
@@ -226,11 +243,11 @@ class Uploader:
                 report.slice_count += 1
                 report.data_bytes += entry.data_bytes
 
-    def _put(self, finished: FinishedObject) -> None:
+    def _put(self, store: ObjectStore, finished: FinishedObject) -> None:
         """Send the object until it is known to be stored. Raises StoreError; its name is given up then."""
         for attempt in range(1, self._settings.put_attempts + 1):
             try:
-                finished.store(self._store, self._metadata.layout)
+                finished.store(store, self._metadata.layout)
             except StoreUnavailableError:
                 if attempt == self._settings.put_attempts:
                     raise

@@ -23,7 +23,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
@@ -133,6 +133,17 @@ class View(Generic[S]):
     """Time of the store's clock when the head was last read in full."""
 
 
+NEVER_MS = -1
+
+
+class ComparedClocks(NamedTuple):
+    """The own clock minus the store's when a head was read in full."""
+
+    skew_ms: int
+    at_ms: int
+    """The time of the comparison by the own clock; -1 before the first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Landed(Generic[R]):
     """The result of `HeadLog.commit`."""
@@ -168,6 +179,7 @@ class HeadLog(Generic[S]):
         self._view_lock = threading.Lock()
         first = Head(store_id=self.identity.store_id, shard=layout.shard, uuid=self.ids.uuid())
         self._view: View[S] = View(first, "", machine.empty(), 0)
+        self._compared = ComparedClocks(0, NEVER_MS)
 
     @property
     def view(self) -> View[S]:
@@ -177,6 +189,11 @@ class HeadLog(Generic[S]):
     def clock_skew_ms(self) -> int:
         """Own clock minus the store's clock, as of the last head that was read in full."""
         return self._clock.now_ms() - self._view.date_ms
+
+    @property
+    def compared_clocks(self) -> ComparedClocks:
+        """The last comparison of the clocks."""
+        return self._compared
 
     def open(self, *, read_only: bool, witness: str = "") -> None:
         """Read the head, or create it where there has never been one.
@@ -356,6 +373,8 @@ class HeadLog(Generic[S]):
         """The view of a head that was read. If an object of it is missing the head is old, and is read
         again.
         """
+        now_ms = self._clock.now_ms()
+        self._compared = ComparedClocks(now_ms - stored.date_ms, now_ms)
         for _ in range(self.settings.max_store_failures):
             head = Head.decode(stored.data, self.layout.head_key, self.machine.table)
             head.require_of(self.identity.store_id, self.layout.shard)

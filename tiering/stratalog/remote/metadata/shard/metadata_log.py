@@ -29,6 +29,7 @@ from stratalog.remote.metadata.head.fold import Folder
 from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.metadata.head.head_log import (
     CommitSettings,
+    ComparedClocks,
     HeadLog,
     Judgement,
     Landed,
@@ -167,6 +168,11 @@ class MetadataLog:
     @property
     def clock_skew_ms(self) -> int:
         return self._log.clock_skew_ms
+
+    @property
+    def compared_clocks(self) -> ComparedClocks:
+        """The last comparison of the own clock with the store's."""
+        return self._log.compared_clocks
 
     @property
     def is_clock_trusted(self) -> bool:

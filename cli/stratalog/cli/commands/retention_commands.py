@@ -1,0 +1,148 @@
+"""`stratalog retention`: delete what retention does not keep, or explain what that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.cli.byte_size import ByteSize
+from stratalog.cli.connection import with_client
+from stratalog.cli.long_work import long_work_options, run_long_work
+from stratalog.cli.options import json_option, server_option
+from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
+from stratalog.client.operations import require_success
+from stratalog.v1 import operation_pb2, tier_pb2
+
+
+@click.group()
+def retention() -> None:
+    """Apply the retention of topics now, or explain it.
+
+    The server applies it by itself, too.
+    """
+
+
+@retention.command()
+@click.argument("topics", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted now.")
+@long_work_options
+def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
+    """Delete the records of TOPICS, or of all, that retention does not keep.
+
+    Moves the log start of tiered topics, and deletes old segments on local disks. Objects are deleted later,
+    by `tier collect`. Ctrl-C leaves the operation running.
+    """
+    if dry_run:
+        _print_expired(_explained(server, topics), as_json=as_json)
+        return
+    ended = run_long_work(
+        server, lambda client: client.admin.start_retention(topics), no_wait=no_wait, as_json=as_json
+    )
+    if ended is None:
+        return
+    require_success(ended)
+    result = ended.retention
+    if as_json:
+        print_json(message_document(result))
+    else:
+        _print_result(result)
+    if result.failed_partitions:
+        raise DataDirectoryError(
+            "retention left partitions out; see to the reasons that are named above",
+            partitions=",".join(f"{one.topic}-{one.partition}" for one in result.failed_partitions),
+        )
+
+
+@retention.command()
+@click.argument("topics", nargs=-1)
+@json_option
+@server_option
+def explain(topics: tuple[str, ...], as_json: bool, server: str) -> None:
+    """Explain for TOPICS, or for all, what retention deletes now and next.
+
+    The first table shows what `retention run` would delete, and the rule. The second one shows the oldest
+    data that stays in each tier: why, the time from which on it is too old, and the size of further records
+    with which it is too much.
+    """
+    explained = _explained(server, topics)
+    _print_expired(explained, as_json=as_json)
+    if as_json:
+        return
+    rows = [
+        (
+            f"{one.topic}-{one.partition}",
+            _tier(kept.tier),
+            f"{kept.base_offset}-{kept.end_offset}",
+            str(ByteSize(kept.size_bytes)),
+            utc_time(kept.time_ms),
+            str(ByteSize(kept.missing_bytes)) if kept.missing_bytes >= 0 else None,
+            kept.reason,
+        )
+        for one in explained
+        for kept in one.next
+    ]
+    print_table(("NEXT", "TIER", "OFFSETS", "SIZE", "TOO OLD FROM", "TOO MUCH WITH", "STAYS BECAUSE"), rows)
+
+
+def _explained(server: str, topics: tuple[str, ...]) -> list[tier_pb2.ExplainedPartition]:
+    return with_client(server, lambda client: client.admin.explain_retention(topics))
+
+
+def _print_expired(explained: Iterable[tier_pb2.ExplainedPartition], *, as_json: bool) -> None:
+    partitions = list(explained)
+    if as_json:
+        print_json([message_document(one) for one in partitions])
+        return
+    rows = [
+        (
+            f"{one.topic}-{one.partition}",
+            _tier(expired.tier),
+            f"{expired.base_offset}-{expired.end_offset}",
+            expired.unit_count,
+            str(ByteSize(expired.size_bytes)),
+            _rule(expired.rule),
+        )
+        for one in partitions
+        for expired in one.expired
+    ]
+    if rows:
+        print_table(("EXPIRED", "TIER", "OFFSETS", "PARTS", "SIZE", "BY"), rows)
+    else:
+        click.echo("nothing has expired")
+    for one in partitions:
+        if one.reason:
+            click.echo(f"{one.topic}-{one.partition} is left out: {one.reason}")
+
+
+def _print_result(result: operation_pb2.RetentionResult) -> None:
+    if result.partitions:
+        print_table(
+            ("PARTITION", "LOG START", "BEFORE", "SLICES", "SIZE", "LOCAL SEGMENTS", "SIZE"),
+            [
+                (
+                    f"{one.topic}-{one.partition}",
+                    one.new_log_start_offset,
+                    one.old_log_start_offset,
+                    one.dropped_slice_count,
+                    str(ByteSize(one.dropped_slice_bytes)),
+                    one.deleted_segment_count,
+                    str(ByteSize(one.deleted_segment_bytes)),
+                )
+                for one in result.partitions
+            ],
+        )
+    else:
+        click.echo("nothing had expired")
+    for one in result.failed_partitions:
+        click.echo(f"{one.topic}-{one.partition} was left out: {one.reason}", err=True)
+
+
+def _tier(number: int) -> str:
+    return enum_word(tier_pb2.RetentionTier.DESCRIPTOR, number)
+
+
+def _rule(number: int) -> str:
+    word = enum_word(tier_pb2.RetentionRule.DESCRIPTOR, number)
+    return "log start" if number == tier_pb2.RETENTION_RULE_LOG_START else word.replace("-", ".")

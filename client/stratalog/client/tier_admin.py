@@ -1,0 +1,155 @@
+"""The admin client of the tiers: uploads, compaction, retention, verification and collection.
+
+Methods return messages of ``stratalog.v1.tier_pb2`` and ``stratalog.v1.operation_pb2``, which document their
+fields. A `start_` method returns the operation that does the work; the method of the same name without
+`start_` waits for it and returns its result. The work goes on if the waiting program ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.client.channel import ServerChannel
+from stratalog.client.errors import refusing_misfits
+from stratalog.client.operations import CALL_TIMEOUT_S, Operations
+from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.v1 import operation_pb2, tier_pb2, tier_pb2_grpc
+
+
+class TierAdmin:
+    """The tiers of one server. Every method raises LogStoreError; the methods that wait raise the error of
+    the operation, and OperationCancelledError. Belongs to one event loop.
+    """
+
+    def __init__(self, channel: ServerChannel, retry: RetryPolicy, operations: Operations) -> None:
+        self._channel = channel
+        self._retry = retry
+        self._operations = operations
+        self._tiers = tier_pb2_grpc.TierServiceStub(channel.grpc)
+
+    async def tier_status(self) -> tier_pb2.TierStatusResponse:
+        """Contents of the object store by shard, and the lag of the uploader by topic."""
+        request = tier_pb2.TierStatusRequest()
+        return await retrying(
+            self._retry, lambda: self._channel.call(self._tiers.TierStatus(request, timeout=CALL_TIMEOUT_S))
+        )
+
+    async def start_upload(
+        self, topics: Sequence[str] = (), *, delete_local: bool = False
+    ) -> operation_pb2.Operation:
+        """Roll and tier now. `delete_local`: also delete local segments that are committed in the object
+        store."""
+        with refusing_misfits():
+            request = tier_pb2.StartUploadRequest(topics=topics, delete_local=delete_local)
+        response = await self._channel.call(self._tiers.StartUpload(request, timeout=CALL_TIMEOUT_S))
+        return response.operation
+
+    async def upload(
+        self, topics: Sequence[str] = (), *, delete_local: bool = False
+    ) -> operation_pb2.UploadResult:
+        """`start_upload`, and wait. Raises DataDirectoryError if a named topic has an offline partition; its
+        fields count the uploads of other partitions. If no topic is named, the result lists failed partitions
+        instead.
+        """
+        started = await self.start_upload(topics, delete_local=delete_local)
+        return (await self._operations.done(started)).upload
+
+    async def start_compaction(self, topics: Sequence[str] = ()) -> operation_pb2.Operation:
+        """Compact tiered data of the named topics, or of all topics, now."""
+        with refusing_misfits():
+            request = tier_pb2.StartCompactionRequest(topics=topics)
+        response = await self._channel.call(self._tiers.StartCompaction(request, timeout=CALL_TIMEOUT_S))
+        return response.operation
+
+    async def run_compaction(self, topics: Sequence[str] = ()) -> list[operation_pb2.CompactionJob]:
+        """`start_compaction`, and wait. Returns the jobs that ran."""
+        ended = await self._operations.done(await self.start_compaction(topics))
+        return list(ended.compaction.jobs)
+
+    async def plan_compaction(self, topics: Sequence[str] = ()) -> tier_pb2.PlanCompactionResponse:
+        """The jobs that a compaction would run now, and the reasons where there is none."""
+        with refusing_misfits():
+            request = tier_pb2.PlanCompactionRequest(topics=topics)
+        return await retrying(
+            self._retry,
+            lambda: self._channel.call(self._tiers.PlanCompaction(request, timeout=CALL_TIMEOUT_S)),
+        )
+
+    async def excluded_partitions(self) -> list[tier_pb2.ExcludedPartition]:
+        """The partitions that compaction leaves alone."""
+        request = tier_pb2.ListExcludedPartitionsRequest()
+        response = await retrying(
+            self._retry,
+            lambda: self._channel.call(self._tiers.ListExcludedPartitions(request, timeout=CALL_TIMEOUT_S)),
+        )
+        return list(response.partitions)
+
+    async def reset_excluded_partition(self, topic: str, partition: int) -> bool:
+        """Let compaction try a partition again; returns False if it had not failed."""
+        with refusing_misfits():
+            request = tier_pb2.ResetExcludedPartitionRequest(topic=topic, partition=partition)
+        response = await retrying(
+            self._retry,
+            lambda: self._channel.call(self._tiers.ResetExcludedPartition(request, timeout=CALL_TIMEOUT_S)),
+        )
+        return response.was_excluded
+
+    async def start_retention(self, topics: Sequence[str] = ()) -> operation_pb2.Operation:
+        """Delete what the retention of the named topics, or of all topics, does not keep, now."""
+        with refusing_misfits():
+            request = tier_pb2.StartRetentionRequest(topics=topics)
+        response = await self._channel.call(self._tiers.StartRetention(request, timeout=CALL_TIMEOUT_S))
+        return response.operation
+
+    async def run_retention(self, topics: Sequence[str] = ()) -> operation_pb2.RetentionResult:
+        """`start_retention`, and wait."""
+        return (await self._operations.done(await self.start_retention(topics))).retention
+
+    async def explain_retention(self, topics: Sequence[str] = ()) -> list[tier_pb2.ExplainedPartition]:
+        """Explain what retention would delete now, and what goes next and when. Changes nothing."""
+        with refusing_misfits():
+            request = tier_pb2.ExplainRetentionRequest(topics=topics)
+        response = await retrying(
+            self._retry,
+            lambda: self._channel.call(self._tiers.ExplainRetention(request, timeout=CALL_TIMEOUT_S)),
+        )
+        return list(response.partitions)
+
+    async def start_verification(self, topics: Sequence[str] = ()) -> operation_pb2.Operation:
+        """Read all tiered data of the named topics, or of all topics, and compare it with the metadata."""
+        with refusing_misfits():
+            request = tier_pb2.StartVerificationRequest(topics=topics)
+        response = await self._channel.call(self._tiers.StartVerification(request, timeout=CALL_TIMEOUT_S))
+        return response.operation
+
+    async def verify(self, topics: Sequence[str] = ()) -> operation_pb2.VerificationResult:
+        """`start_verification`, and wait. Damage is in the findings of the result."""
+        return (await self._operations.done(await self.start_verification(topics))).verification
+
+    async def start_collection(self, *, dry_run: bool = False) -> operation_pb2.Operation:
+        """Delete files of the store that commits have dropped and whose grace is over. `dry_run`: only list
+        them."""
+        request = tier_pb2.StartCollectionRequest(dry_run=dry_run)
+        response = await self._channel.call(self._tiers.StartCollection(request, timeout=CALL_TIMEOUT_S))
+        return response.operation
+
+    async def collect(self, *, dry_run: bool = False) -> operation_pb2.CollectionResult:
+        """`start_collection`, and wait."""
+        return (await self._operations.done(await self.start_collection(dry_run=dry_run))).collection
+
+    async def describe_caches(self) -> list[tier_pb2.CacheStatus]:
+        """The caches of tiered data in the server's memory."""
+        request = tier_pb2.DescribeCachesRequest()
+        response = await retrying(
+            self._retry,
+            lambda: self._channel.call(self._tiers.DescribeCaches(request, timeout=CALL_TIMEOUT_S)),
+        )
+        return list(response.caches)
+
+    async def empty_caches(self) -> int:
+        """Empty these caches; returns the size of what was in them."""
+        request = tier_pb2.EmptyCachesRequest()
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self._tiers.EmptyCaches(request, timeout=CALL_TIMEOUT_S))
+        )
+        return response.emptied_bytes

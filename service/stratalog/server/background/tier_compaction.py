@@ -1,0 +1,125 @@
+"""Compaction of the tiered data of a server, over all shards: runs, plans, and the partitions that it leaves
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compactor import Exclusion
+from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
+from stratalog.server.background.scratch_space import scratch_error
+from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.operations.operation import Operation, OperationProgress
+from stratalog.server.operations.operation_results import CompactionResult
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+
+NOT_TIERED = "not tiered; the log cleaner of the server cleans it if it is compacted"
+REFUSED_CONFIG = "this version refuses its configuration"
+NO_SLICES = "no records in the object store; `stratalog tier upload` uploads them now"
+
+
+class PlannedCompaction(NamedTuple):
+    """The jobs that a compaction would run, and the topics without one."""
+
+    jobs: Sequence[CompactionJob]
+    idle_reasons: Mapping[str, Sequence[str]]
+    """Why there is nothing to do in a topic that was asked for, by its name."""
+
+
+class TierCompaction:
+    """Compacts and plans. Thread-safe: the compactors are. Every method but `exclusions` and `reset` may take
+    the network for long."""
+
+    def __init__(self, tiers: Iterable[ShardTier], registry: PartitionRegistry) -> None:
+        self._tiers = tuple(tiers)
+        self._registry = registry
+
+    def run(
+        self, topics: Collection[str] = (), operation: Operation | None = None
+    ) -> Sequence[CompactionReport]:
+        """Plan and run compaction of the named topics (all if none is named). A refused job says so in its
+        report. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, DataDirectoryError;
+        StoppingError between two steps of a job, whose inputs are unchanged then.
+        """
+        left_alone = self._left_alone(topics)
+        done: list[CompactionReport] = []
+
+        def report(reports: Sequence[CompactionReport], job_count: int) -> None:
+            if operation is not None:
+                _report(operation, [*done, *reports], len(done) + job_count)
+
+        stop = None if operation is None else operation.stop
+        for tier in self._tiers:
+            tier.shard.leader_epoch()
+            try:
+                done += tier.compactor.run_once(
+                    topics or None, left_alone=left_alone, stop=stop, on_report=report
+                )
+            except OSError as failure:
+                raise scratch_error(failure) from failure
+        report([], 0)
+        return done
+
+    def compact(self, topics: Collection[str], operation: Operation) -> None:
+        """`run` as an operation."""
+        self.run(topics, operation)
+
+    def plan(self, topics: Collection[str] = ()) -> PlannedCompaction:
+        """The jobs that `run` would run now, and the reasons where there is none. Raises as `run` does."""
+        left_alone = self._left_alone(topics)
+        jobs: list[CompactionJob] = []
+        quiet: list[Refusal] = []
+        for tier in self._tiers:
+            tier.shard.leader_epoch()
+            planned = tier.compactor.plan(topics or None, left_alone=left_alone)
+            jobs += planned.jobs
+            quiet += [*planned.refusals, *planned.idle]
+        busy = {topic_id for job in jobs for topic_id in job.topic_ids}
+        asked = [self._registry.topic(name) for name in topics] or self._registry.topics()
+        return PlannedCompaction(
+            jobs, {topic.name: _reasons(topic, quiet) for topic in asked if topic.topic_id not in busy}
+        )
+
+    def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
+        """The partitions that compaction leaves alone, as the last runs have found them."""
+        return {tip: found for tier in self._tiers for tip, found in tier.compactor.exclusions().items()}
+
+    def reset(self, topic: str, partition: int) -> bool:
+        """Let compaction try a partition again at once; False if it was not excluded because of a failure.
+        Raises UnknownTopicOrPartitionError.
+        """
+        tip = self._registry.find_partition(topic, partition).topic_id_partition
+        return sum(tier.compactor.reset(tip) for tier in self._tiers) > 0
+
+    def _left_alone(self, topics: Collection[str]) -> Mapping[TopicIdPartition, str]:
+        for name in topics:
+            self._registry.topic(name)
+        return {
+            offline.topic_id_partition: f"{offline.topic_partition} is offline"
+            for offline in self._registry.offline_partitions()
+        }
+
+
+def _report(operation: Operation, reports: Sequence[CompactionReport], job_count: int) -> None:
+    operation.set_result(CompactionResult(tuple(reports)))
+    operation.report(
+        OperationProgress(
+            phase="runs jobs",
+            done_count=len(reports),
+            total_count=max(job_count, len(reports)),
+            done_bytes=sum(report.input_bytes for report in reports),
+        )
+    )
+
+
+def _reasons(topic: HostedTopic, quiet: Iterable[Refusal]) -> Sequence[str]:
+    if topic.config is None:
+        return [REFUSED_CONFIG]
+    if not topic.config.remote_storage_enable:
+        return [NOT_TIERED]
+    found = {one.reason for one in quiet if one.topic_id_partition.topic_id == topic.topic_id}
+    return sorted(found) or [NO_SLICES]

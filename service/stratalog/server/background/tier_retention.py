@@ -1,0 +1,162 @@
+"""Retention on request: applies it to all tiers of the named topics at once, or explains what it would do.
+
+An explanation asks the same rules as the deletion: those of `RemoteRetention` for the log start of tiered
+topics, and those of `LogRetention` for local segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import TopicPartition
+from stratalog.log.read.segment_info import SegmentInfo
+from stratalog.log.retention.retention_outlook import RetentionOutlook
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.tier.remote_retention import ExplainedPartition
+from stratalog.server.background.local_retention import LocalRetention
+from stratalog.server.background.tier_manager import TierManager
+from stratalog.server.operations.operation import Operation, OperationProgress
+from stratalog.server.operations.operation_results import (
+    FailedPartition,
+    RetainedPartition,
+    RetentionResult,
+)
+from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+
+UNCONFIRMED = (
+    "the catalog does not confirm the topic's configuration now, so nothing of it is deleted; try again"
+)
+
+
+class _Before(NamedTuple):
+    log_start_offset: int
+    slices: tuple[LiveSlice, ...]
+    segments: tuple[SegmentInfo, ...]
+
+
+class TierRetention:
+    """Applies and explains retention. Thread-safe: its parts are. Every method may take the network for
+    long."""
+
+    def __init__(self, registry: PartitionRegistry, tiers: TierManager, local: LocalRetention) -> None:
+        self._registry = registry
+        self._tiers = tiers
+        self._local = local
+
+    def run(self, topics: Collection[str], operation: Operation) -> None:
+        """Delete what the retention of the named topics (all if none is named) does not keep: first the log
+        start of tiered ones is committed, then local segments go, partition by partition. A partition that
+        fails does not stop the others. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError;
+        StoppingError between two partitions.
+        """
+        chosen = self._chosen(topics)
+        failed = [
+            FailedPartition.offline(one.topic_partition, one.path, one.reason)
+            for topic in chosen
+            for one in topic.unserved_partitions
+        ]
+        partitions = [one for topic in chosen for one in topic.partitions if one.offline() is None]
+        before: dict[TopicPartition, _Before] = {}
+        try:
+            for partition in partitions:
+                with _noting(failed, partition):
+                    before[partition.topic_partition] = _before(partition)
+            operation.report(OperationProgress("moves log starts", 0, len(partitions)))
+            failed += [
+                FailedPartition(one.topic_partition, str(one.error))
+                for one in self._tiers.retain(topics, operation.stop)
+            ]
+            confirmed = self._local.confirm(partitions)
+            for number, partition in enumerate(partitions):
+                operation.stop.check()
+                partition.shard.leader_epoch()
+                if not partition.is_tiered and partition.topic_id_partition.topic_id not in confirmed:
+                    failed.append(FailedPartition(partition.topic_partition, UNCONFIRMED))
+                    continue
+                with _noting(failed, partition):
+                    self._local.retain(partition)
+                operation.report(OperationProgress("deletes segments", number + 1, len(partitions)))
+        finally:
+            retained = [
+                _retained(one, before[one.topic_partition])
+                for one in partitions
+                if one.topic_partition in before
+            ]
+            operation.set_result(
+                RetentionResult(tuple(one for one in retained if _is_shorter(one)), tuple(failed))
+            )
+
+    def explain(
+        self, topics: Collection[str]
+    ) -> Iterator[tuple[TopicPartition, ExplainedPartition | LogStoreError | str]]:
+        """Explain what `run` would delete now of each partition, in order; a reason for one that it would
+        leave out, the error of one that fails. Changes nothing. Raises UnknownTopicOrPartitionError,
+        NotOwnerError, StoreError.
+        """
+        tiered = self._tiers.explain_retention(topics)
+        for topic in self._chosen(topics):
+            offline = {one.topic_partition: one.reason for one in topic.unserved_partitions}
+            for partition in topic.all_partitions:
+                name = partition.topic_partition
+                if name in offline or not isinstance(partition, HostedPartition):
+                    yield name, offline.get(name, "the partition is offline")
+                elif partition.is_tiered:
+                    yield name, tiered.get(name, UNCONFIRMED)
+                else:
+                    partition.shard.leader_epoch()
+                    yield name, _explained_local(partition)
+
+    def _chosen(self, topics: Collection[str]) -> Sequence[HostedTopic]:
+        return [self._registry.topic(name) for name in topics] or self._registry.topics()
+
+
+@contextmanager
+def _noting(failed: list[FailedPartition], partition: HostedPartition) -> Generator[None]:
+    """Note a failure of the block for the partition, and go on."""
+    try:
+        yield
+    except (LogStoreError, OSError) as error:
+        failed.append(FailedPartition(partition.topic_partition, str(error)))
+
+
+def _before(partition: HostedPartition) -> _Before:
+    segments = partition.log.reader.segments()
+    state = partition.tier_state()
+    return _Before(partition.log_start_offset, () if state is None else state.slices, segments)
+
+
+def _retained(partition: HostedPartition, before: _Before) -> RetainedPartition:
+    start_offset = partition.log_start_offset
+    local_start_offset = partition.log.local_log.segments.start_offset
+    slices = [live for live in before.slices if live.end_offset <= start_offset]
+    segments = [one for one in before.segments if one.end_offset <= local_start_offset and one.size_bytes]
+    return RetainedPartition(
+        topic_partition=partition.topic_partition,
+        old_log_start_offset=before.log_start_offset,
+        new_log_start_offset=start_offset,
+        dropped_slice_count=len(slices),
+        dropped_slice_bytes=sum(live.entry.data_bytes for live in slices),
+        deleted_segment_count=len(segments),
+        deleted_segment_bytes=sum(one.size_bytes for one in segments),
+    )
+
+
+def _is_shorter(one: RetainedPartition) -> bool:
+    is_moved = one.new_log_start_offset > one.old_log_start_offset
+    return is_moved or one.dropped_slice_count > 0 or one.deleted_segment_count > 0
+
+
+def _explained_local(partition: HostedPartition) -> ExplainedPartition | LogStoreError:
+    try:
+        outlook = partition.log.retention.explain()
+    except LogStoreError as error:
+        return error
+    start_offset = partition.log_start_offset
+    new_offset = start_offset
+    if outlook.expired:
+        new_offset = outlook.expired[-1].end_offset if outlook.next is None else outlook.next.base_offset
+    return ExplainedPartition(start_offset, max(start_offset, new_offset), RetentionOutlook(), outlook)

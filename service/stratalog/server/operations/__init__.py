@@ -1,0 +1,1 @@
+"""Long work that callers start, watch and cancel."""

@@ -1,0 +1,209 @@
+"""Converts operations and their results to messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.remote.tier.collector import WaitingFile
+from stratalog.server.operations.operation import (
+    Operation,
+    OperationKind,
+    OperationState,
+    OperationView,
+)
+from stratalog.server.operations.operation_results import (
+    CollectionResult,
+    CompactionResult,
+    FailedPartition,
+    MoveResult,
+    OperationResult,
+    RetentionResult,
+    UploadResult,
+    VerificationResult,
+)
+from stratalog.server.rpc.status import status_of_defect, status_of_error
+from stratalog.v1 import operation_pb2
+
+_Member = TypeVar("_Member")
+
+
+def operation_message(operation: Operation) -> operation_pb2.Operation:
+    """The operation as it is now."""
+    return view_message(operation.view)
+
+
+def view_message(view: OperationView) -> operation_pb2.Operation:
+    """The operation at one moment. Its id is that of a defect, too, which the server's log has."""
+    operation_id = str(view.operation_id)
+    message = operation_pb2.Operation(
+        operation_id=operation_id,
+        kind=operation_pb2.OperationKind.Value(f"OPERATION_KIND_{view.kind.name}"),
+        state=operation_pb2.OperationState.Value(f"OPERATION_STATE_{view.state.name}"),
+        topics=view.topics,
+        start_time_ms=view.start_ms,
+        end_time_ms=view.end_ms,
+        progress=operation_pb2.OperationProgress(**view.progress._asdict()),
+        cancel_requested=view.is_cancel_requested,
+    )
+    if isinstance(view.error, LogStoreError):
+        message.error.CopyFrom(status_of_error(view.error))
+    elif view.error is not None:
+        message.error.CopyFrom(status_of_defect(operation_id))
+    if view.result is not None:
+        _put_result(message, view.result)
+    return message
+
+
+_KINDS: dict[int, OperationKind] = {
+    operation_pb2.OperationKind.Value(f"OPERATION_KIND_{kind.name}"): kind for kind in OperationKind
+}
+_STATES: dict[int, OperationState] = {
+    operation_pb2.OperationState.Value(f"OPERATION_STATE_{state.name}"): state for state in OperationState
+}
+
+
+def kinds_of(numbers: Iterable[operation_pb2.OperationKind.ValueType]) -> frozenset[OperationKind]:
+    """The kinds of a filter; all if it is empty. Raises InvalidRequestError."""
+    return _members(_KINDS, numbers, "kind")
+
+
+def states_of(numbers: Iterable[operation_pb2.OperationState.ValueType]) -> frozenset[OperationState]:
+    """The states of a filter; all if it is empty. Raises InvalidRequestError."""
+    return _members(_STATES, numbers, "state")
+
+
+def _members(known: Mapping[int, _Member], numbers: Iterable[int], name: str) -> frozenset[_Member]:
+    asked = tuple(numbers)
+    for number in asked:
+        if number not in known:
+            raise InvalidRequestError(
+                f"the filter names an unknown {name} of operations; use one of the enum's", **{name: number}
+            )
+    return frozenset(known[number] for number in asked) or frozenset(known.values())
+
+
+def _put_result(message: operation_pb2.Operation, result: OperationResult) -> None:
+    match result:
+        case UploadResult():
+            message.upload.CopyFrom(_upload_message(result))
+        case CompactionResult():
+            jobs = map(compaction_job_message, result.reports)
+            message.compaction.CopyFrom(operation_pb2.CompactionResult(jobs=jobs))
+        case RetentionResult():
+            message.retention.CopyFrom(_retention_message(result))
+        case VerificationResult():
+            message.verification.CopyFrom(_verification_message(result))
+        case CollectionResult():
+            message.collection.CopyFrom(_collection_message(result))
+        case MoveResult():
+            message.move.CopyFrom(_move_message(result))
+
+
+def _upload_message(result: UploadResult) -> operation_pb2.UploadResult:
+    uploaded = result.uploaded
+    return operation_pb2.UploadResult(
+        object_count=uploaded.object_count,
+        slice_count=uploaded.slice_count,
+        size_bytes=uploaded.data_bytes,
+        deleted_segment_count=uploaded.local_segments_deleted,
+        failed_partitions=_failed_messages(result.failed),
+    )
+
+
+def compaction_job_message(report: CompactionReport) -> operation_pb2.CompactionJob:
+    """The result of a job, and the partitions that it left unchanged."""
+    return operation_pb2.CompactionJob(
+        input_count=report.inputs,
+        get_request_count=report.get_requests,
+        input_bytes=report.input_bytes,
+        read_bytes=report.bytes_read,
+        input_record_count=report.records_in,
+        output_record_count=report.records_out,
+        removed_tombstone_count=report.tombstones_removed,
+        output_count=report.outputs,
+        output_bytes=report.output_bytes,
+        partition_count=report.partitions,
+        outcome=operation_pb2.COMPACTION_OUTCOME_COMMITTED
+        if report.refused is None
+        else operation_pb2.COMPACTION_OUTCOME_REFUSED,
+        reason=report.refused or "",
+        refused_partitions=[
+            operation_pb2.RefusedPartition(topic_id=str(tip.topic_id), partition=tip.partition, reason=reason)
+            for tip, reason in report.refused_partitions
+        ],
+    )
+
+
+def _retention_message(result: RetentionResult) -> operation_pb2.RetentionResult:
+    return operation_pb2.RetentionResult(
+        partitions=[
+            operation_pb2.RetainedPartition(
+                topic=one.topic_partition.topic,
+                partition=one.topic_partition.partition,
+                old_log_start_offset=one.old_log_start_offset,
+                new_log_start_offset=one.new_log_start_offset,
+                dropped_slice_count=one.dropped_slice_count,
+                dropped_slice_bytes=one.dropped_slice_bytes,
+                deleted_segment_count=one.deleted_segment_count,
+                deleted_segment_bytes=one.deleted_segment_bytes,
+            )
+            for one in result.partitions
+        ],
+        failed_partitions=_failed_messages(result.failed),
+    )
+
+
+def _verification_message(result: VerificationResult) -> operation_pb2.VerificationResult:
+    report = result.report
+    return operation_pb2.VerificationResult(
+        object_count=report.object_count,
+        slice_count=report.slice_count,
+        size_bytes=report.data_bytes,
+        record_count=report.record_count,
+        finding_count=report.finding_count,
+        findings=[operation_pb2.VerificationFinding(**one._asdict()) for one in report.findings],
+    )
+
+
+def _collection_message(result: CollectionResult) -> operation_pb2.CollectionResult:
+    report = result.report
+    return operation_pb2.CollectionResult(
+        dry_run=result.is_dry_run,
+        deleted_count=report.deleted_count,
+        deleted_bytes=report.deleted_bytes,
+        waiting_count=report.waiting_count,
+        waiting_bytes=report.waiting_bytes,
+        reason=report.refusal,
+        deleted_files=map(_file_message, report.deleted),
+        waiting_files=map(_file_message, report.waiting),
+    )
+
+
+def _file_message(waiting: WaitingFile) -> operation_pb2.DroppedFile:
+    return operation_pb2.DroppedFile(
+        name=waiting.file.name,
+        size_bytes=waiting.file.size_bytes,
+        dropped_time_ms=waiting.file.time_ms,
+        due_time_ms=waiting.due_ms,
+    )
+
+
+def _move_message(result: MoveResult) -> operation_pb2.MoveResult:
+    return operation_pb2.MoveResult(
+        topic=result.topic_partition.topic,
+        partition=result.topic_partition.partition,
+        source_path=result.source_path,
+        target_path=result.target_path,
+    )
+
+
+def _failed_messages(failed: Iterable[FailedPartition]) -> Iterable[operation_pb2.FailedPartition]:
+    return [
+        operation_pb2.FailedPartition(
+            topic=one.topic_partition.topic, partition=one.topic_partition.partition, reason=one.reason
+        )
+        for one in failed
+    ]

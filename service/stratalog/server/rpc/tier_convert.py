@@ -1,0 +1,128 @@
+"""Converts plans, exclusions, explanations and caches of the tiers to messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from uuid import UUID
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.compaction.compactor import Exclusion
+from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.log.retention.retention_outlook import RetentionOutlook
+from stratalog.remote.tier.loading_cache import CacheStats
+from stratalog.remote.tier.remote_retention import ExplainedPartition
+from stratalog.remote.tier.slice_source import ReaderCaches
+from stratalog.server.background.tier_compaction import PlannedCompaction
+from stratalog.server.rpc.admin_convert import UNKNOWN
+from stratalog.v1 import tier_pb2
+
+_LOCAL, _STORED = tier_pb2.RETENTION_TIER_LOCAL, tier_pb2.RETENTION_TIER_OBJECT_STORE
+
+
+def plan_message(planned: PlannedCompaction) -> tier_pb2.PlanCompactionResponse:
+    """The jobs of a plan, and the topics without one."""
+    return tier_pb2.PlanCompactionResponse(
+        jobs=map(_job_message, planned.jobs),
+        idle_topics=[
+            tier_pb2.IdleTopic(topic=name, reasons=reasons)
+            for name, reasons in sorted(planned.idle_reasons.items())
+        ],
+    )
+
+
+def _job_message(job: CompactionJob) -> tier_pb2.PlannedJob:
+    return tier_pb2.PlannedJob(
+        reason=tier_pb2.CompactionReason.Value(f"COMPACTION_REASON_{job.reason.name}"),
+        input_names=job.input_names,
+        input_bytes=sum(live.ref.size_bytes for live in job.inputs),
+        runs=map(_run_message, job.runs),
+    )
+
+
+def _run_message(run: PartitionRun) -> tier_pb2.PlannedRun:
+    return tier_pb2.PlannedRun(
+        topic=run.topic.name,
+        partition=run.topic_id_partition.partition,
+        base_offset=run.base_offset,
+        end_offset=run.end_offset,
+        slice_count=len(run.slices),
+        size_bytes=run.data_bytes,
+        compacted=run.mode is RunMode.COMPACT,
+    )
+
+
+def excluded_message(
+    exclusions: Mapping[TopicIdPartition, Exclusion], names: Mapping[UUID, str]
+) -> tier_pb2.ListExcludedPartitionsResponse:
+    """The partitions that compaction leaves alone. `names`: of the topics that exist."""
+    return tier_pb2.ListExcludedPartitionsResponse(
+        partitions=[
+            tier_pb2.ExcludedPartition(
+                topic=names.get(tip.topic_id, ""),
+                topic_id=str(tip.topic_id),
+                partition=tip.partition,
+                reason=one.reason,
+                since_ms=one.since_ms,
+                until_ms=UNKNOWN if one.until_ms is None else one.until_ms,
+                failure_count=one.failure_count,
+            )
+            for tip, one in sorted(exclusions.items())
+        ]
+    )
+
+
+def explained_message(
+    name: TopicPartition, explained: ExplainedPartition | LogStoreError | str
+) -> tier_pb2.ExplainedPartition:
+    """The effect that retention would have on a partition, or why it has none."""
+    message = tier_pb2.ExplainedPartition(topic=name.topic, partition=name.partition)
+    if not isinstance(explained, ExplainedPartition):
+        message.reason = str(explained)
+        return message
+    message.log_start_offset = explained.log_start_offset
+    message.new_log_start_offset = explained.new_log_start_offset
+    message.kept_local_bytes = explained.local.kept_bytes
+    message.kept_tiered_bytes = explained.tiered.kept_bytes
+    for tier, outlook in ((_LOCAL, explained.local), (_STORED, explained.tiered)):
+        message.expired.extend(_expired_messages(tier, outlook))
+        if outlook.next is not None:
+            message.next.add(tier=tier, **outlook.next._asdict())
+    return message
+
+
+def _expired_messages(
+    tier: tier_pb2.RetentionTier.ValueType, outlook: RetentionOutlook
+) -> Iterable[tier_pb2.ExpiredRange]:
+    """One range for each row of units that go by one rule."""
+    for rule, row in groupby(outlook.expired, key=lambda unit: unit.rule):
+        units = tuple(row)
+        yield tier_pb2.ExpiredRange(
+            tier=tier,
+            rule=tier_pb2.RetentionRule.Value(f"RETENTION_RULE_{rule.name}"),
+            base_offset=units[0].base_offset,
+            end_offset=units[-1].end_offset,
+            unit_count=len(units),
+            size_bytes=sum(unit.size_bytes for unit in units),
+        )
+
+
+def caches_message(caches: Mapping[int, ReaderCaches]) -> tier_pb2.DescribeCachesResponse:
+    """The caches of all shards."""
+    return tier_pb2.DescribeCachesResponse(
+        caches=[
+            _cache_message(shard, contents, stats)
+            for shard, found in sorted(caches.items())
+            for contents, stats in (
+                (tier_pb2.CACHE_CONTENTS_DATA, found.data),
+                (tier_pb2.CACHE_CONTENTS_INDEX, found.indexes),
+            )
+        ]
+    )
+
+
+def _cache_message(
+    shard: int, contents: tier_pb2.CacheContents.ValueType, stats: CacheStats
+) -> tier_pb2.CacheStatus:
+    return tier_pb2.CacheStatus(shard=shard, contents=contents, **stats._asdict())

@@ -1,0 +1,149 @@
+"""The tiers over gRPC. Looks at the store run on the task pool, long work as operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from stratalog.base.clock import Clock
+from stratalog.server.operations.operation import OperationKind
+from stratalog.server.operations.operation_registry import Work
+from stratalog.server.rpc.call_guard import Context, guarded
+from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.operation_convert import operation_message
+from stratalog.server.rpc.tier_convert import (
+    caches_message,
+    excluded_message,
+    explained_message,
+    plan_message,
+)
+from stratalog.server.rpc.tier_status import tier_status_message
+from stratalog.server.storage_engine import StorageEngine
+from stratalog.server.worker_pools import WorkerPools
+from stratalog.v1 import operation_pb2, tier_pb2, tier_pb2_grpc
+
+
+class TierServicer(tier_pb2_grpc.TierServiceServicer):
+    """Answers the requests of the tier service. Belongs to the event loop."""
+
+    def __init__(
+        self, clock: Clock, engine: StorageEngine, pools: WorkerPools, statuses: ErrorStatuses
+    ) -> None:
+        self._clock = clock
+        self._engine = engine
+        self._registry = engine.topics.registry
+        self._tier = engine.tier
+        self._pools = pools
+        self.statuses = statuses
+
+    @guarded
+    async def TierStatus(
+        self, request: tier_pb2.TierStatusRequest, context: Context
+    ) -> tier_pb2.TierStatusResponse:
+        return await self._pools.task(partial(tier_status_message, self._engine, self._clock.now_ms()))
+
+    @guarded
+    async def StartUpload(
+        self, request: tier_pb2.StartUploadRequest, context: Context
+    ) -> tier_pb2.StartUploadResponse:
+        topics, delete_local = list(request.topics), request.delete_local
+        started = self._start(
+            OperationKind.UPLOAD,
+            topics,
+            lambda one: self._tier.manager.upload(topics, one, delete_local=delete_local),
+        )
+        return tier_pb2.StartUploadResponse(operation=started)
+
+    @guarded
+    async def StartCompaction(
+        self, request: tier_pb2.StartCompactionRequest, context: Context
+    ) -> tier_pb2.StartCompactionResponse:
+        topics = list(request.topics)
+        started = self._start(
+            OperationKind.COMPACTION, topics, lambda one: self._tier.compaction.compact(topics, one)
+        )
+        return tier_pb2.StartCompactionResponse(operation=started)
+
+    @guarded
+    async def PlanCompaction(
+        self, request: tier_pb2.PlanCompactionRequest, context: Context
+    ) -> tier_pb2.PlanCompactionResponse:
+        planned = await self._pools.task(partial(self._tier.compaction.plan, list(request.topics)))
+        return plan_message(planned)
+
+    @guarded
+    async def ListExcludedPartitions(
+        self, request: tier_pb2.ListExcludedPartitionsRequest, context: Context
+    ) -> tier_pb2.ListExcludedPartitionsResponse:
+        names = {topic.topic_id: topic.name for topic in self._registry.topics()}
+        return excluded_message(self._tier.compaction.exclusions(), names)
+
+    @guarded
+    async def ResetExcludedPartition(
+        self, request: tier_pb2.ResetExcludedPartitionRequest, context: Context
+    ) -> tier_pb2.ResetExcludedPartitionResponse:
+        was_excluded = self._tier.compaction.reset(request.topic, request.partition)
+        return tier_pb2.ResetExcludedPartitionResponse(was_excluded=was_excluded)
+
+    @guarded
+    async def StartRetention(
+        self, request: tier_pb2.StartRetentionRequest, context: Context
+    ) -> tier_pb2.StartRetentionResponse:
+        topics = list(request.topics)
+        started = self._start(
+            OperationKind.RETENTION, topics, lambda one: self._tier.retention.run(topics, one)
+        )
+        return tier_pb2.StartRetentionResponse(operation=started)
+
+    @guarded
+    async def ExplainRetention(
+        self, request: tier_pb2.ExplainRetentionRequest, context: Context
+    ) -> tier_pb2.ExplainRetentionResponse:
+        topics = list(request.topics)
+        explained = await self._pools.task(lambda: list(self._tier.retention.explain(topics)))
+        return tier_pb2.ExplainRetentionResponse(
+            partitions=[explained_message(name, one) for name, one in explained]
+        )
+
+    @guarded
+    async def StartVerification(
+        self, request: tier_pb2.StartVerificationRequest, context: Context
+    ) -> tier_pb2.StartVerificationResponse:
+        topics = list(request.topics)
+        started = self._start(
+            OperationKind.VERIFICATION, topics, lambda one: self._tier.upkeep.verify(topics, one)
+        )
+        return tier_pb2.StartVerificationResponse(operation=started)
+
+    @guarded
+    async def StartCollection(
+        self, request: tier_pb2.StartCollectionRequest, context: Context
+    ) -> tier_pb2.StartCollectionResponse:
+        is_dry_run = request.dry_run
+        started = self._start(
+            OperationKind.COLLECTION,
+            (),
+            lambda one: self._tier.upkeep.collect(one, is_dry_run=is_dry_run),
+        )
+        return tier_pb2.StartCollectionResponse(operation=started)
+
+    @guarded
+    async def DescribeCaches(
+        self, request: tier_pb2.DescribeCachesRequest, context: Context
+    ) -> tier_pb2.DescribeCachesResponse:
+        return caches_message(self._tier.upkeep.caches())
+
+    @guarded
+    async def EmptyCaches(
+        self, request: tier_pb2.EmptyCachesRequest, context: Context
+    ) -> tier_pb2.EmptyCachesResponse:
+        return tier_pb2.EmptyCachesResponse(emptied_bytes=self._tier.upkeep.empty_caches())
+
+    def _start(self, kind: OperationKind, topics: Sequence[str], work: Work) -> operation_pb2.Operation:
+        """Start an operation over the named topics (all if none is named). Raises
+        UnknownTopicOrPartitionError, NotOwnerError, OverloadedError."""
+        for name in topics:
+            self._registry.topic(name)
+        for shard in self._tier.shards:
+            shard.leader_epoch()
+        return operation_message(self._engine.operations.start(kind, topics, work))

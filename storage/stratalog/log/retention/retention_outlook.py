@@ -1,0 +1,121 @@
+"""The decisions of retention in words: which data goes now, by which rule, and what goes next and when.
+
+The rules themselves are in `retention` and, for data in the object store, in ``stratalog.remote.tier``. This
+module only describes their decisions.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stratalog.log.log_config import UNLIMITED
+
+NEVER = -1
+"""The time or the size of data that does not go by it."""
+
+
+class ExpiryRule(enum.Enum):
+    """The rule by which data goes."""
+
+    LOG_START = "log start"
+    RETENTION_BYTES = "retention.bytes"
+    RETENTION_MS = "retention.ms"
+    LOCAL_RETENTION_BYTES = "local.retention.bytes"
+    LOCAL_RETENTION_MS = "local.retention.ms"
+
+
+class ExpiredUnit(NamedTuple):
+    """A segment or a slice that goes now."""
+
+    rule: ExpiryRule
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+class NextExpiry(NamedTuple):
+    """The oldest segment or slice that stays."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    time_ms: int
+    """The time from which on it is too old; `NEVER` if it does not go by time."""
+    missing_bytes: int
+    """The size of further records with which it is too much; `NEVER` if it does not go by size."""
+    reason: str
+    """Why it stays for now."""
+
+
+class RetentionOutlook(NamedTuple):
+    """What goes of one tier of a partition, and what stays."""
+
+    expired: tuple[ExpiredUnit, ...] = ()
+    kept_bytes: int = 0
+    next: NextExpiry | None = None
+
+
+class RetentionLimits(NamedTuple):
+    """The limits of one tier, and the names of their keys."""
+
+    retention_ms: int
+    retention_bytes: int
+    prefix: str = ""
+    """`local.` for the keys of local retention."""
+
+
+class KeptUnit(NamedTuple):
+    """The oldest segment or slice that stays, as the rules saw it."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    newest_ms: int
+    """The time of its newest record; `NEVER` if no record has a time, or damage hides it."""
+    behind_bytes: int
+    """Size of all data behind it."""
+
+
+def next_expiry(
+    kept: KeptUnit, limits: RetentionLimits, now_ms: int | None, exemption: str = ""
+) -> NextExpiry:
+    """When the unit goes. `now_ms` is None if no clock is trusted. `exemption`: why no limit holds for it."""
+    time_ms = missing_bytes = NEVER
+    reasons: list[str] = [exemption] if exemption else []
+    if not exemption and limits.retention_ms != UNLIMITED and kept.newest_ms >= 0:
+        time_ms = kept.newest_ms + limits.retention_ms + 1
+        is_future = now_ms is not None and kept.newest_ms > now_ms
+        reasons.append(
+            "its newest record is in the future"
+            if is_future
+            else f"its newest record is not older than {limits.prefix}retention.ms"
+        )
+    if not exemption and limits.retention_ms != UNLIMITED and kept.newest_ms < 0:
+        reasons.append("the age of its records is not known")
+    if not exemption and limits.retention_bytes != UNLIMITED:
+        missing_bytes = max(0, limits.retention_bytes - kept.behind_bytes)
+        reasons.append(f"without it less than {limits.prefix}retention.bytes would be left")
+    return NextExpiry(
+        kept.base_offset,
+        kept.end_offset,
+        kept.size_bytes,
+        time_ms,
+        missing_bytes,
+        "; ".join(reasons) or f"{limits.prefix}retention.ms and {limits.prefix}retention.bytes have no limit",
+    )
+
+
+def rules_of_counts(
+    below_count: int, oversize_count: int, aged_count: int, *, is_local: bool
+) -> Sequence[ExpiryRule]:
+    """The rule of each unit, from the oldest on, where each count includes the counts before it. `is_local`:
+    those of local retention."""
+    size = ExpiryRule.LOCAL_RETENTION_BYTES if is_local else ExpiryRule.RETENTION_BYTES
+    age = ExpiryRule.LOCAL_RETENTION_MS if is_local else ExpiryRule.RETENTION_MS
+    return [
+        *[ExpiryRule.LOG_START] * below_count,
+        *[size] * (oversize_count - below_count),
+        *[age] * (aged_count - oversize_count),
+    ]

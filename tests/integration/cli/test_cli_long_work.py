@@ -1,0 +1,161 @@
+"""The commands of long work and of the tiers, as a person types them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stratalog.base.errors import DataDirectoryError, UnknownOperationError, UnknownTopicOrPartitionError
+from stratalog.cli.main import stratalog
+from tests.support.service.server_process import ServerProcess
+
+TOPICS = iter(range(1000))
+
+
+class Shell:
+    """Runs `stratalog` against a server."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def result(self, *arguments: str, stdin: bytes = b"") -> Result:
+        return CliRunner().invoke(stratalog, [*arguments, "--server", self.address], input=stdin)
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> str:
+        result = self.result(*arguments, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def run(server: ServerProcess) -> Shell:
+    return Shell(server.address)
+
+
+@pytest.fixture
+def topic(run: Shell) -> str:
+    """A compacted topic with three objects of the same keys."""
+    name = f"work-{next(TOPICS)}"
+    run("topic", "create", name, "--config", "cleanup.policy=compact,delete", "--config", "retention.ms=-1")
+    for number in range(3):
+        run("produce", name, "--key-separator", ":", stdin=b"a:%d\nb:%d\n" % (number, number))
+        run("tier", "upload", name, "--delete-local")
+    return name
+
+
+def test_an_operation_is_left_to_the_server_and_shown(run: Shell, topic: str) -> None:
+    operation_id = run("compaction", "run", topic, "--no-wait").strip()
+    shown = run("operation", "watch", operation_id)
+    assert dict(line.split(maxsplit=1) for line in shown.splitlines()[:4])["state"] == "succeeded"
+    document = run.json("operation", "show", operation_id)
+    assert (document["kind"], document["state"], document["topics"]) == ("compaction", "succeeded", [topic])
+    assert document["compaction"]["jobs"][0]["input_count"] == 3
+    assert document["error"] is None
+    assert document["upload"] is None
+    listed = run("operation", "list", "--kind", "compaction", "--state", "succeeded")
+    assert operation_id in listed
+    assert operation_id not in run("operation", "list", "--kind", "move")
+    assert operation_id in [one["operation_id"] for one in run.json("operation", "list")]
+    assert run("operation", "cancel", operation_id) == f"operation {operation_id} has ended: succeeded\n"
+    assert run.json("tier", "upload", topic, "--no-wait")["kind"] == "upload"
+
+
+def test_an_unknown_operation_is_an_error(run: Shell) -> None:
+    for command in ("show", "watch", "cancel"):
+        assert isinstance(run.result("operation", command, "nope").exception, UnknownOperationError)
+
+
+def test_a_plan_says_what_a_compaction_does(run: Shell, topic: str) -> None:
+    [job] = run.json("compaction", "plan", topic)["jobs"]
+    assert (job["reason"], job["runs"][0]["slice_count"]) == ("dirty", 3)
+    titles, row = run("compaction", "plan", topic).splitlines()
+    assert titles.split()[:2] == ["JOB", "WHY"]
+    assert f"{topic}-0" in row
+    run("compaction", "run", topic)
+    assert run("compaction", "plan", topic).splitlines()[0] == "nothing to compact"
+    assert run("compaction", "excluded") == "no partition is excluded\n"
+    assert run.json("compaction", "excluded") == []
+    assert "was not excluded" in run("compaction", "reset", topic, "--partition", "0")
+    assert run.json("compaction", "reset", topic, "--partition", "0") == {"was_excluded": False}
+
+
+def test_retention_is_explained_then_run(run: Shell, topic: str) -> None:
+    assert run("retention", "run", topic, "--dry-run") == "nothing has expired\n"
+    assert "no limit" in run("retention", "explain", topic)
+    run("config", "alter", topic, "--add", "retention.bytes=1")
+    [explained] = run.json("retention", "explain", topic)
+    assert explained["new_log_start_offset"] == 4
+    [expired] = explained["expired"]
+    assert (expired["tier"], expired["rule"], expired["unit_count"]) == ("object-store", "retention-bytes", 2)
+    shown = run("retention", "run", topic, "--dry-run")
+    assert "retention.bytes" in shown
+    assert "0-4" in shown
+    table = run("retention", "explain", topic)
+    assert "less than retention.bytes would be left" in table
+    [retained] = run.json("retention", "run", topic)["partitions"]
+    assert (retained["new_log_start_offset"], retained["dropped_slice_count"]) == (4, 2)
+    assert run("retention", "run", topic) == "nothing had expired\n"
+
+
+def test_tiered_data_is_verified_and_collected(run: Shell, topic: str) -> None:
+    assert run("tier", "verify", topic).endswith("6 records: 0 slices damaged\n")
+    run("compaction", "run", topic)
+    assert run.json("tier", "verify", topic)["record_count"] == 2
+    listed = run("tier", "collect", "--dry-run")
+    assert listed.startswith("would delete 0 files, 0B; ")
+    assert "stays" in listed
+    collected = run.json("tier", "collect")
+    assert (collected["dry_run"], collected["deleted_count"]) == (False, 0)
+    assert collected["waiting_count"] >= 3
+    assert len(run.json("tier", "caches")) == 2
+    run("consume", topic)
+    emptied = run.result("tier", "caches", "--empty")
+    assert emptied.stderr.startswith("emptied ")
+    assert [one["entry_count"] for one in run.json("tier", "caches")] == [0, 0]
+
+
+def test_the_status_has_a_row_for_each_shard_and_topic(run: Shell, topic: str) -> None:
+    run("produce", topic, "--key-separator", ":", stdin=b"c:1\n")
+    status = run.json("tier", "status")
+    assert [shard["shard"] for shard in status["shards"]] == [0]
+    [row] = [one for one in status["topics"] if one["topic"] == topic]
+    assert (row["slice_count"], row["lag_record_count"]) == (3, 1)
+    assert row["lag_bytes"] > 0 <= row["lag_ms"]
+    [line] = [line for line in run("tier", "status").splitlines() if line.startswith(topic)]
+    assert line.split()[1:3] == ["1", "3"]
+
+
+def test_commands_refuse_what_does_not_exist(run: Shell) -> None:
+    for command in (
+        ("tier", "verify", "nope"),
+        ("retention", "run", "nope"),
+        ("retention", "explain", "nope"),
+        ("compaction", "plan", "nope"),
+        ("compaction", "reset", "nope", "--partition", "0"),
+    ):
+        assert isinstance(run.result(*command).exception, UnknownTopicOrPartitionError), command
+    run("topic", "create", "stays", "--if-not-exists")
+    moved = run.result("log-dirs", "move", "stays", "--partition", "0", "--to", "/nowhere")
+    assert isinstance(moved.exception, DataDirectoryError)
+
+
+def test_an_interrupt_leaves_the_operation_to_the_server(
+    run: Shell, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(_client: object, _operation_id: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stratalog.cli.long_work.follow", interrupted)
+    ended = run.result("compaction", "run", topic)
+    assert ended.exit_code == 130
+    words = ended.stderr.split()
+    assert [words[0], *words[2:4]] == ["operation", "goes", "on;"]
+    assert f"stratalog operation cancel {words[1]}" in ended.stderr
+    monkeypatch.undo()
+    assert "succeeded" in run("operation", "watch", words[1])

@@ -1,0 +1,211 @@
+"""Plans, exclusions, verification, collection and caches of the tiers, over gRPC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.record import Record
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.v1 import operation_pb2, tier_pb2
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
+DAY_MS = 24 * 3_600_000
+
+
+async def fill(bench: ServiceBench, topic: str, round_count: int = 3) -> None:
+    """An object with the same keys for each round."""
+    for number in range(round_count):
+        await bench.client.append(
+            topic, 0, [Record(0, 1000 + number, key, b"%d" % number * 50) for key in (b"a", b"b")]
+        )
+        await bench.client.admin.upload([topic], delete_local=True)
+
+
+async def test_a_plan_is_what_a_compaction_does(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("keyed", 1, COMPACTED)
+        await admin.create_topic("plain", 1)
+        await admin.create_topic("local", 1, {"remote.storage.enable": "false"})
+        await admin.create_topic("empty", 1, COMPACTED)
+        for topic in ("keyed", "plain"):
+            await fill(bench, topic)
+        planned = await admin.plan_compaction()
+        [job] = planned.jobs
+        assert job.reason == tier_pb2.COMPACTION_REASON_DIRTY
+        [run] = job.runs
+        assert (run.topic, run.partition, run.base_offset, run.end_offset) == ("keyed", 0, 0, 6)
+        assert (run.slice_count, len(job.input_names), run.compacted) == (3, 3, True)
+        idle = {one.topic: one.reasons for one in planned.idle_topics}
+        assert sorted(idle) == ["empty", "local", "plain"]
+        assert idle["local"][0].startswith("not tiered")
+        assert idle["empty"][0].startswith("no records in the object store")
+        assert "at least 4" in idle["plain"][0]
+        assert await admin.plan_compaction() == planned, "it changes nothing"
+        [done] = await admin.run_compaction()
+        assert (done.input_count, done.input_bytes) == (len(job.input_names), job.input_bytes)
+        again = await admin.plan_compaction(["keyed"])
+        assert not again.jobs
+        assert [(one.topic, list(one.reasons)) for one in again.idle_topics] == [
+            ("keyed", ["compacted already"])
+        ]
+
+
+async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Path) -> None:
+    clock = ManualClock()
+    bucket = MemoryObjectStore(clock)
+    async with service_bench(tmp_path, store=bucket, clock=clock) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, COMPACTED)
+        await fill(bench, "t")
+        assert await admin.excluded_partitions() == []
+        intact = damage(bucket)
+        job, left_alone = await admin.run_compaction(["t"])
+        assert job.outcome == left_alone.outcome == operation_pb2.COMPACTION_OUTCOME_REFUSED
+        [excluded] = await admin.excluded_partitions()
+        assert (excluded.topic, excluded.partition, excluded.failure_count) == ("t", 0, 1)
+        assert excluded.since_ms == clock.now_ms() < excluded.until_ms
+        assert excluded.reason in job.reason
+        [idle] = (await admin.plan_compaction(["t"])).idle_topics
+        assert idle.reasons == [excluded.reason]
+        for key, data in intact.items():
+            bucket.put(key, data)
+        assert await admin.reset_excluded_partition("t", 0)
+        assert not await admin.reset_excluded_partition("t", 0)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await admin.reset_excluded_partition("t", 1)
+        assert await admin.excluded_partitions() == []
+        [job] = await admin.run_compaction(["t"])
+        assert job.outcome == operation_pb2.COMPACTION_OUTCOME_COMMITTED
+
+
+def damage(bucket: MemoryObjectStore) -> dict[str, bytes]:
+    """Flip a byte of a value in each object; returns the intact objects by key."""
+    intact: dict[str, bytes] = {}
+    for number, info in enumerate(bucket.list("shards/0000/data/")):
+        intact[info.key] = data = bucket.get(info.key).data
+        value = b"%d" % number * 50
+        bucket.put(info.key, data.replace(value, b"!" + value[1:]))
+    return intact
+
+
+async def test_a_verification_reads_all_and_finds_each_damage(tmp_path: Path) -> None:
+    bucket = MemoryObjectStore(ManualClock())
+    async with service_bench(tmp_path, store=bucket) as bench:
+        admin = bench.client.admin
+        for topic in ("a", "b"):
+            await admin.create_topic(topic, 1, COMPACTED)
+            await fill(bench, topic)
+        await admin.run_compaction(["b"])
+        slices = {topic: await admin.list_slices(topic, 0) for topic in "ab"}
+        expected = sum(map(len, slices.values()))
+        result = await admin.verify()
+        assert (result.slice_count, result.finding_count, result.record_count) == (expected, 0, 6 + 2)
+        assert result.size_bytes == sum(one.size_bytes for of_topic in slices.values() for one in of_topic)
+        live = slices["a"][1]
+        [key] = [one.key for one in bucket.list("") if one.key.endswith(live.object_name)]
+        parts = parts_of_slice(bench, live.object_name)
+        intact = bucket.get(key).data
+        for position in range(0, len(intact), 7):
+            flipped = bytearray(intact)
+            flipped[position] ^= 0x10
+            bucket.put(key, bytes(flipped))
+            found = [
+                (one.topic, one.base_offset, one.end_offset, one.object_name)
+                for one in (await admin.verify(["a"])).findings
+            ]
+            is_of_slice = any(position in part for part in parts)
+            assert found == ([("a", 2, 4, live.object_name)] if is_of_slice else []), position
+        bucket.delete_many([key])
+        assert (await admin.verify(["a"])).finding_count == 1
+        assert (await admin.verify(["b"])).finding_count == 0
+
+
+def parts_of_slice(bench: ServiceBench, object_name: str) -> list[range]:
+    """The positions of the batches, the key stream and the index of the object's slice, and of the
+    directory."""
+    [shard] = bench.server.engine.tier.shards
+    state = shard.metadata.state()
+    [live] = [
+        one for part in state.partitions.values() for one in part.slices if one.object_name == object_name
+    ]
+    ref, entry, stream = state.objects[object_name].ref, live.entry, live.entry.key_stream
+    assert stream is not None
+    return [
+        range(entry.data_position, entry.data_position + entry.data_bytes),
+        range(stream.position, stream.position + stream.size_bytes),
+        range(entry.index.position, entry.index.position + entry.index.size_bytes),
+        range(ref.directory_position, ref.directory_position + ref.directory_bytes),
+    ]
+
+
+async def test_a_collection_deletes_what_its_dry_run_lists(tmp_path: Path) -> None:
+    clock = ManualClock()
+    bucket = MemoryObjectStore(clock)
+    async with service_bench(tmp_path, filesystem=MemoryFileSystem(), store=bucket, clock=clock) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, COMPACTED)
+        await fill(bench, "t")
+        await admin.run_compaction(["t"])
+        waiting = await admin.collect(dry_run=True)
+        assert (waiting.dry_run, waiting.deleted_count, waiting.waiting_count) == (True, 0, 3)
+        assert {one.due_time_ms for one in waiting.waiting_files} == {clock.now_ms() + DAY_MS}
+        assert (await admin.collect()).deleted_count == 0, "the grace is not over"
+        clock.advance(DAY_MS)
+        listed = await admin.collect(dry_run=True)
+        names = {one.name for one in listed.deleted_files}
+        assert (listed.deleted_count, listed.waiting_count, len(names)) == (3, 0, 3)
+        there = {info.key for info in bucket.list("shards/0000/data/")}
+        assert {name for key in there for name in names if key.endswith(name)} == names, "nothing is deleted"
+        deleted = await admin.collect()
+        assert (deleted.dry_run, deleted.deleted_count) == (False, 3)
+        assert {one.name for one in deleted.deleted_files} == names
+        left = {info.key for info in bucket.list("shards/0000/data/")}
+        assert {key for key in there if any(key.endswith(name) for name in names)} == there - left
+        assert (await admin.verify()).finding_count == 0
+
+
+async def test_a_wrong_clock_is_shown_and_collects_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    bucket = MemoryObjectStore(ManualClock(clock.now_ms() - DAY_MS))
+    async with service_bench(tmp_path, store=bucket, clock=clock) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, COMPACTED)
+        await fill(bench, "t")
+        await admin.run_compaction(["t"])
+        result = await admin.collect(dry_run=True)
+        assert (result.deleted_count, result.waiting_count) == (0, 3)
+        assert "five minutes" in result.reason
+        [shard] = (await admin.tier_status()).shards
+        assert (shard.clock_skew_ms, shard.clock_checked_ms) == (DAY_MS, clock.now_ms())
+
+
+async def test_caches_count_and_can_be_emptied(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1)
+        await fill(bench, "t", 1)
+        empty = await admin.describe_caches()
+        assert [(one.shard, one.contents) for one in empty] == [
+            (0, tier_pb2.CACHE_CONTENTS_DATA),
+            (0, tier_pb2.CACHE_CONTENTS_INDEX),
+        ]
+        assert all(one.entry_count == one.size_bytes == one.hit_count == one.miss_count == 0 for one in empty)
+        await bench.read_all("t")
+        [data, index] = await admin.describe_caches()
+        assert (data.entry_count, data.miss_count, index.entry_count) == (1, 1, 1)
+        await bench.read_all("t")
+        [again, _] = await admin.describe_caches()
+        assert again.hit_count > data.hit_count
+        assert again.miss_count == 1
+        assert await admin.empty_caches() == data.size_bytes + index.size_bytes > 0
+        assert [(one.entry_count, one.size_bytes) for one in await admin.describe_caches()] == [(0, 0)] * 2
+        await bench.read_all("t")
+        [data, _] = await admin.describe_caches()
+        assert data.miss_count == 2
