@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -48,10 +48,10 @@ def examples() -> list[Example]:
 def is_part(shown: Any, whole: Any) -> bool:
     """Whether all that is shown is in the whole: fields may be missing, elements of lists may not."""
     if isinstance(shown, dict):
-        fields: dict[str, Any] = shown
+        fields = cast(dict[str, Any], shown)
         return all(name in whole and is_part(value, whole[name]) for name, value in fields.items())
     if isinstance(shown, list):
-        elements: list[Any] = shown
+        elements = cast(Sequence[Any], shown)
         return len(elements) == len(whole) and all(map(is_part, elements, whole))
     return bool(shown == whole)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,18 +16,10 @@ from stratalog.log.read.log_reader import LogReader
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.server.rpc.read_encoding import FetchedBatches, ReadEncoder
 from stratalog.v1 import log_pb2
-from tests.support.gate import Gate
 from tests.support.service.error_details import error_info
 from tests.support.service.plain_reads import PlainRead, read_plain, reason_of
-from tests.support.service.service_bench import (
-    PATIENCE_S,
-    ServiceBench,
-    catalog_elsewhere,
-    service_bench,
-    until,
-)
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, catalog_elsewhere, service_bench
 
 LATEST = log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST)
 
@@ -286,34 +278,6 @@ async def test_a_damaged_batch_fails_after_the_records_before_it(bench: ServiceB
             await reader.until_end()
     assert reason_of(caught.value) == "CORRUPT_RECORD"
     assert values_of(reader.read) == {0: [b"0", b"1"]}
-
-
-async def test_a_partition_that_is_found_damaged_ends_a_read_that_waits_already(
-    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await with_topic(bench)
-    await bench.append("t", [b"0"])
-    path = Path(bench.partition().log.local_log.directory) / f"{0:020d}.log"
-    stored = bytearray(path.read_bytes())
-    stored[-1] ^= 1
-    path.write_bytes(stored)
-    gate = Gate()
-    responses = ReadEncoder.responses
-
-    def held(encoder: ReadEncoder, fetched: Iterable[FetchedBatches]) -> Iterator[bytes | None]:
-        gate.pass_through()
-        yield from responses(encoder, fetched)
-
-    monkeypatch.setattr(ReadEncoder, "responses", held)
-    gate.close()
-    async with following(bench, partitions=of(0, 7)) as reader:
-        ending = asyncio.create_task(reader.until_end())
-        await until(gate.is_reached.is_set)
-        # The next batches are waited for before these are decoded.
-        await bench.until_waiting(1)
-        gate.open()
-        await ending
-    assert reader.read.errors == {0: "CORRUPT_RECORD", 7: "UNKNOWN_TOPIC_OR_PARTITION"}
 
 
 async def test_another_topic_of_the_name_is_not_read(bench: ServiceBench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,18 @@ import pytest
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
+from stratalog.server.rpc.read_encoding import FetchedBatches, ReadEncoder
 from stratalog.v1 import log_pb2, log_pb2_grpc
+from tests.support.gate import Gate
 from tests.support.service.plain_reads import PlainRead, read_plain, reason_of
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 
 MIB = 1 << 20
+SMALL_MEMORY: dict[str, Any] = {
+    "max_request_bytes": MIB,
+    "max_request_memory_bytes": 80 * MIB,
+    "config": {"message.max.bytes": str(MIB)},
+}
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 
 
@@ -95,8 +102,7 @@ async def test_a_record_that_is_larger_than_a_response_is_alone(tmp_path: Path, 
 
 
 async def test_a_large_record_waits_for_room_and_a_larger_one_is_not_read(tmp_path: Path) -> None:
-    limits: dict[str, Any] = {"max_request_bytes": MIB, "max_request_memory_bytes": 80 * MIB}
-    async with service_bench(tmp_path, config={"message.max.bytes": str(MIB)}, **limits) as bench:
+    async with service_bench(tmp_path, **SMALL_MEMORY) as bench:
         await bench.client.admin.create_topic("t", 2)
         for partition, size_bytes in enumerate((10 * MIB, 20 * MIB)):
             batch = encode_batch([Record(0, 0, None, bytes(size_bytes))], codec=Codec.GZIP)
@@ -126,6 +132,33 @@ async def test_a_large_record_waits_for_room_and_a_larger_one_is_not_read(tmp_pa
 
 def at_end() -> log_pb2.Position:
     return log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST)
+
+
+async def test_a_partition_that_cannot_be_decoded_ends_a_read_that_waits_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    responses = ReadEncoder.responses
+
+    def held(encoder: ReadEncoder, fetched: Iterable[FetchedBatches]) -> Iterator[bytes | None]:
+        gate.pass_through()
+        yield from responses(encoder, fetched)
+
+    monkeypatch.setattr(ReadEncoder, "responses", held)
+    gate.close()
+    async with service_bench(tmp_path, **SMALL_MEMORY) as bench:
+        await bench.client.admin.create_topic("t")
+        batch = encode_batch([Record(0, 0, None, bytes(20 * MIB))], codec=Codec.GZIP)
+        await bench.client.append_batches("t", 0, batch)
+        partitions = [log_pb2.ReadPartition(partition=number) for number in (0, 7)]
+        request = log_pb2.ReadRequest(topic="t", follow=True, partitions=partitions)
+        reading = asyncio.create_task(read_plain(bench, request))
+        await until(gate.is_reached.is_set)
+        # The next batches are waited for before these are decoded.
+        await bench.until_waiting(1)
+        gate.open()
+        read = await reading
+        assert read.errors == {0: "RECORD_TOO_LARGE", 7: "UNKNOWN_TOPIC_OR_PARTITION"}
 
 
 async def test_a_reader_who_does_not_read_holds_its_window_and_nothing_after_it(tmp_path: Path) -> None:
