@@ -67,7 +67,7 @@ class RetentionResult(NamedTuple):
 
 
 class VerificationResult(NamedTuple):
-    """What a verification has read and found, over all shards."""
+    """The slices that a verification has read, and the damage in them, over all shards."""
 
     report: VerificationReport
 

@@ -50,7 +50,7 @@ class NextExpiry(NamedTuple):
 
 
 class RetentionOutlook(NamedTuple):
-    """What goes of one tier of a partition, and what stays."""
+    """The data of one tier that retention deletes, and the data that stays."""
 
     expired: tuple[ExpiredUnit, ...] = ()
     kept_bytes: int = 0
@@ -97,13 +97,14 @@ def next_expiry(
     if not exemption and limits.retention_bytes != UNLIMITED:
         missing_bytes = max(0, limits.retention_bytes - kept.behind_bytes)
         reasons.append(f"without it less than {limits.prefix}retention.bytes would be left")
+    unlimited = f"{limits.prefix}retention.ms and {limits.prefix}retention.bytes have no limit"
     return NextExpiry(
-        kept.base_offset,
-        kept.end_offset,
-        kept.size_bytes,
-        time_ms,
-        missing_bytes,
-        "; ".join(reasons) or f"{limits.prefix}retention.ms and {limits.prefix}retention.bytes have no limit",
+        base_offset=kept.base_offset,
+        end_offset=kept.end_offset,
+        size_bytes=kept.size_bytes,
+        time_ms=time_ms,
+        missing_bytes=missing_bytes,
+        reason="; ".join(reasons) or unlimited,
     )
 
 
