@@ -16,6 +16,8 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- TopicAlreadyExistsError           choose another name
     +-- OffsetOutOfRangeError             go on from an offset inside the range in the fields
     +-- FencedError                       another owner took over: stop
+    +-- InconsistentTopicIdError          another topic has the name: look its id up again
+    +-- LogTruncatedError                 go on from `end_offset`: the log never had what was read above it
     +-- ProducerFencedError               another producer took over its id: stop, or begin with a new epoch
     +-- CoordinatorFencedError            another transaction coordinator took over: stop
     +-- OutOfOrderSequenceError           send again from the expected sequence on, or begin with a new epoch
@@ -139,6 +141,21 @@ class FencedError(LogStoreError):
     """Another owner has claimed the shard: this one must stop. Fields: epoch, current_epoch."""
 
     code = "FENCED"
+
+
+class InconsistentTopicIdError(LogStoreError):
+    """The name belongs to another topic than the request means. Fields: topic, topic_id (that of the
+    request), current_topic_id."""
+
+    code = "INCONSISTENT_TOPIC_ID"
+
+
+class LogTruncatedError(LogStoreError):
+    """The log parted from the log that the client has read. Fields: epoch (the last one that both may have),
+    end_offset (the end of what is the same, exclusive), and those of the request: offset, last_fetched_epoch.
+    """
+
+    code = "LOG_TRUNCATED"
 
 
 class ProducerFencedError(LogStoreError):
