@@ -243,15 +243,16 @@ class Client:
         partitions: Sequence[int] | None = None,
         topic_id: str = "",
         columns: Sequence[str] | None = None,
+        decode: Decoder = None,
         **settings: Unpack[ConsumerOptions],
     ) -> pyarrow.Table:
         """The records as a pyarrow.Table with the columns partition, offset, timestamp, key, value and
-        headers, or the named ones. Needs the extra `arrow`. Options as `consume`; nothing is decoded to text.
-        """
+        headers, or the named ones: the others are not decoded. Options as `consume`; keys and values are
+        binary, or strings with "utf-8". Needs the extra `arrow`."""
         from stratalog.client.consuming.arrow_reader import read_arrow
 
         wanted = ConsumedRange(topic, start, until, partitions, topic_id)
-        chosen = consumer_settings(self._retry, None, settings)
+        chosen = consumer_settings(self._retry, decode, settings)
         return await read_arrow(TopicFollower(self, wanted, chosen), chosen, columns)
 
     async def close(self) -> None:

@@ -95,7 +95,7 @@ def record_portions(
                 portion, portion_bytes = [], 0
                 continue
             require_crc_as_read(buffer, position, header)
-            if _is_inside(header, reading) and (
+            if is_inside(header, reading) and (
                 not (header.is_transactional or header.is_control) or is_wanted(header)
             ):
                 payload = records_payload(buffer, position, header, max_bytes=max_bytes)
@@ -119,7 +119,7 @@ def record_portions(
     except CorruptRecordError as error:
         if portion:
             yield RecordPortion(portion, last_epoch, has_more=True)
-        raise _placed(error, reading) from None
+        raise placed_error(error, reading) from None
     if portion:
         yield RecordPortion(portion, last_epoch, has_more=False)
 
@@ -162,11 +162,13 @@ def _fits(header: BatchHeader, held_count: int, size_bytes: int) -> bool:
     return size_bytes <= PORTION_BYTES and held_count + header.records_count <= CONSUMED_COUNT
 
 
-def _is_inside(header: BatchHeader, reading: RecordReading) -> bool:
+def is_inside(header: BatchHeader, reading: RecordReading) -> bool:
+    """Whether the batch may have records that the reader wants."""
     return header.last_offset >= reading.first_offset and header.base_offset < reading.end_offset
 
 
-def _placed(error: CorruptRecordError, reading: RecordReading) -> CorruptRecordError:
+def placed_error(error: CorruptRecordError, reading: RecordReading) -> CorruptRecordError:
+    """The error with the topic and the partition among its fields."""
     place: dict[str, object] = {"topic": reading.topic, "partition": reading.partition}
     return CorruptRecordError(error.message, **{**place, **error.fields})
 

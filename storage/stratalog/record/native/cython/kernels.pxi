@@ -109,6 +109,9 @@ cdef extern from "kernels.h" nogil:
         int64_t end_offset
         int64_t append_time_ms
         bint has_append_time
+        bint skips_keys
+        bint skips_values
+        bint skips_headers
 
     ctypedef struct row_sizes:
         size_t row_count
