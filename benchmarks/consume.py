@@ -1,11 +1,11 @@
 """Consume as objects and as Arrow columns over a loopback connection, beside the same bytes without a client.
 
-The server runs in a process of its own. A topic of one partition has records with a key of 12 bytes and a value of
-100, in uncompressed batches of about 16 KiB, as a busy Kafka producer makes them, or in zstd batches of 256 KiB.
-References of the same run:
+The server runs in a process of its own. A topic of one partition has records with a key of 12 bytes and a
+value of 100, in uncompressed batches of about 16 KiB, as a busy Kafka producer makes them, or in zstd batches
+of about 256 KiB. References of the same run:
 
-* the bare stream: the bytes of a FetchStream, parsed as a protobuf message and thrown away. It is the most that a
-  client of this server can get;
+* the bare stream: the bytes of a FetchStream, parsed as a protobuf message and thrown away. It is the most
+  that a client of this server can get;
 * a pure loop: the decoder's records in a `for` loop, from bytes that are in memory already.
 
 The promises are those of a client in Python: as many records a second, as objects, as Kafka's own
@@ -22,10 +22,10 @@ from collections.abc import Awaitable, Callable
 
 import report
 from append_fetch import running, stratalog_command
-from stratalog.client.client import Client
-from stratalog.client.messages import fetch_request
 from stratalog.base.types import TopicPartition
+from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.messages import fetch_request
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
@@ -41,7 +41,9 @@ STREAM_BYTES = 4 << 20
 def batch_of(count: int, codec: Codec) -> bytes:
     """A batch of records whose values compress to about a half."""
     records = [
-        Record(0, 1_357_034_400_000 + number, b"%012d" % number, (b"%025d%025d" % (number * 7919, number)) * 2)
+        Record(
+            0, 1_357_034_400_000 + number, b"%012d" % number, (b"%025d%025d" % (number * 7919, number)) * 2
+        )
         for number in range(count)
     ]
     return encode_batch(records, codec=codec)
@@ -66,7 +68,9 @@ async def best_s(work: Callable[[], Awaitable[int]], count: int, repeats: int) -
     return fastest
 
 
-async def measure_topic(client: Client, name: str, topic: str, batch: bytes, per_batch: int, quick: bool) -> list[report.Row]:
+async def measure_topic(
+    client: Client, name: str, topic: str, batch: bytes, per_batch: int, quick: bool
+) -> list[report.Row]:
     batch_count = (400_000 if quick else 2_000_000) // per_batch
     count, repeats = per_batch * batch_count, 3 if quick else 5
     await fill(client, topic, batch, batch_count)
@@ -124,7 +128,9 @@ async def measure_topic(client: Client, name: str, topic: str, batch: bytes, per
     offsets_per_s = count / await best_s(offsets, count, repeats)
 
     def row(work: str, ours: float, reference: float, target: float) -> report.Row:
-        return report.Row(work=f"{name}: {work}", unit="records/s", ours=ours, reference=reference, target=target)
+        return report.Row(
+            work=f"{name}: {work}", unit="records/s", ours=ours, reference=reference, target=target
+        )
 
     return [
         report.promised(f"{name}: objects", "records/s", objects_per_s, OBJECTS_PER_S),

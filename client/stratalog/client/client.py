@@ -26,7 +26,7 @@ from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 if TYPE_CHECKING:
-    import pyarrow
+    import pyarrow as pa
 
     from stratalog.client.consuming.consumer import Consumer
     from stratalog.client.consuming.table import Table
@@ -245,10 +245,12 @@ class Client:
         columns: Sequence[str] | None = None,
         decode: Decoder = None,
         **settings: Unpack[ConsumerOptions],
-    ) -> pyarrow.Table:
-        """The records as a pyarrow.Table with the columns partition, offset, timestamp, key, value and
-        headers, or the named ones: the others are not decoded. Options as `consume`; keys and values are
-        binary, or strings with "utf-8". Needs the extra `arrow`."""
+    ) -> pa.Table:
+        """The records as a pyarrow.Table with the columns partition, offset, timestamp, key, value, headers.
+
+        With `columns` only the named ones are decoded. Options as `consume`; keys and values are binary, or
+        strings with "utf-8". Needs the extra `arrow`.
+        """
         from stratalog.client.consuming.arrow_reader import read_arrow
 
         wanted = ConsumedRange(topic, start, until, partitions, topic_id)

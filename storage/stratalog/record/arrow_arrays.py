@@ -37,7 +37,8 @@ def numbers_of(kind: pa.DataType, numbers: array[int]) -> AnyArray:
 
 
 def headers_of(rows: ColumnBuffers, *, null_without: bool) -> AnyArray:
-    """A list of headers for each row. `null_without`: null for a record without headers, not an empty list."""
+    """A list of headers for each row. With `null_without` a record without headers has null, not an empty
+    list."""
     count = rows.header_count
     names = _binary(pa.string(), count, rows.header_name_offsets, rows.header_name_data, None)
     values = _binary(

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record.batch import records_payload, require_crc_as_read, whole_header
+from stratalog.record.batch import whole_header
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader
 from stratalog.record.native import kernels
 from stratalog.record.native.batch_kernels import decode_column_batches
 from stratalog.record.record_frame import frame_fault
-from stratalog.record.record_portions import RecordReading, is_inside, payload_spans, placed_error
+from stratalog.record.record_portions import RecordReading, payload_spans, placed_error, wanted_payload
 
 COLUMNS_BYTES = 4 * 1024 * 1024
 """The most bytes of data in the buffers before the next section of a batch is added."""
@@ -57,20 +57,17 @@ def column_portions(
                 position, last_epoch = end_position, epoch
                 continue
             header = whole_header(buffer, position)
-            require_crc_as_read(buffer, position, header)
-            if is_inside(header, reading) and (
-                not (header.is_transactional or header.is_control) or is_wanted(header)
-            ):
-                payload = records_payload(buffer, position, header)
+            payload = wanted_payload(buffer, position, header, reading, is_wanted)
+            if payload is not None:
                 for section, count in payload_spans(payload, header.records_count):
                     if _is_full(rows):
                         yield ColumnPortion(rows, last_epoch)
                         rows = new_columns()
                     _append(section, count, header, reading, rows)
                     last_epoch = header.leader_epoch
-                    # Release the payload before the next batch is decompressed.
                     del section
-                del payload
+            # Before the next batch is decompressed.
+            del payload
             position += header.size_in_bytes
     except CorruptRecordError as error:
         if rows.row_count:

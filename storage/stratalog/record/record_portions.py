@@ -78,50 +78,15 @@ def record_portions(
     compared, because the fields that it looks at may be damaged too. `max_bytes` bounds each batch. Beside
     the portions that the caller keeps, one decompressed batch and one portion are in memory.
     """
-    portion: list[ConsumerRecord] = []
-    portion_bytes, position, last_epoch = 0, 0, -1
+    filling = _Filling()
     try:
-        while position < len(buffer):
-            position, taken_bytes, epoch = decode_consumer_batches(
-                buffer, position, CONSUMED_COUNT, PORTION_BYTES - portion_bytes, reading, portion
-            )
-            if taken_bytes:
-                portion_bytes, last_epoch = portion_bytes + taken_bytes, epoch
-            if position == len(buffer):
-                break
-            header = whole_header(buffer, position)
-            if portion and not _fits(header, len(portion), header.size_in_bytes + portion_bytes):
-                yield RecordPortion(portion, last_epoch, has_more=True)
-                portion, portion_bytes = [], 0
-                continue
-            require_crc_as_read(buffer, position, header)
-            if is_inside(header, reading) and (
-                not (header.is_transactional or header.is_control) or is_wanted(header)
-            ):
-                payload = records_payload(buffer, position, header, max_bytes=max_bytes)
-                if _fits(header, len(portion), portion_bytes + len(payload)):
-                    portion_bytes += len(payload)
-                    portion += _consumed(payload, header.records_count, header, reading)
-                else:
-                    for records, size_bytes in _consumed_portions(payload, header, reading):
-                        if portion:
-                            yield RecordPortion(portion, last_epoch, has_more=True)
-                        portion, portion_bytes = records, size_bytes
-                        # Otherwise a large record would stay in memory beside the following ones.
-                        del records
-                        last_epoch = header.leader_epoch
-                del payload
-                last_epoch = header.leader_epoch
-            position += header.size_in_bytes
-            if portion and portion_bytes >= PORTION_BYTES:
-                yield RecordPortion(portion, last_epoch, has_more=position < len(buffer))
-                portion, portion_bytes = [], 0
+        yield from _full_portions(buffer, reading, is_wanted, max_bytes, filling)
     except CorruptRecordError as error:
-        if portion:
-            yield RecordPortion(portion, last_epoch, has_more=True)
+        if filling.records:
+            yield filling.take(has_more=True)
         raise placed_error(error, reading) from None
-    if portion:
-        yield RecordPortion(portion, last_epoch, has_more=False)
+    if filling.records:
+        yield filling.take(has_more=False)
 
 
 def batch_records(
@@ -157,14 +122,88 @@ def payload_spans(
         records_count -= count
 
 
-def _fits(header: BatchHeader, held_count: int, size_bytes: int) -> bool:
-    """Whether a portion has room for the batch, with which it would have `size_bytes`."""
-    return size_bytes <= PORTION_BYTES and held_count + header.records_count <= CONSUMED_COUNT
+class _Filling:
+    """A portion that is being filled. Belongs to one walk over batches."""
+
+    def __init__(self) -> None:
+        self.records: list[ConsumerRecord] = []
+        self.size_bytes = 0
+        self.last_epoch = -1
+
+    def take(self, *, has_more: bool) -> RecordPortion:
+        """The records so far; begins anew."""
+        taken = RecordPortion(self.records, self.last_epoch, has_more)
+        self.records, self.size_bytes = [], 0
+        return taken
+
+    def fits(self, header: BatchHeader, size_bytes: int) -> bool:
+        """Whether there is room for the batch, whose records section has this size."""
+        return (
+            self.size_bytes + size_bytes <= PORTION_BYTES
+            and len(self.records) + header.records_count <= CONSUMED_COUNT
+        )
 
 
-def is_inside(header: BatchHeader, reading: RecordReading) -> bool:
-    """Whether the batch may have records that the reader wants."""
-    return header.last_offset >= reading.first_offset and header.base_offset < reading.end_offset
+def _full_portions(
+    buffer: Buffer,
+    reading: RecordReading,
+    is_wanted: Callable[[BatchHeader], bool],
+    max_bytes: int,
+    filling: _Filling,
+) -> Iterator[RecordPortion]:
+    """Yield all portions but the last one, which is left in `filling`."""
+    position = 0
+    while position < len(buffer):
+        position, taken_bytes, epoch = decode_consumer_batches(
+            buffer, position, CONSUMED_COUNT, PORTION_BYTES - filling.size_bytes, reading, filling.records
+        )
+        if taken_bytes:
+            filling.size_bytes += taken_bytes
+            filling.last_epoch = epoch
+        if position == len(buffer):
+            return
+        header = whole_header(buffer, position)
+        if filling.records and not filling.fits(header, header.size_in_bytes):
+            yield filling.take(has_more=True)
+            continue
+        payload = wanted_payload(buffer, position, header, reading, is_wanted, max_bytes=max_bytes)
+        if payload is not None and filling.fits(header, len(payload)):
+            filling.size_bytes += len(payload)
+            filling.records += _consumed(payload, header.records_count, header, reading)
+            filling.last_epoch = header.leader_epoch
+        elif payload is not None:
+            for records, size_bytes in _consumed_portions(payload, header, reading):
+                if filling.records:
+                    yield filling.take(has_more=True)
+                filling.records, filling.size_bytes = records, size_bytes
+                filling.last_epoch = header.leader_epoch
+                # Otherwise a large record would stay in memory beside the following ones.
+                del records
+        # Before the next batch is decompressed.
+        del payload
+        position += header.size_in_bytes
+        if filling.records and filling.size_bytes >= PORTION_BYTES:
+            yield filling.take(has_more=position < len(buffer))
+
+
+def wanted_payload(
+    buffer: Buffer,
+    position: int,
+    header: BatchHeader,
+    reading: RecordReading,
+    is_wanted: Callable[[BatchHeader], bool],
+    *,
+    max_bytes: int = DEFAULT_MAX_DECOMPRESSED,
+) -> Buffer | None:
+    """The records section of a batch, decompressed, after comparing its checksum; None if the reader wants
+    none of its records. Asks `is_wanted` only about control batches and transactional ones. Raises
+    CorruptRecordError."""
+    require_crc_as_read(buffer, position, header)
+    if (header.is_transactional or header.is_control) and not is_wanted(header):
+        return None
+    if header.last_offset < reading.first_offset or header.base_offset >= reading.end_offset:
+        return None
+    return records_payload(buffer, position, header, max_bytes=max_bytes)
 
 
 def placed_error(error: CorruptRecordError, reading: RecordReading) -> CorruptRecordError:

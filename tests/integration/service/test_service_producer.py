@@ -370,8 +370,7 @@ async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path
             acknowledged = [await producer.send("t", None, value, partition=0) for value in values]
             offsets = [(await future).offset for future in acknowledged]
             found = {
-                record.offset: record.value
-                async for record in client.consume("t", until=30, partitions=[0])
+                record.offset: record.value async for record in client.consume("t", until=30, partitions=[0])
             }
             assert [found[offset] for offset in offsets] == values
 

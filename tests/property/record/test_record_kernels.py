@@ -255,6 +255,7 @@ def test_survivors_are_copied_and_nothing_else(
     st.one_of(st.none(), TIMESTAMPS),
     st.integers(0, 20),
     st.one_of(st.integers(0, 40), st.just(2**63 - 1)),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
 )
 def test_columns_are_the_same(
     payload_and_count: tuple[bytes, int],
@@ -263,12 +264,13 @@ def test_columns_are_the_same(
     append_time_ms: int | None,
     first_offset: int,
     end_offset: int,
+    wanted: tuple[bool, bool, bool],
 ) -> None:
     arguments = (*payload_and_count, base_offset, base_timestamp, append_time_ms, first_offset, end_offset)
     seed = pure_kernels.encode_records(
         [Record(0, 1, b"key", None, (("name", None), ("", b"x"))), Record(0, 2, None, b"value")], 0
     )
-    expected, actual = (ColumnBuffers(keys=keys, values=values, headers=headers) for _ in range(2))
+    expected, actual = (ColumnBuffers(keys=wanted[0], values=wanted[1], headers=wanted[2]) for _ in range(2))
     for kernels, columns in ((pure_kernels, expected), (native, actual)):
         kernels.decode_columns(seed, 2, 0, 0, None, 0, 2, columns)
     before = column_bytes(expected)

@@ -106,7 +106,7 @@ def consume(
             isolation=isolation,
             on_broken=_say_it_waits,
             on_offline=left_out.add,
-            **({"retry": FOLLOW_RETRY} if follow else {}),
+            retry=FOLLOW_RETRY if follow else RetryPolicy(),
         )
         async for records in consumer.batches():
             printer.print(records)

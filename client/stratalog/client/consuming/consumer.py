@@ -15,9 +15,9 @@ from stratalog.record.native.consumer_records import ConsumerRecord, RecordCurso
 class Consumer:
     """Iterates over records, in the order of offsets within a partition. Belongs to one event loop.
 
-    There is one iteration: a second `async for` goes on behind the last record. `async with`, or `aclose`, ends
-    the session at once; otherwise it ends with the consumer. There are no consumer groups: to continue later,
-    keep `positions`.
+    There is one iteration: a second `async for` goes on behind the last record. `async with`, or `aclose`,
+    ends the session at once; otherwise it ends with the consumer. There are no consumer groups: to continue
+    later, keep `positions`.
     """
 
     def __init__(self, follower: TopicFollower, settings: ConsumerSettings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
@@ -47,7 +47,7 @@ class ConsumerSettings:
     """Makes the key of its bytes: "utf-8", or a function. None: bytes."""
     decode_value: Decoder = None
     """As `decode_key`."""
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How long a lost server is waited for."""
     metadata_max_age_s: float = 30.0
     """The time after which a consumer that follows looks for new partitions."""
@@ -88,5 +88,5 @@ class ConsumerOptions(TypedDict, total=False):
 def consumer_settings(retry: RetryPolicy, decode: Decoder, options: ConsumerOptions) -> ConsumerSettings:
     """The settings of these options, with defaults for the retry policy and both decoders. Raises
     InvalidRequestError."""
-    defaults = ConsumerOptions(retry=retry, decode_key=decode, decode_value=decode)
-    return ConsumerSettings(**{**defaults, **options})
+    chosen: ConsumerOptions = {"retry": retry, "decode_key": decode, "decode_value": decode, **options}
+    return ConsumerSettings(**chosen)

@@ -1,8 +1,8 @@
 """Positions in partitions: an offset, a name, a time, or a distance from the end.
 
-Callers write a position as Python's own value: `"earliest"`, `"latest"` or another name of `SPECS`; an offset;
-a negative number, so many offsets before the end; a `datetime` (UTC if it has no zone); and, where partitions
-may differ, a mapping of partitions to these.
+Callers write a position as Python's own value: `"earliest"`, `"latest"` or another name of `SPECS`; an
+offset; a negative number, so many offsets before the end; a `datetime` (UTC if it has no zone); and, where
+partitions may differ, a mapping of partitions to these.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A follower holds one FetchStream over all its partitions. When the connection breaks it opens another one at
 its positions. Nothing is skipped or repeated, because a position moves only when its records are handed out.
 
-The next response is received while the records of the last one are in use. A response is a few mebibytes of
-batches, which may decompress to any size. It stays compressed until its records are handed out, some thousands
-or a few mebibytes at a time; one batch at a time is decompressed.
+The next response is received while the records of the last one are in use. A response is some mebibytes of
+batches, which may decompress to any size. It stays compressed until its records are handed out, some
+thousands or a few mebibytes at a time; one batch at a time is decompressed.
 
 A follower without an end asks for the topic now and then. It adds new partitions, from their log starts, and
 raises InconsistentTopicIdError if the topic was deleted and another one has its name.
@@ -23,7 +23,6 @@ import grpc
 from stratalog.base.errors import (
     DataDirectoryError,
     InconsistentTopicIdError,
-    InvalidRequestError,
     LogStoreError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -31,7 +30,7 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerSettings
-from stratalog.client.consuming.position import EARLIEST, Place, Places, position_of
+from stratalog.client.consuming.position import EARLIEST, Place, Places, Position, position_of
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
 from stratalog.client.messages import FetchedRecords, FetchStart, fetch_request, fetched_parts
@@ -41,8 +40,11 @@ from stratalog.v1 import log_pb2, log_pb2_grpc
 if TYPE_CHECKING:
     from stratalog.record.native.consumer_records import ConsumerRecord
 
-STREAM_MAX_BYTES = 4 << 20
-"""Limit of one response of a session."""
+STREAM_MAX_BYTES = 2 << 20
+"""Limit of one response of a session. Larger ones leave a processor's cache before they are decoded."""
+
+PARTITION_MAX_BYTES = 1 << 20
+"""Limit of one partition in a response: Kafka's `max.partition.fetch.bytes`."""
 
 
 class FollowedClient(OffsetSource, Protocol):
@@ -187,7 +189,9 @@ class TopicFollower:
                         patience.succeed()
                         yield answered
                 except LogStoreError as error:
-                    pause_s = patience.next_pause_s(loop.time(), error.retry_delay_s) if error.retriable else None
+                    pause_s = (
+                        patience.next_pause_s(loop.time(), error.retry_delay_s) if error.retriable else None
+                    )
                     if pause_s is None:
                         raise
                     if self._settings.on_broken is not None and patience.failure_count == 1:
@@ -205,7 +209,7 @@ class TopicFollower:
         """One FetchStream, until all partitions are at their ends, it breaks, or it has to begin anew."""
         self._changed.clear()
         call = self._client.log.FetchStream(self._request())
-        reading: asyncio.Future[log_pb2.FetchResponse | grpc.aio.EOF] | None = None
+        reading: asyncio.Future[object] | None = None
         changing = asyncio.ensure_future(self._changed.wait())
         try:
             # Without new records a working session may be silent for hours.
@@ -218,9 +222,7 @@ class TopicFollower:
                     return
                 response = reading.result()
                 if not isinstance(response, log_pb2.FetchResponse):
-                    raise ServerUnavailableError(
-                        "the server ended the session", server=self._client.address
-                    )
+                    raise ServerUnavailableError("the server ended the session", server=self._client.address)
                 reading = asyncio.ensure_future(call.read())
                 # Lets it begin: the transport receives while the records are in use.
                 await asyncio.sleep(0)
@@ -249,7 +251,7 @@ class TopicFollower:
         }
         settings = self._settings
         return fetch_request(
-            starts, 0, 1, STREAM_MAX_BYTES, STREAM_MAX_BYTES, settings.isolation, self._topic_id
+            starts, 0, 1, STREAM_MAX_BYTES, PARTITION_MAX_BYTES, settings.isolation, self._topic_id
         )
 
     def _pending(self) -> dict[int, FollowedPartition]:
@@ -335,13 +337,15 @@ class TopicFollower:
     async def _offsets(self, numbers: Collection[int], places: Places) -> dict[int, int]:
         """The offset of each partition at its place; partitions that cannot be read are left out."""
         found: dict[int, int] = {}
-        by_position: dict[object, list[TopicPartition]] = {}
+        # Positions of different kinds may be equal, as tuples.
+        by_position: dict[tuple[type, Position], list[TopicPartition]] = {}
         for number in numbers:
             place = places.get(number, "earliest") if isinstance(places, Mapping) else places
-            by_position.setdefault(position_of(place), []).append(self._place(number))
-        for position, partitions in by_position.items():
-            for place, offset in (await self._finder.offsets(partitions, position)).items():
-                found[place.partition] = offset
+            position = position_of(place)
+            by_position.setdefault((type(position), position), []).append(self._place(number))
+        for (_, position), partitions in by_position.items():
+            for one, offset in (await self._finder.offsets(partitions, position)).items():
+                found[one.partition] = offset
         return found
 
     def _place(self, number: int) -> TopicPartition:

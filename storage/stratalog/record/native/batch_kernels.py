@@ -46,7 +46,8 @@ filter_batches(data, position, survivors, first_ordinal, rule, fingerprint) -> F
     checksums: the caller proves that of the slice.
 hash_batches(data, hash_key16, first_ordinal, entries) -> None
     `kernels.hash_keys` over `data`, which consists of plain batches.
-decode_column_batches(data, position, max_bytes, first_offset, end_offset, columns) -> (end_position, last_epoch)
+decode_column_batches(data, position, max_bytes, first_offset, end_offset, columns)
+        -> (end_position, last_epoch)
     Appends to `columns` the rows of plain batches from `position` on with offsets in [first_offset,
     end_offset), as `kernels.decode_columns` does. Compares checksums. Takes one batch at least, and then at
     most `max_bytes` of batches. Raises InvalidRequestError if a column would exceed 2 GiB.

@@ -1,8 +1,8 @@
 """Records as consumers get them, compiled if possible.
 
-`ConsumerRecord` is a record with its place. Many are made, so the native one is small, outside of the garbage
-collector, and decodes its headers at the first look. `RecordCursor` hands out the records of lists one by one,
-without a Python frame for each. The functions follow the rules of ``kernels``.
+`ConsumerRecord` is a record with its place. Many are made, so the native one is small, outside of the
+garbage collector, and decodes its headers at the first look. `RecordCursor` hands out the records of lists
+one by one, without a Python frame for each. The functions follow the rules of ``kernels``.
 
 decode_consumer_records(payload, records_count, header, reading) -> list[ConsumerRecord]
     The wanted records of a records section of the batch with this header. Raises CorruptRecordError.
