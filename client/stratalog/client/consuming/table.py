@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, ItemsView, Iterator, KeysView, Value
 from types import TracebackType
 from typing import Any, Self
 
-from stratalog.base.errors import LogStoreError
 from stratalog.client.consuming.topic_follower import TopicFollower
 from stratalog.record.native.consumer_records import ConsumerRecord
 
@@ -29,8 +28,8 @@ class Table:
         self._follower = follower
         self._has_bytes_keys = has_bytes_keys
         self._values: dict[Any, Any] = {}
-        self._progress = asyncio.Condition()
-        """Notified when records were applied, and at the end."""
+        self._progress = asyncio.Event()
+        """Set, and replaced, when records were applied, and at the end."""
         self._listeners: list[_Changes] = []
         self._work: asyncio.Task[None] | None = None
 
@@ -39,10 +38,9 @@ class Table:
         self._require_work()
         await self._follower.open()
         ends = await self._follower.ends()
-        async with self._progress:
-            while not self._has_reached(ends):
-                self._require_work()
-                await self._progress.wait()
+        while not self._has_reached(ends):
+            self._require_work()
+            await self._progress.wait()
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The latest value of the key, or the default."""
@@ -81,6 +79,7 @@ class Table:
 
     async def __aenter__(self) -> Self:
         self._work = asyncio.ensure_future(self._apply_all())
+        self._work.add_done_callback(self._end)
         try:
             await self.caught_up()
         except BaseException:
@@ -98,8 +97,6 @@ class Table:
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait((self._work,))
-        for changes in self._listeners:
-            changes.arrived.set()
 
     @property
     def _current(self) -> dict[Any, Any]:
@@ -111,17 +108,21 @@ class Table:
         try:
             async for part in parts:
                 self._apply(part.records)
-                await self._notify()
-        except LogStoreError:
-            # Looks at the table raise it.
-            await self._notify()
-            raise
+                self._notify()
         finally:
             await parts.aclose()
 
-    async def _notify(self) -> None:
-        async with self._progress:
-            self._progress.notify_all()
+    def _end(self, work: asyncio.Task[None]) -> None:
+        """Wake all that wait: they raise the error of the work, if it has one."""
+        if not work.cancelled():
+            work.exception()
+        self._notify()
+        for changes in self._listeners:
+            changes.arrived.set()
+
+    def _notify(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
 
     def _apply(self, records: list[ConsumerRecord]) -> None:
         for record in records:
