@@ -227,7 +227,7 @@ class Client:
         decode: Decoder = None,
         **settings: Unpack[ConsumerOptions],
     ) -> Table:
-        """A table of the latest value of each key, kept up to date: for `async with`. Options as `consume`."""
+        """A table of the latest value of each key, kept up to date; `async with`. Options as `consume`."""
         from stratalog.client.consuming.table import Table
 
         chosen = consumer_settings(self._retry, decode, settings)
@@ -246,7 +246,7 @@ class Client:
         decode: Decoder = None,
         **settings: Unpack[ConsumerOptions],
     ) -> pa.Table:
-        """The records as a pyarrow.Table with the columns partition, offset, timestamp, key, value, headers.
+        """The records as a pyarrow.Table: the columns partition, offset, timestamp, key, value and headers.
 
         With `columns` only the named ones are decoded. Options as `consume`; keys and values are binary, or
         strings with "utf-8". Needs the extra `arrow`.

@@ -1,5 +1,5 @@
-"""Sessions of consumers with a server whose answers are written here: what a consumer sends when it comes back,
-and how it takes a topic that changes under it.
+"""Sessions of consumers with a server whose answers are written here: what a consumer sends when it comes
+back, and how it takes a topic that changes under it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from stratalog.base.errors import (
     StoppingError,
 )
 from stratalog.client.client import Client
+from stratalog.client.consuming.consumer import Consumer
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.native.consumer_records import ConsumerRecord
 from tests.support.service.scripted_service import ScriptedService, answer, scripted
@@ -31,6 +32,18 @@ async def offsets_until(records: AsyncIterator[ConsumerRecord], count: int) -> l
     """Partition and offset of the next records."""
     async with asyncio.timeout(PATIENCE_S):
         return [(one.partition, one.offset) for one in [await anext(records) for _ in range(count)]]
+
+
+async def records_until_error(consumer: Consumer) -> tuple[list[int], LogStoreError]:
+    """The offsets of the records, and the error that ends them."""
+    found: list[int] = []
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            async for records in consumer.batches():
+                found += [record.offset for record in records]
+        except LogStoreError as error:
+            return found, error
+    raise AssertionError("the consumer came to an end")
 
 
 async def test_a_session_that_comes_back_names_topic_position_and_epoch() -> None:
@@ -49,7 +62,13 @@ async def test_a_session_that_comes_back_names_topic_position_and_epoch() -> Non
     assert found == [(0, offset) for offset in range(7)] + [(1, 0)]
     starts = [
         [
-            (one.partition, one.fetch_offset, one.topic_id, one.HasField("last_fetched_epoch"), one.last_fetched_epoch)
+            (
+                one.partition,
+                one.fetch_offset,
+                one.topic_id,
+                one.HasField("last_fetched_epoch"),
+                one.last_fetched_epoch,
+            )
             for one in request.partitions
         ]
         for request in service.requests
@@ -90,13 +109,15 @@ async def test_another_topic_of_the_name_is_noticed(where: str) -> None:
     async with scripted(service) as address, Client(address) as client:
         stored_id = "id-0" if where == "begin" else ""
         consumer = client.consume("t", topic_id=stored_id, metadata_max_age_s=0.001)
-        with pytest.raises(InconsistentTopicIdError) as caught:
-            async with asyncio.timeout(PATIENCE_S):
-                async for record in consumer:
-                    assert (record.offset, consumer.topic_id) == (0, "id-1")
-                    service.topic_id = "id-2"
+        if where == "refresh":
+            assert await offsets_until(aiter(consumer), 1) == [(0, 0)]
+            assert consumer.topic_id == "id-1"
+            service.topic_id = "id-2"
+        found, error = await records_until_error(consumer)
+    assert found == ([0] if where == "answer" else [])
+    assert isinstance(error, InconsistentTopicIdError)
     expected = ("id-0", "id-1") if where == "begin" else ("id-1", "id-2")
-    assert (caught.value.fields["topic_id"], caught.value.fields["current_topic_id"]) == expected
+    assert (error.fields["topic_id"], error.fields["current_topic_id"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,10 +133,8 @@ async def test_an_error_of_a_partition_is_raised_with_its_fields(error: LogStore
     service = ScriptedService([[answer(0, 2), STOPPING], [error]])
     async with scripted(service) as address, Client(address, retry=QUICK) as client:
         consumer = client.consume("t")
-        with pytest.raises(type(error)) as caught:
-            async for record in consumer:
-                assert record.offset < 2
-    assert caught.value.fields == error.fields
+        found, raised = await records_until_error(consumer)
+    assert (found, type(raised), raised.fields) == ([0, 1], type(error), error.fields)
     assert consumer.positions == {0: 2}
 
 
@@ -125,22 +144,18 @@ async def test_a_damaged_batch_is_refused_behind_the_records_before_it() -> None
     service = ScriptedService([[answer(0, 3, partition=1), damaged]], partition_count=2)
     async with scripted(service) as address, Client(address) as client:
         consumer = client.consume("t")
-        found: list[int] = []
-        with pytest.raises(CorruptRecordError) as caught:
-            async for record in consumer:
-                found.append(record.offset)
-    assert found == [0, 1, 2]
+        found, error = await records_until_error(consumer)
+    assert (found, type(error)) == ([0, 1, 2], CorruptRecordError)
     place = {"topic": "t", "partition": 1, "base_offset": 3}
-    assert place.items() <= caught.value.fields.items()
+    assert place.items() <= error.fields.items()
     assert consumer.positions == {0: 0, 1: 3}
 
 
 async def test_a_server_that_ends_sessions_without_a_word_is_left_at_the_deadline() -> None:
     service = ScriptedService([])
     service.close()
-    async with scripted(service) as address:
-        async with Client(address, retry=RetryPolicy(deadline_s=0.05, first_pause_s=0.001)) as client:
-            with pytest.raises(LogStoreError) as caught:
-                await anext(aiter(client.consume("t")))
-    assert caught.value.code == "SERVER_UNAVAILABLE"
+    impatient = RetryPolicy(deadline_s=0.05, first_pause_s=0.001)
+    async with scripted(service) as address, Client(address, retry=impatient) as client:
+        found, error = await records_until_error(client.consume("t"))
+    assert (found, error.code) == ([], "SERVER_UNAVAILABLE")
     assert len(service.requests) > 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from stratalog.base.errors import LogTruncatedError, UnknownTopicOrPartitionError
 from stratalog.client.client import Client
+from stratalog.client.consuming.table import Table
 from stratalog.record.record import Record
 from tests.support.service.scripted_service import ScriptedService, answer, scripted
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench
@@ -29,7 +31,7 @@ class Writer:
     async def append_some(self) -> None:
         random = self._random
         for partition in random.sample([0, 1, 2], 2):
-            records = []
+            records: list[Record] = []
             for _ in range(random.choice([1, 3, 30])):
                 key = random.choice([*KEYS[partition::3], None])
                 value = None if random.random() < 0.3 else random.randbytes(2)
@@ -110,13 +112,17 @@ async def test_a_table_of_a_topic_that_is_not_there(bench: ServiceBench) -> None
 
 async def test_a_table_that_cannot_read_on_says_so() -> None:
     service = ScriptedService([[answer(0, 1), LogTruncatedError("the log parted", end_offset=0)]])
-    async with scripted(service) as address, Client(address) as client, asyncio.timeout(PATIENCE_S):
-        async with client.table("t") as table:
+
+    async def follow(table: Table) -> None:
+        async for change in table:
+            assert change.value == b"0"
+
+    async with scripted(service) as address, Client(address) as client, client.table("t") as table:
+        with pytest.raises(LogTruncatedError):
+            await asyncio.wait_for(follow(table), PATIENCE_S)
+        looks: list[Callable[[], object]] = [lambda: table["k"], lambda: len(table), lambda: "k" in table]
+        for look in looks:
             with pytest.raises(LogTruncatedError):
-                async for change in table:
-                    assert change.value == b"0"
-            for look in (lambda: table["k"], lambda: len(table), lambda: "k" in table):
-                with pytest.raises(LogTruncatedError):
-                    look()
-            with pytest.raises(LogTruncatedError):
-                await table.caught_up()
+                look()
+        with pytest.raises(LogTruncatedError):
+            await table.caught_up()

@@ -1,5 +1,5 @@
-"""A server of one topic whose answers a test writes, for what a real server does not do by itself: other topic
-ids and epochs, new partitions, sessions that break in the middle.
+"""A server of one topic whose answers a test writes, for what a real server does not do by itself: other
+topic ids and epochs, new partitions, sessions that break in the middle.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 from grpc_status import rpc_status
@@ -15,16 +16,18 @@ from stratalog.base.errors import LogStoreError
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.rpc.status import status_of_error
-from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+from stratalog.v1 import admin_pb2, log_pb2
 
 Session = Sequence[log_pb2.FetchedPartition | LogStoreError]
 """The answers of one FetchStream; an error breaks it. At its end it stays silent."""
 
 
-class ScriptedService(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServicer):
+class ScriptedService:
     """Plays a session for each FetchStream, and describes the topic. Belongs to the event loop."""
 
-    def __init__(self, sessions: Sequence[Session], *, topic_id: str = "id-1", partition_count: int = 1) -> None:
+    def __init__(
+        self, sessions: Sequence[Session], *, topic_id: str = "id-1", partition_count: int = 1
+    ) -> None:
         self.topic_id = topic_id
         self.partition_count = partition_count
         self.log_start_offset = 0
@@ -32,7 +35,7 @@ class ScriptedService(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServi
         self._sessions = list(sessions)
         self._closing = asyncio.Event()
 
-    async def FetchStream(
+    async def fetch_stream(
         self, request: log_pb2.FetchRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> AsyncIterator[log_pb2.FetchResponse]:
         self.requests.append(request)
@@ -43,7 +46,7 @@ class ScriptedService(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServi
                 yield log_pb2.FetchResponse(partitions=[answer])
         await self._closing.wait()
 
-    async def ListOffsets(
+    async def list_offsets(
         self, request: log_pb2.ListOffsetsRequest, _context: grpc.aio.ServicerContext[object, object]
     ) -> log_pb2.ListOffsetsResponse:
         return log_pb2.ListOffsetsResponse(
@@ -55,7 +58,7 @@ class ScriptedService(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServi
             ]
         )
 
-    async def DescribeTopics(
+    async def describe_topics(
         self, request: admin_pb2.DescribeTopicsRequest, _context: grpc.aio.ServicerContext[object, object]
     ) -> admin_pb2.DescribeTopicsResponse:
         topic = admin_pb2.Topic(
@@ -72,8 +75,31 @@ class ScriptedService(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServi
 async def scripted(service: ScriptedService) -> AsyncGenerator[str]:
     """Serve inside of the block, at this address."""
     server = grpc.aio.server()
-    log_pb2_grpc.add_LogServiceServicer_to_server(service, server)
-    admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
+    log: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "FetchStream": grpc.unary_stream_rpc_method_handler(
+            service.fetch_stream,
+            log_pb2.FetchRequest.FromString,
+            log_pb2.FetchResponse.SerializeToString,
+        ),
+        "ListOffsets": grpc.unary_unary_rpc_method_handler(
+            service.list_offsets,
+            log_pb2.ListOffsetsRequest.FromString,
+            log_pb2.ListOffsetsResponse.SerializeToString,
+        ),
+    }
+    admin: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "DescribeTopics": grpc.unary_unary_rpc_method_handler(
+            service.describe_topics,
+            admin_pb2.DescribeTopicsRequest.FromString,
+            admin_pb2.DescribeTopicsResponse.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler("stratalog.v1.LogService", log),
+            grpc.method_handlers_generic_handler("stratalog.v1.AdminService", admin),
+        )
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
