@@ -123,7 +123,7 @@ def payload_spans(
 
 
 class _Filling:
-    """A portion that is being filled. Belongs to one walk over batches."""
+    """A portion that is being filled. Not thread-safe: belongs to one walk over batches."""
 
     def __init__(self) -> None:
         self.records: list[ConsumerRecord] = []

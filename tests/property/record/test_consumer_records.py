@@ -147,7 +147,14 @@ def test_sections_decode_alike(
         max_timestamp=99,
         attributes=8 if has_append_time else 0,
     )
-    reading = RecordReading("t", 4, base_offset + skipped_count, end_offset, None, bytes.hex)
+    reading = RecordReading(
+        topic="t",
+        partition=4,
+        first_offset=base_offset + skipped_count,
+        end_offset=end_offset,
+        decode_key=None,
+        decode_value=bytes.hex,
+    )
     found: list[Any] = []
     for kernels in (native, pure_consumer_records):
         try:

@@ -46,7 +46,7 @@ class ConsumerSettings:
     decode_key: Decoder = None
     """Makes the key of its bytes: "utf-8", or a function. None: bytes."""
     decode_value: Decoder = None
-    """As `decode_key`."""
+    """Makes the value of its bytes, as `decode_key` makes the key."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How long a lost server is waited for."""
     metadata_max_age_s: float = 30.0

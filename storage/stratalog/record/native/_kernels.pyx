@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled kernels: hand-written C for the bytes, this file for the Python objects around it.
 
-``kernels``, ``batch_kernels`` and ``offset_map`` document each function and class. Those for single records and
-headers have twins in plain Python; those for rows of batches save their callers the work batch by batch. The bytes
-are exported buffers, so they stay in place while the interpreter lock is released. Only `encode_records` and
-`decode_records` keep the lock: they make and read Python objects all the time.
+``kernels``, ``batch_kernels``, ``consumer_records`` and ``offset_map`` document each function and class. Those for
+single records and headers have twins in plain Python; those for rows of batches save their callers the work batch by
+batch. The bytes are exported buffers, so they stay in place while the interpreter lock is released. Only `encode_records`,
+`decode_records` and those for consumers' records keep the lock: they make and read Python objects all the time.
 """
 
 import sys

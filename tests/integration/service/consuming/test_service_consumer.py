@@ -109,7 +109,7 @@ async def test_positions_between_records_respect_what_is_left_out(bench: Service
 # --- where it begins and ends ------------------------------------------------------------------------------
 
 TIMES = {0: [100, 200, 300, 400, 500, 600], 1: [150, 250, 260, 270]}
-"""Of the records of each partition, in milliseconds."""
+"""The times of the records of each partition, in milliseconds."""
 
 
 def moment(timestamp_ms: int) -> datetime:
