@@ -14,6 +14,7 @@ import json
 from typing import NamedTuple
 
 from stratalog.base.errors import InvalidRequestError
+from stratalog.record.native.consumer_records import ConsumerRecord
 from stratalog.record.record import Record
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
@@ -56,7 +57,7 @@ def bytes_from_json(value: JsonValue, field: str) -> bytes | None:
     raise InvalidRequestError(f'{field} must be a string, null, or {{"base64": "…"}}')
 
 
-def record_fields(record: Record, **place: JsonValue) -> dict[str, JsonValue]:
+def record_fields(record: Record | ConsumerRecord, **place: JsonValue) -> dict[str, JsonValue]:
     """The fields of a record's line; `place` says where it is, such as its partition."""
     return {
         "key": bytes_to_json(record.key),
@@ -68,7 +69,7 @@ def record_fields(record: Record, **place: JsonValue) -> dict[str, JsonValue]:
     }
 
 
-def line_of(partition: int, record: Record) -> str:
+def line_of(partition: int, record: Record | ConsumerRecord) -> str:
     """One JSON line, without its end."""
     return json.dumps(record_fields(record, partition=partition), ensure_ascii=False)
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError, OverloadedError
+from stratalog.base.errors import OverloadedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
+from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerOptions, consumer_settings
+from stratalog.client.consuming.position import Places
+from stratalog.client.consuming.position_finder import OffsetQuery
+from stratalog.client.consuming.topic_follower import TopicFollower
 from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_durability, wire_isolation
@@ -23,16 +27,17 @@ from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 if TYPE_CHECKING:
-    from stratalog.client.consumer import Consumer
+    import pyarrow as pa
+
+    from stratalog.client.consuming.consumer import Consumer
+    from stratalog.client.consuming.table import Table
     from stratalog.client.producer import BatchOutcome, Producer
     from stratalog.client.producer_settings import ProducerSettings
     from stratalog.record.codecs.compression import Codec
+    from stratalog.record.native.consumer_records import Decoder
     from stratalog.record.record import RecordLike
 
 CALL_TIMEOUT_S = 30.0
-
-OffsetQuery = tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]
-"""A partition, and a name (a spec) or a time (milliseconds): exactly one of the two."""
 
 
 class Client:
@@ -44,8 +49,8 @@ class Client:
             await client.admin.create_topic("clicks", 3)
             async with client.producer() as producer:
                 await producer.post("clicks", b"user-1", b"home")
-            async for consumed in client.consumer(await client.earliest("clicks")):
-                print(consumed.record.value)
+            async for record in client.consume("clicks"):
+                print(record.value)
     """
 
     def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
@@ -194,27 +199,66 @@ class Client:
 
         return Producer(self._channel, self.admin, settings or ProducerSettings(), self._retry, on_outcome)
 
-    def consumer(
+    def consume(
         self,
-        positions: Mapping[TopicPartition, int],
+        topic: str,
         *,
-        end_offsets: Mapping[TopicPartition, int] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        retry: RetryPolicy | None = None,
-        on_broken: Callable[[LogStoreError], None] | None = None,
-        on_offline: Callable[[TopicPartition, DataDirectoryError], None] | None = None,
+        start: Places = "earliest",
+        until: Places | None = None,
+        partitions: Sequence[int] | None = None,
+        topic_id: str = "",
+        decode: Decoder = None,
+        **settings: Unpack[ConsumerOptions],
     ) -> Consumer:
-        """A consumer that reads from `positions` to `end_offsets` (exclusive), or for ever without them.
+        """A consumer of the records from `start` to `until` (exclusive), or for ever without it.
 
-        `isolation`: whether it waits for the end of transactions and leaves out aborted ones. `retry`: how
-        long it waits for a lost server; default: the client's policy. `on_broken`, `on_offline`: see
-        `Consumer`.
+        Both are "earliest", "latest", a datetime, an offset, a negative number (so many offsets before the
+        end), or a mapping of partitions to these. `decode` ("utf-8" or a function) makes keys and values of
+        their bytes. `ConsumedRange` and `ConsumerSettings` have the other options.
         """
-        from stratalog.client.consumer import Consumer
+        from stratalog.client.consuming.consumer import Consumer
 
-        return Consumer(
-            self._channel, positions, end_offsets, retry or self._retry, on_broken, isolation, on_offline
-        )
+        wanted = ConsumedRange(topic, start, until, partitions, topic_id)
+        chosen = consumer_settings(self._retry, decode, settings)
+        return Consumer(TopicFollower(self, wanted, chosen), chosen)
+
+    def table(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        decode: Decoder = None,
+        **settings: Unpack[ConsumerOptions],
+    ) -> Table:
+        """A table of the latest value of each key, kept up to date; `async with`. Options as `consume`."""
+        from stratalog.client.consuming.table import Table
+
+        chosen = consumer_settings(self._retry, decode, settings)
+        follower = TopicFollower(self, ConsumedRange(topic, partitions=partitions), chosen)
+        return Table(follower, has_bytes_keys=chosen.decode_key is None)
+
+    async def read_arrow(
+        self,
+        topic: str,
+        *,
+        start: Places = "earliest",
+        until: Places = "latest",
+        partitions: Sequence[int] | None = None,
+        topic_id: str = "",
+        columns: Sequence[str] | None = None,
+        decode: Decoder = None,
+        **settings: Unpack[ConsumerOptions],
+    ) -> pa.Table:
+        """The records as a pyarrow.Table: the columns partition, offset, timestamp, key, value and headers.
+
+        With `columns` only the named ones are decoded. Options as `consume`; keys and values are binary, or
+        strings with "utf-8". Needs the extra `arrow`.
+        """
+        from stratalog.client.consuming.arrow_reader import read_arrow
+
+        wanted = ConsumedRange(topic, start, until, partitions, topic_id)
+        chosen = consumer_settings(self._retry, decode, settings)
+        return await read_arrow(TopicFollower(self, wanted, chosen), chosen, columns)
 
     async def close(self) -> None:
         await self._channel.close()

@@ -11,19 +11,26 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.v1 import log_pb2
 
 if TYPE_CHECKING:
-    from stratalog.record.record import Record
+    from stratalog.record.native.consumer_records import ConsumerRecord, Decoder
+
+
+class FetchStart(NamedTuple):
+    """The place in a partition where a fetch begins."""
+
+    offset: int
+    last_epoch: int = -1
+    """The leader epoch of the last batch that was read before it; -1 if none was."""
 
 
 class FetchedRecords(NamedTuple):
     """Records of one partition, in order: those of one response, or a part of them of bounded size."""
 
     topic_partition: TopicPartition
-    records: list[Record]
+    records: list[ConsumerRecord]
     next_offset: int
     """Offset of the next fetch: behind the last record, or behind a hole that compaction left."""
-    high_watermark: int
-    log_start_offset: int
-    local_log_start_offset: int
+    last_epoch: int
+    """The leader epoch of the last record; -1 without records."""
 
 
 _DURABILITIES: dict[Durability | None, log_pb2.Durability.ValueType] = {
@@ -50,66 +57,67 @@ def wire_isolation(isolation: IsolationLevel) -> log_pb2.IsolationLevel.ValueTyp
 
 @refusing_misfits()
 def fetch_request(
-    positions: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, FetchStart | int],
     max_wait_ms: int,
     min_bytes: int,
     max_bytes: int,
     partition_max_bytes: int,
     isolation: IsolationLevel,
+    topic_id: str = "",
 ) -> log_pb2.FetchRequest:
-    """A fetch request. A limit of 0 means the server's default. Raises InvalidRequestError."""
-    partitions = [
-        log_pb2.FetchPartition(
-            topic=topic_partition.topic,
-            partition=topic_partition.partition,
-            start=log_pb2.Position(offset=offset),
-            max_bytes=partition_max_bytes,
-        )
-        for topic_partition, offset in positions.items()
-    ]
-    return log_pb2.FetchRequest(
-        partitions=partitions,
+    """A fetch request. A limit of 0 means the server's default; an empty topic id any topic of the name.
+    Raises InvalidRequestError."""
+    request = log_pb2.FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         isolation=wire_isolation(isolation),
     )
+    for (topic, partition), start in starts.items():
+        offset, last_epoch = start if isinstance(start, FetchStart) else (start, -1)
+        request.partitions.add(
+            topic=topic,
+            partition=partition,
+            start=log_pb2.Position(offset=offset),
+            max_bytes=partition_max_bytes,
+            topic_id=topic_id,
+            last_fetched_epoch=last_epoch if last_epoch >= 0 else None,
+        )
+    return request
 
 
 def fetched_parts(
-    answer: log_pb2.FetchedPartition, fetch_offset: int, end_offset: int | None = None
+    answer: log_pb2.FetchedPartition,
+    fetch_offset: int,
+    end_offset: int | None = None,
+    *,
+    decode_key: Decoder = None,
+    decode_value: Decoder = None,
 ) -> Iterator[FetchedRecords]:
     """The records of `answer` in [fetch_offset, next_fetch_offset) and below `end_offset`, if given, in parts
     of bounded size, decoded on demand. Markers and records of aborted transactions are left out.
 
-    There is at least one part; the last may be empty, and its `next_offset` is the end of the response or the
-    end offset. Raises CorruptRecordError, after the records of all batches before the damaged one.
+    There is at least one part. Only the last one may be empty; its `next_offset` is the end of the response
+    or the end offset. Raises CorruptRecordError, after the records of all batches before the damaged one.
     """
     # Not above: messages without records need no record format.
     from stratalog.record.readable_batches import readable_batches
-    from stratalog.record.record_portions import record_portions
+    from stratalog.record.record_portions import RecordReading, record_portions
 
-    answer_end = answer.next_fetch_offset
-    limit = answer_end if end_offset is None else min(answer_end, end_offset)
-    empty = FetchedRecords(
-        topic_partition=TopicPartition(answer.topic, answer.partition),
-        records=[],
-        next_offset=limit,
-        high_watermark=answer.high_watermark,
-        log_start_offset=answer.log_start_offset,
-        local_log_start_offset=answer.local_log_start_offset,
-    )
+    place = TopicPartition(answer.topic, answer.partition)
+    limit = answer_end(answer, end_offset)
     if fetch_offset < limit:
-        for records, has_more in record_portions(
-            answer.batches, readable_batches(answer.aborted_transactions)
-        ):
-            kept, last_offset = records, records[-1].offset
-            # Almost always all records are wanted, and the list is not copied.
-            if records[0].offset < fetch_offset or last_offset >= limit:
-                kept = [record for record in records if fetch_offset <= record.offset < limit]
+        reading = RecordReading(*place, fetch_offset, limit, decode_key, decode_value)
+        is_readable = readable_batches(answer.aborted_transactions)
+        for records, last_epoch, has_more in record_portions(answer.batches, reading, is_readable):
+            last_offset = records[-1].offset
             if not has_more or last_offset >= limit - 1:
-                yield empty._replace(records=kept)
+                yield FetchedRecords(place, records, limit, last_epoch)
                 return
-            if kept:
-                yield empty._replace(records=kept, next_offset=last_offset + 1)
-    yield empty
+            yield FetchedRecords(place, records, last_offset + 1, last_epoch)
+    yield FetchedRecords(place, [], limit, -1)
+
+
+def answer_end(answer: log_pb2.FetchedPartition, end_offset: int | None) -> int:
+    """The end of the offsets that the answer has for a reader up to `end_offset`, if given."""
+    return answer.next_fetch_offset if end_offset is None else min(answer.next_fetch_offset, end_offset)

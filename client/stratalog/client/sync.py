@@ -7,17 +7,19 @@ time. For many small sends use `SyncClient.append` with many records, or the asy
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - an application has no Scheduler
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from stratalog.base.types import Durability, TopicPartition
+from stratalog.base.types import Durability
 from stratalog.client.client import Client
-from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.messages import FetchedRecords
+from stratalog.client.consuming.consumer import Consumer
+from stratalog.client.consuming.consumer_settings import ConsumerOptions
+from stratalog.client.consuming.position import Places
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.native.consumer_records import ConsumerRecord, Decoder
 from stratalog.record.record import RecordLike
 from stratalog.v1 import log_pb2
 
@@ -54,21 +56,33 @@ class SyncClient:
         """Append records to one partition as one batch. Raises as `Client.append`."""
         return self.run(self._client.append(topic, partition, records, durability=durability, codec=codec))
 
-    def fetches(
+    def consume(
         self,
-        positions: Mapping[TopicPartition, int],
+        topic: str,
         *,
-        end_offsets: Mapping[TopicPartition, int] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> Iterator[FetchedRecords]:
-        """Records from `positions` to `end_offsets`, in decoded groups. Raises as `Consumer.fetches`."""
-        consumer = self._client.consumer(positions, end_offsets=end_offsets, isolation=isolation)
-        answers = consumer.fetches()
+        start: Places = "earliest",
+        until: Places | None = None,
+        partitions: Sequence[int] | None = None,
+        topic_id: str = "",
+        decode: Decoder = None,
+        **settings: Unpack[ConsumerOptions],
+    ) -> Iterator[ConsumerRecord]:
+        """The records from `start` to `until`. Arguments and errors are those of `Client.consume`."""
+        consumer = self._client.consume(
+            topic,
+            start=start,
+            until=until,
+            partitions=partitions,
+            topic_id=topic_id,
+            decode=decode,
+            **settings,
+        )
+        batches = self.run(_begin(consumer))
         try:
-            while (fetched := self.run(_next_or_none(answers.__anext__))) is not None:
-                yield fetched
+            while (records := self.run(_next_or_none(batches.__anext__))) is not None:
+                yield from records
         finally:
-            self.run(answers.aclose())
+            self.run(consumer.aclose())
 
     def close(self) -> None:
         """Close the connection, and cancel everything that still runs on the loop."""
@@ -89,6 +103,10 @@ class SyncClient:
 
 async def _make(address: str, retry: RetryPolicy | None) -> Client:
     return Client(address, retry=retry)
+
+
+async def _begin(consumer: Consumer) -> AsyncGenerator[list[ConsumerRecord], None]:
+    return consumer.batches()
 
 
 async def _end(client: Client) -> None:

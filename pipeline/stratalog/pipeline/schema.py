@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from stratalog.record.arrow_arrays import HEADER_TYPE
+
 
 class Column(NamedTuple):
     """A column under its Spark name, with its type in Spark's DDL and in Arrow."""
@@ -19,8 +21,6 @@ class Column(NamedTuple):
     spark_type: str
     arrow_type: pa.DataType
 
-
-HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
 COLUMNS: tuple[Column, ...] = (
     Column("key", "binary", pa.binary()),

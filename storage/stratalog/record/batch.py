@@ -51,6 +51,14 @@ def batches(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterat
         position += header.size_in_bytes
 
 
+def whole_header(buffer: Buffer, position: int) -> BatchHeader:
+    """The header of the batch at `position`. Raises CorruptRecordError if it is invalid, or the buffer ends
+    inside the batch."""
+    header = parse_header(buffer, position)
+    _require_whole(header, position, len(buffer))
+    return header
+
+
 def complete_prefix_size(buffer: Buffer) -> int:
     """The size of the whole batches at the beginning of the buffer; a torn batch after them does not count.
 

@@ -8,36 +8,44 @@ MAX_COLUMN_BYTES = 2**31 - 1
 """Arrow's binary and list columns have 32-bit offsets."""
 
 
+COLUMN_NAMES = (
+    "offset",
+    "timestamp_ms",
+    "key_offsets",
+    "key_data",
+    "key_validity",
+    "value_offsets",
+    "value_data",
+    "value_validity",
+    "header_list_offsets",
+    "header_name_offsets",
+    "header_name_data",
+    "header_value_offsets",
+    "header_value_data",
+    "header_value_validity",
+)
+"""The buffers of `ColumnBuffers`."""
+
+
 class ColumnBuffers:
     """Rows from `decode_columns`, or for `encode_columns`. Not thread-safe: guarded by its user.
 
     A variable-size column is an offsets array (one number more than rows, the first one 0) and its data;
     validity has one byte a row, 1 if there is a value. Headers are a list column (`header_list_offsets`
     counts headers) over the header rows, whose names are UTF-8. A row's value is missing exactly if the
-    record is a tombstone.
+    record is a tombstone, unless values are not wanted.
 
     Take the rows out about every mebibyte: the allocator reuses buffers of that size, while larger ones go
     back to the operating system and come back page by page.
     """
 
-    __slots__ = (
-        "header_list_offsets",
-        "header_name_data",
-        "header_name_offsets",
-        "header_value_data",
-        "header_value_offsets",
-        "header_value_validity",
-        "key_data",
-        "key_offsets",
-        "key_validity",
-        "offset",
-        "timestamp_ms",
-        "value_data",
-        "value_offsets",
-        "value_validity",
-    )
+    __slots__ = (*COLUMN_NAMES, "wants_headers", "wants_keys", "wants_values")
 
-    def __init__(self) -> None:
+    def __init__(self, *, keys: bool = True, values: bool = True, headers: bool = True) -> None:
+        """Begin without rows. A column that is not wanted has nulls, or no headers, whatever is decoded."""
+        self.wants_keys = keys
+        self.wants_values = values
+        self.wants_headers = headers
         self.clear()
 
     def clear(self) -> None:

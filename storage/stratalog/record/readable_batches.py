@@ -31,6 +31,8 @@ def readable_batches(aborted: Iterable[AbortedTransactionLike]) -> Callable[[Bat
     """A function that says of each batch, in the order of a fetch, whether a reader gets its records. It
     serves one walk, on one thread at a time."""
     walk = _AbortedBatches(aborted)
+    if walk.is_empty:
+        return lambda header: not header.is_control
     return lambda header: not (walk.has_next(header) or header.is_control)
 
 
@@ -40,6 +42,11 @@ class _AbortedBatches:
     def __init__(self, transactions: Iterable[AbortedTransactionLike]) -> None:
         self._upcoming = sorted(transactions, key=lambda aborted: aborted.first_offset, reverse=True)
         self._last_offset_by_producer: dict[int, int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no aborted transaction."""
+        return not self._upcoming
 
     def has_next(self, header: BatchHeader) -> bool:
         """Whether the next batch of the walk belongs to an aborted transaction."""

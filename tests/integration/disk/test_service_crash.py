@@ -59,10 +59,10 @@ async def read_back(address: str) -> dict[TopicPartition, list[bytes | None]]:
     async with Client(address, retry=PATIENT) as client:
         ends = await client.latest("t")
         values: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in ends}
-        async for fetched in client.consumer(await client.earliest("t"), end_offsets=ends).fetches():
-            for record in fetched.records:
-                assert record.offset == len(values[fetched.topic_partition])
-                values[fetched.topic_partition].append(record.value)
+        async for record in client.consume("t", until="latest"):
+            partition = TopicPartition("t", record.partition)
+            assert record.offset == len(values[partition])
+            values[partition].append(record.value)
         assert {partition: len(found) for partition, found in values.items()} == ends
         return values
 

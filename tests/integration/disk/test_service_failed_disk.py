@@ -145,18 +145,18 @@ async def test_who_reads_on_learns_of_a_partition_whose_disk_fails_meanwhile(tmp
     disk, other = FailingDirectory(), f"{tmp_path}/other"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
         lost = await fail_one(bench, disk, other, LOCAL)
-        positions = {TopicPartition("t", number): 0 for number in range(2)}
         told: list[TopicPartition] = []
-        consumer = bench.client.consumer(
-            positions,
-            end_offsets=dict.fromkeys(positions, 1),
+        consumer = bench.client.consume(
+            "t",
+            start=0,
+            until=1,
             on_offline=lambda partition, _: told.append(partition),
         )
         assert [one.partition async for one in consumer] == [1 - lost]
         assert told == [TopicPartition("t", lost)]
-        assert consumer.positions == {partition: int(partition.partition != lost) for partition in positions}
+        assert consumer.positions == {number: int(number != lost) for number in range(2)}
         with pytest.raises(DataDirectoryError):
-            [one async for one in bench.client.consumer(positions, end_offsets=dict.fromkeys(positions, 1))]
+            [one async for one in bench.client.consume("t", start=0, until=1)]
 
 
 @pytest.mark.parametrize(

@@ -185,13 +185,12 @@ async def test_a_poll_that_is_cancelled_leaves_no_waiter(bench: ServiceBench) ->
 
 async def test_a_session_follows_what_is_appended(bench: ServiceBench) -> None:
     await with_topic(bench, 2)
-    positions = {TopicPartition("t", partition): 0 for partition in range(2)}
     seen: list[bytes | None] = []
     next_value = 0
     async with asyncio.timeout(PATIENCE_S):
         await bench.append("t", [b"0"])
-        async for fetched in bench.client.consumer(positions).fetches():
-            seen += [record.value for record in fetched.records]
+        async for records in bench.client.consume("t").batches():
+            seen += [record.value for record in records]
             next_value += 1
             if next_value == 20:
                 break

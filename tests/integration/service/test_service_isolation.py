@@ -102,17 +102,17 @@ async def test_a_poll_for_committed_records_wakes_when_their_transaction_ends(
 
 async def test_a_session_follows_the_last_stable_offset(bench: ServiceBench) -> None:
     writer = await writer_to(bench)
-    fetches = bench.client.consumer({T0: 0}, isolation=COMMITTED).fetches()
+    batches = bench.client.consume("t", isolation=COMMITTED).batches()
     for committed in (True, False, True):
         writer.send(10, is_transactional=True)
         writer.send(20)
-        coming = asyncio.ensure_future(anext(fetches))
+        coming = asyncio.ensure_future(anext(batches))
         await bench.until_waiting(1)
         assert not coming.done()
         writer.end(committed=committed)
-        fetched = await asyncio.wait_for(coming, PATIENCE_S)
-        assert [record.value for record in fetched.records] == ([b"10", b"20"] if committed else [b"20"])
-    await fetches.aclose()
+        records = await asyncio.wait_for(coming, PATIENCE_S)
+        assert [record.value for record in records] == ([b"10", b"20"] if committed else [b"20"])
+    await batches.aclose()
 
 
 async def test_an_unknown_isolation_level_is_refused(bench: ServiceBench) -> None:

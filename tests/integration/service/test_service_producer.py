@@ -370,11 +370,7 @@ async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path
             acknowledged = [await producer.send("t", None, value, partition=0) for value in values]
             offsets = [(await future).offset for future in acknowledged]
             found = {
-                record.offset: record.value
-                async for fetched in client.consumer(
-                    {TopicPartition("t", 0): 0}, end_offsets={TopicPartition("t", 0): 30}
-                ).fetches()
-                for record in fetched.records
+                record.offset: record.value async for record in client.consume("t", until=30, partitions=[0])
             }
             assert [found[offset] for offset in offsets] == values
 
@@ -388,10 +384,8 @@ def use_synchronously(address: str) -> None:
         client.run(client.client.admin.create_topic("t"))
         answer = client.append("t", 0, [Record(0, 5, b"k", b"v"), Record(0, 6, b"k", None)])
         assert (answer.base_offset, answer.last_offset) == (0, 1)
-        ends = client.run(client.client.latest("t"))
-        [fetched] = client.fetches({TopicPartition("t", 0): 0}, end_offsets=ends)
-        assert [record.timestamp_ms for record in fetched.records] == [5, 6]
-        for _ in client.fetches({TopicPartition("t", 0): 0}):
+        assert [record.timestamp_ms for record in client.consume("t", until="latest")] == [5, 6]
+        for _ in client.consume("t"):
             break
         with pytest.raises(UnknownTopicOrPartitionError):
             client.append("nope", 0, [Record(0, 5, b"k", b"v")])

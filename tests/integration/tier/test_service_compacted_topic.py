@@ -20,6 +20,7 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.client.sealed_batch import Acknowledged
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
+from tests.support.decoded_records import plain_record
 from tests.support.service.server_process import ServerProcess
 
 PARTITION_COUNT = 2
@@ -71,9 +72,9 @@ async def read_from_start(address: str) -> tuple[list[list[Record]], list[int]]:
     async with Client(address, retry=PATIENT) as client:
         ends = await client.latest("t")
         found: list[list[Record]] = [[] for _ in ends]
-        consumer = client.consumer(await client.earliest("t"), end_offsets=ends)
-        async for fetched in consumer.fetches():
-            found[fetched.topic_partition.partition] += fetched.records
+        until = {one.partition: offset for one, offset in ends.items()}
+        async for records in client.consume("t", until=until).batches():
+            found[records[0].partition] += map(plain_record, records)
         return found, [ends[TopicPartition("t", number)] for number in range(len(ends))]
 
 

@@ -41,6 +41,7 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.v1 import log_pb2
+from tests.support.decoded_records import plain_record
 
 PATIENCE_S = 60.0
 HOUR_MS = 3_600_000
@@ -110,12 +111,16 @@ class ServiceBench:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[list[Record]]:
         """The records of every partition from its log start (or `start`) to its end, in order."""
-        positions = dict(start) if start is not None else await self.client.earliest(topic)
         ends = await self.client.latest(topic, isolation=isolation)
         records: list[list[Record]] = [[] for _ in ends]
-        consumer = self.client.consumer(positions, end_offsets=ends, isolation=isolation)
-        async for fetched in consumer.fetches():
-            records[fetched.topic_partition.partition] += fetched.records
+        consumer = self.client.consume(
+            topic,
+            start="earliest" if start is None else {one.partition: at for one, at in start.items()},
+            until={one.partition: at for one, at in ends.items()},
+            isolation=isolation,
+        )
+        async for batch in consumer.batches():
+            records[batch[0].partition] += map(plain_record, batch)
         return records
 
     async def fetch_stream(

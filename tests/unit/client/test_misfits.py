@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -20,8 +20,8 @@ Call = Callable[[Client], Awaitable[Any]]
 INT32_END, INT64_END = 1 << 31, 1 << 63
 
 
-async def read(client: Client, positions: Mapping[TopicPartition, int]) -> None:
-    async for _ in client.consumer(positions):
+async def read(client: Client, topic: str) -> None:
+    async for _ in client.consume(topic):
         pass
 
 
@@ -42,7 +42,6 @@ NUMBERS: dict[str, Call] = {
     "fetch, offset": lambda client: client.fetch({TopicPartition("t", 0): INT64_END}),
     "fetch, wait": lambda client: client.fetch({}, max_wait_ms=10**400),
     "fetch, bytes": lambda client: client.fetch({}, max_bytes=INT32_END),
-    "consumer": lambda client: read(client, {TopicPartition("t", 0): INT64_END}),
     "list_offsets": lambda client: client.list_offsets([(TopicPartition("t", 0), None, INT64_END)]),
 }
 TEXTS: dict[str, Call] = {
@@ -65,7 +64,7 @@ TEXTS: dict[str, Call] = {
     "run_compaction": lambda client: client.admin.run_compaction([HALF_A_PAIR]),
     "append": lambda client: client.append_batches(HALF_A_PAIR, 0, b""),
     "fetch": lambda client: client.fetch({TopicPartition(HALF_A_PAIR, 0): 0}),
-    "consumer": lambda client: read(client, {TopicPartition(HALF_A_PAIR, 0): 0}),
+    "consume": lambda client: read(client, HALF_A_PAIR),
     "offsets": lambda client: client.offsets([TopicPartition(HALF_A_PAIR, 0)], log_pb2.OFFSET_SPEC_LATEST),
     "producer": lambda client: client.producer().post(HALF_A_PAIR, None, b""),
 }

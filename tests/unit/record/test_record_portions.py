@@ -11,20 +11,23 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.record.batch import batches, stamp
 from stratalog.record.builder import rebuild_batch
 from stratalog.record.codecs.compression import Codec
-from stratalog.record.header import BatchHeader, parse_header
+from stratalog.record.header import TRANSACTIONAL_BIT, BatchHeader, parse_header
 from stratalog.record.native import kernels
 from stratalog.record.record import Record
 from stratalog.record.record_portions import (
+    CONSUMED_COUNT,
     PORTION_BYTES,
     PORTION_COUNT,
+    RecordReading,
     batch_records,
     payload_spans,
     record_portions,
 )
-from tests.support.decoded_records import decode_all
+from tests.support.decoded_records import decode_all, plain_record
 from tests.support.logs.plain_batches import timed_batch, with_header
 
 MIB = 1 << 20
+READING = RecordReading("t", 3)
 
 
 def everything(header: BatchHeader) -> bool:
@@ -63,8 +66,8 @@ def peak_bytes(portions: Iterator[object]) -> int:
     [
         [],
         [(1, 10, Codec.NONE)] * 50,
-        [(PORTION_COUNT - 1, 0, Codec.NONE), (1, 0, Codec.NONE), (1, 0, Codec.NONE)],
-        [(3 * PORTION_COUNT + 7, 1, Codec.ZSTD), (2, 0, Codec.NONE), (PORTION_COUNT, 0, Codec.GZIP)],
+        [(CONSUMED_COUNT - 1, 0, Codec.NONE), (1, 0, Codec.NONE), (1, 0, Codec.NONE)],
+        [(3 * CONSUMED_COUNT + 7, 1, Codec.ZSTD), (2, 0, Codec.NONE), (CONSUMED_COUNT, 0, Codec.GZIP)],
         [(2, 0, Codec.NONE), (5, PORTION_BYTES // 2, Codec.LZ4), (3, PORTION_BYTES + 1, Codec.SNAPPY)],
         [(2, PORTION_BYTES + 1, Codec.NONE), (1, 0, Codec.NONE)],
     ],
@@ -72,12 +75,12 @@ def peak_bytes(portions: Iterator[object]) -> int:
 )
 def test_the_portions_hold_every_record_in_order(shapes: list[tuple[int, int, Codec]]) -> None:
     data = row(*shapes)
-    portions = list(record_portions(data, everything))
-    assert [record for portion in portions for record in portion.records] == decode_all(data)
+    portions = list(record_portions(data, READING, everything))
+    assert [plain_record(record) for portion in portions for record in portion.records] == decode_all(data)
     flags = [portion.has_more for portion in portions]
     assert flags == [True] * (len(portions) - 1) + [False] * bool(portions)
-    for records, _ in portions:
-        assert 0 < len(records) <= PORTION_COUNT
+    for records, _, _ in portions:
+        assert 0 < len(records) <= CONSUMED_COUNT
         values_bytes = sum(len(record.value or b"") for record in records)
         assert values_bytes <= PORTION_BYTES or len(records) == 1
     found = [record for position, _ in batches(data) for record in batch_records(data, position)]
@@ -86,11 +89,11 @@ def test_the_portions_hold_every_record_in_order(shapes: list[tuple[int, int, Co
 
 def test_small_batches_come_together() -> None:
     data = row(*[(10, 10, Codec.NONE)] * 100)
-    assert [len(portion.records) for portion in record_portions(data, everything)] == [1000]
+    assert [len(portion.records) for portion in record_portions(data, READING, everything)] == [1000]
 
 
 def test_batches_that_are_not_wanted_are_proven_and_not_decompressed() -> None:
-    left_out = placed(3, 2, MIB, Codec.ZSTD)
+    left_out = with_header(placed(3, 2, MIB, Codec.ZSTD), attributes=Codec.ZSTD | TRANSACTIONAL_BIT)
     data = bytearray(placed(0, 3, 1) + left_out + placed(5, 1, 1))
     asked: list[int] = []
 
@@ -99,33 +102,33 @@ def test_batches_that_are_not_wanted_are_proven_and_not_decompressed() -> None:
         return header.base_offset != 3
 
     # Decompressing it would raise.
-    portions = record_portions(data, is_wanted, max_bytes=MIB)
+    portions = record_portions(data, READING, is_wanted, max_bytes=MIB)
     assert [record.offset for portion in portions for record in portion.records] == [0, 1, 2, 5]
-    assert asked == [0, 3, 5]
+    assert asked == [3], "only transactional batches and control batches are asked for"
     asked.clear()
     data[len(placed(0, 3, 1)) + len(left_out) - 1] ^= 1
-    portions = record_portions(data, is_wanted)
+    portions = record_portions(data, READING, is_wanted)
     assert [record.offset for record in next(portions).records] == [0, 1, 2]
     with pytest.raises(CorruptRecordError):
         next(portions)
-    assert asked == [0], "a damaged header decides nothing"
+    assert asked == [], "a damaged header decides nothing"
 
 
 def test_the_records_before_a_damaged_batch_come_first() -> None:
     data = bytearray(row((3, 1, Codec.NONE), (2, 1, Codec.NONE)))
     data[-1] ^= 1
-    portions = record_portions(data, everything)
+    portions = record_portions(data, READING, everything)
     assert [record.offset for record in next(portions).records] == [0, 1, 2]
     with pytest.raises(CorruptRecordError):
         next(portions)
 
 
 def test_offsets_increase_from_one_portion_to_the_next_as_well() -> None:
-    piece = kernels.encode_records([Record(0, 0, None, None)] * PORTION_COUNT, 0)
-    header = parse_header(placed(0, 2 * PORTION_COUNT, 0))
-    twice = bytearray(rebuild_batch(header, piece * 2, records_count=2 * PORTION_COUNT, max_timestamp=0))
+    piece = kernels.encode_records([Record(0, 0, None, None)] * CONSUMED_COUNT, 0)
+    header = parse_header(placed(0, 2 * CONSUMED_COUNT, 0))
+    twice = bytearray(rebuild_batch(header, piece * 2, records_count=2 * CONSUMED_COUNT, max_timestamp=0))
     stamp(twice, 0, base_offset=40, leader_epoch=0)
-    portions = record_portions(twice, everything)
+    portions = record_portions(twice, READING, everything)
     assert next(portions).records[0].offset == 40
     with pytest.raises(CorruptRecordError):
         next(portions)
@@ -145,11 +148,11 @@ def test_memory_does_not_grow_with_the_number_of_batches() -> None:
     assert len(many) < MIB
     for data in (one, many):
         # The batch, the portion of it, and the one before, which the loop still holds.
-        assert peak_bytes(record_portions(data, everything)) < 32 * MIB
+        assert peak_bytes(record_portions(data, READING, everything)) < 32 * MIB
 
 
 def test_memory_does_not_grow_with_the_number_of_records_in_a_batch() -> None:
     data = row((150_000, 0, Codec.ZSTD))
-    assert peak_bytes(record_portions(data, everything)) < 16 * MIB
+    assert peak_bytes(record_portions(data, READING, everything)) < 16 * MIB
     assert peak_bytes(batch_records(data)) < 16 * MIB
     assert peak_bytes(decode_all(data) for _ in range(1)) > 24 * MIB, "this is what would be taken otherwise"

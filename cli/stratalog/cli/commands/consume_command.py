@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import click
 
@@ -15,18 +15,14 @@ from stratalog.cli.json_pieces import json_pieces
 from stratalog.cli.left_out import LeftOut
 from stratalog.cli.options import isolation_option, json_option, server_option
 from stratalog.cli.output import counted
-from stratalog.cli.positions import (
-    POSITION_HELP,
-    OffsetPosition,
-    Position,
-    PositionFinder,
-    parse_position,
-)
+from stratalog.cli.positions import POSITION_HELP, parse_position
 from stratalog.cli.record_json import line_of, record_fields
 from stratalog.client.client import Client
+from stratalog.client.consuming.position import OffsetPosition, Position
+from stratalog.client.consuming.position_finder import PositionFinder
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.retry import RetryPolicy
-from stratalog.record.record import Record
+from stratalog.record.native.consumer_records import ConsumerRecord
 
 FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
 """`--follow` continues after a restart of the server."""
@@ -93,68 +89,61 @@ def consume(
     """
     if follow and until is not None:
         raise click.UsageError("give --follow or --until, not both: --until stops at the current end")
-    printer = _Printer(as_json or line_format == "json", key_separator, max_count)
+    printer = _Printer(as_json or line_format == "json", key_separator)
     left_out = LeftOut(is_allowed=not follow)
 
     async def work(client: Client) -> None:
         partitions = _chosen(await client.partitions(topic), wanted)
-        finder = PositionFinder(client, isolation, left_out)
+        finder = PositionFinder(client, isolation, left_out.add)
         ends = None if follow else await _ends(finder, partitions, until)
         starts = await _starts(finder, partitions if ends is None else list(ends), start)
-        consumer = client.consumer(
-            starts,
-            end_offsets=ends,
+        consumer = client.consume(
+            topic,
+            start=_by_number(starts),
+            until=None if ends is None else _by_number(ends),
+            partitions=[one.partition for one in starts] if wanted or not follow else None,
+            max_records=max_count,
             isolation=isolation,
-            retry=FOLLOW_RETRY if follow else None,
             on_broken=_say_it_waits,
             on_offline=left_out.add,
+            retry=FOLLOW_RETRY if follow else RetryPolicy(),
         )
-        async for fetched in consumer.fetches():
-            printer.print(fetched.topic_partition.partition, fetched.records)
-            if printer.is_done:
-                return
+        async for records in consumer.batches():
+            printer.print(records)
 
     with_client(server, work)
     left_out.require_none()
 
 
 class _Printer:
-    """Writes a limited number of records to standard output. Not thread-safe."""
+    """Writes records to standard output. Not thread-safe."""
 
-    def __init__(self, as_json: bool, key_separator: str | None, max_count: int | None) -> None:
+    def __init__(self, as_json: bool, key_separator: str | None) -> None:
         self._as_json = as_json
         # Bytes that are not UTF-8 came in by `surrogateescape` and go out as they were.
         self._key_separator = (
             None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
         )
-        self._left = max_count
 
-    @property
-    def is_done(self) -> bool:
-        return self._left == 0
-
-    def print(self, partition: int, records: list[Record]) -> None:
-        if self._left is not None:
-            records = records[: self._left]
-            self._left -= len(records)
+    def print(self, records: list[ConsumerRecord]) -> None:
         # Values may be any bytes, so lines bypass the text layer; flushed for the reader of the pipe.
         if len(records) == 1 and self._as_json:
             # It may be a large one, which grows as JSON.
-            sys.stdout.buffer.writelines(_json_line(partition, records[0]))
+            sys.stdout.buffer.writelines(_json_line(records[0]))
         else:
-            sys.stdout.buffer.write(b"".join(self._line(partition, record) for record in records))
+            sys.stdout.buffer.write(b"".join(self._line(record) for record in records))
         sys.stdout.buffer.flush()
 
-    def _line(self, partition: int, record: Record) -> bytes:
+    def _line(self, record: ConsumerRecord) -> bytes:
         if self._as_json:
-            return line_of(partition, record).encode() + b"\n"
+            return line_of(record.partition, record).encode() + b"\n"
         if self._key_separator is None:
             return (record.value or b"") + b"\n"
         return (record.key or b"") + self._key_separator + (record.value or b"") + b"\n"
 
 
-def _json_line(partition: int, record: Record) -> Iterator[bytes]:
-    for piece in json_pieces(record_fields(record, partition=partition)):
+def _json_line(record: ConsumerRecord) -> Iterator[bytes]:
+    for piece in json_pieces(record_fields(record, partition=record.partition)):
         yield piece.encode()
     yield b"\n"
 
@@ -176,6 +165,10 @@ async def _starts(
     if isinstance(start, OffsetPosition):
         partitions = await finder.require_inside(partitions, start.offset)
     return await finder.offsets(partitions, start)
+
+
+def _by_number(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
+    return {one.partition: offset for one, offset in offsets.items()}
 
 
 def _say_it_waits(error: LogStoreError) -> None:

@@ -10,16 +10,10 @@ from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.left_out import LeftOut
 from stratalog.cli.options import isolation_option, json_option, server_option
 from stratalog.cli.output import print_json, print_table, utc_time
-from stratalog.cli.positions import (
-    POSITION_HELP,
-    SPECS,
-    NamedPosition,
-    Position,
-    PositionFinder,
-    TimePosition,
-    parse_time_or_name,
-)
+from stratalog.cli.positions import POSITION_HELP, parse_time_or_name
 from stratalog.client.client import Client
+from stratalog.client.consuming.position import SPECS, NamedPosition, Position, TimePosition
+from stratalog.client.consuming.position_finder import PositionFinder
 from stratalog.client.isolation_level import IsolationLevel
 
 
@@ -60,7 +54,7 @@ def offsets(
     async def look_up(client: Client) -> list[tuple[int, int | None, int | None]]:
         partitions = [TopicPartition(topic, number) for number in sorted(set(wanted))]
         partitions = partitions or await client.partitions(topic)
-        finder = PositionFinder(client, isolation, left_out)
+        finder = PositionFinder(client, isolation, left_out.add)
         if isinstance(position, NamedPosition | TimePosition):
             return [
                 (answer.partition, _known(answer.offset), _known(answer.timestamp_ms))

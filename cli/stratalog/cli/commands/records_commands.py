@@ -10,8 +10,10 @@ from stratalog.cli.left_out import LeftOut
 from stratalog.cli.options import json_option, partitions_option, server_option
 from stratalog.cli.output import print_json
 from stratalog.cli.partition_failures import raise_failures
-from stratalog.cli.positions import SPECS, NamedPosition, Position, PositionFinder, parse_position
+from stratalog.cli.positions import parse_position
 from stratalog.client.client import Client
+from stratalog.client.consuming.position import SPECS, NamedPosition, Position
+from stratalog.client.consuming.position_finder import PositionFinder
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.v1 import partition_pb2
 

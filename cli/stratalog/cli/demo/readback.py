@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from stratalog.client.client import Client
-from stratalog.client.messages import FetchedRecords
+from stratalog.record.native.consumer_records import ConsumerRecord
 
 
 @dataclass(slots=True)
@@ -25,9 +25,9 @@ async def read_keyed(client: Client, topic: str, advance: Callable[[int], None])
     """
     found = KeyedTopic()
     last: dict[int, int] = {}
-    async for fetched in _fetches(client, topic, advance):
-        partition = fetched.topic_partition.partition
-        for record in fetched.records:
+    async for records in _batches(client, topic, advance):
+        for record in records:
+            partition = record.partition
             assert record.key is not None, "the service refuses records without a key on a compacted topic"
             found.state[record.key] = record.value
             found.records += 1
@@ -39,17 +39,19 @@ async def read_keyed(client: Client, topic: str, advance: Callable[[int], None])
 async def read_values(client: Client, topic: str, advance: Callable[[int], None]) -> list[bytes]:
     """The value of every record of a topic. `advance` as above."""
     values: list[bytes] = []
-    async for fetched in _fetches(client, topic, advance):
-        values += [record.value for record in fetched.records if record.value is not None]
+    async for records in _batches(client, topic, advance):
+        values += [record.value for record in records if record.value is not None]
     return values
 
 
-async def _fetches(
+async def _batches(
     client: Client, topic: str, advance: Callable[[int], None]
-) -> AsyncGenerator[FetchedRecords]:
-    positions = await client.earliest(topic)
-    consumer = client.consumer(positions, end_offsets=await client.latest(topic))
-    async for fetched in consumer.fetches():
-        yield fetched
-        advance(fetched.next_offset - positions[fetched.topic_partition])
-        positions[fetched.topic_partition] = fetched.next_offset
+) -> AsyncGenerator[list[ConsumerRecord]]:
+    starts = {one.partition: offset for one, offset in (await client.earliest(topic)).items()}
+    consumer = client.consume(topic, start=starts, until="latest")
+    covered = sum(starts.values())
+    async for records in consumer.batches():
+        yield records
+        before, covered = covered, sum(consumer.positions.values())
+        advance(covered - before)
+    advance(sum(consumer.positions.values()) - covered)

@@ -1,6 +1,7 @@
 """Types of the compiled kernels: those of their twins."""
 
 from stratalog.record.native.pure_batch_kernels import clean_batches as clean_batches
+from stratalog.record.native.pure_batch_kernels import decode_column_batches as decode_column_batches
 from stratalog.record.native.pure_batch_kernels import filter_batches as filter_batches
 from stratalog.record.native.pure_batch_kernels import hash_batches as hash_batches
 from stratalog.record.native.pure_batch_kernels import headers_crc as headers_crc
@@ -15,6 +16,10 @@ from stratalog.record.native.pure_batch_kernels import whole_batches as whole_ba
 from stratalog.record.native.pure_clean_kernels import OpenTransactions as OpenTransactions
 from stratalog.record.native.pure_clean_kernels import aborted_spans_in as aborted_spans_in
 from stratalog.record.native.pure_clean_kernels import clean_records as clean_records
+from stratalog.record.native.pure_consumer_records import ConsumerRecord as ConsumerRecord
+from stratalog.record.native.pure_consumer_records import RecordCursor as RecordCursor
+from stratalog.record.native.pure_consumer_records import decode_consumer_batches as decode_consumer_batches
+from stratalog.record.native.pure_consumer_records import decode_consumer_records as decode_consumer_records
 from stratalog.record.native.pure_kernels import copy_records as copy_records
 from stratalog.record.native.pure_kernels import decode_columns as decode_columns
 from stratalog.record.native.pure_kernels import decode_records as decode_records

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled kernels: hand-written C for the bytes, this file for the Python objects around it.
 
-``kernels``, ``batch_kernels`` and ``offset_map`` document each function and class. Those for single records and
-headers have twins in plain Python; those for rows of batches save their callers the work batch by batch. The bytes
-are exported buffers, so they stay in place while the interpreter lock is released. Only `encode_records` and
-`decode_records` keep the lock: they make and read Python objects all the time.
+``kernels``, ``batch_kernels``, ``consumer_records`` and ``offset_map`` document each function and class. Those for
+single records and headers have twins in plain Python; those for rows of batches save their callers the work batch by
+batch. The bytes are exported buffers, so they stay in place while the interpreter lock is released. Only `encode_records`,
+`decode_records` and those for consumers' records keep the lock: they make and read Python objects all the time.
 """
 
 import sys
@@ -14,15 +14,16 @@ cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_SetObject
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport INT32_MAX, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
@@ -31,6 +32,8 @@ from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProg
 from stratalog.record.columns import MAX_COLUMN_BYTES
 from stratalog.record.native.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
 from stratalog.record.record import Record
+from stratalog.record.native.pure_consumer_records import record_text
+from stratalog.record.record_time import moment_of
 from stratalog.record.records_summary import CopiedRecords, RecordsSummary
 from stratalog.record.native.scanned_batches import ScannedBatches
 
@@ -191,3 +194,4 @@ include "cython/key_kernels.pxi"
 include "cython/batch_kernels.pxi"
 include "cython/column_kernels.pxi"
 include "cython/clean_kernels.pxi"
+include "cython/consumer_records.pxi"

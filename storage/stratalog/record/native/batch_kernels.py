@@ -46,6 +46,11 @@ filter_batches(data, position, survivors, first_ordinal, rule, fingerprint) -> F
     checksums: the caller proves that of the slice.
 hash_batches(data, hash_key16, first_ordinal, entries) -> None
     `kernels.hash_keys` over `data`, which consists of plain batches.
+decode_column_batches(data, position, max_bytes, first_offset, end_offset, columns)
+        -> (end_position, last_epoch)
+    Appends to `columns` the rows of plain batches from `position` on with offsets in [first_offset,
+    end_offset), as `kernels.decode_columns` does. Compares checksums. Takes one batch at least, and then at
+    most `max_bytes` of batches. Raises InvalidRequestError if a column would exceed 2 GiB.
 merge_key_streams(streams) -> list[bytearray] | None
     Whole key streams, oldest slice first, each as (data, entry_count, crc, record_count). Proves them
     (``key_block`` has their format) and returns a bitmap of survivors for each, as `kernels.merge_windows`
@@ -59,6 +64,7 @@ from typing import TYPE_CHECKING
 from stratalog.record.native.kernels import NATIVE
 
 __all__ = (
+    "decode_column_batches",
     "filter_batches",
     "hash_batches",
     "headers_crc",
@@ -74,6 +80,7 @@ __all__ = (
 
 if TYPE_CHECKING or not NATIVE:
     from stratalog.record.native.pure_batch_kernels import (
+        decode_column_batches,
         filter_batches,
         hash_batches,
         headers_crc,
@@ -88,6 +95,7 @@ if TYPE_CHECKING or not NATIVE:
     )
 else:
     from stratalog.record.native._kernels import (
+        decode_column_batches,
         filter_batches,
         hash_batches,
         headers_crc,

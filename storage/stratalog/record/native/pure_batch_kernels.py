@@ -14,6 +14,7 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches
+from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
 from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
@@ -165,6 +166,14 @@ def filter_batches(
     return FilteredBatches(
         data=b"", end_position=position, next_ordinal=first_ordinal, fingerprint=fingerprint
     )
+
+
+def decode_column_batches(
+    data: Buffer, position: int, max_bytes: int, first_offset: int, end_offset: int, columns: ColumnBuffers
+) -> tuple[int, int]:
+    """The plain-Python form of ``batch_kernels.decode_column_batches``, which takes no batch."""
+    del data, max_bytes, first_offset, end_offset, columns
+    return position, -1
 
 
 def hash_batches(data: Buffer, _hash_key16: Buffer, _first_ordinal: int, _entries: KeyEntries) -> None:

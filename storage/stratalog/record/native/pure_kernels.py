@@ -186,9 +186,10 @@ def decode_columns(
     # were.
     decoded = decode_records(payload, records_count, base_offset, base_timestamp, append_time_ms)
     rows = [record for record in decoded if first_offset <= record.offset < end_offset]
-    keys = [row.key for row in rows]
-    values = [row.value for row in rows]
-    headers = [header for row in rows for header in row.headers]
+    keys = [row.key if columns.wants_keys else None for row in rows]
+    values = [row.value if columns.wants_values else None for row in rows]
+    row_headers = [row.headers if columns.wants_headers else () for row in rows]
+    headers = [header for one in row_headers for header in one]
     names: list[bytes | None] = [name.encode() for name, _ in headers]
     header_values = [value for _, value in headers]
     for old, new in (
@@ -203,8 +204,8 @@ def decode_columns(
     columns.timestamp_ms.extend(row.timestamp_ms for row in rows)
     _append_column(columns.key_offsets, columns.key_data, columns.key_validity, keys)
     _append_column(columns.value_offsets, columns.value_data, columns.value_validity, values)
-    for row in rows:
-        columns.header_list_offsets.append(columns.header_list_offsets[-1] + len(row.headers))
+    for one in row_headers:
+        columns.header_list_offsets.append(columns.header_list_offsets[-1] + len(one))
     _append_column(columns.header_name_offsets, columns.header_name_data, None, names)
     _append_column(
         columns.header_value_offsets, columns.header_value_data, columns.header_value_validity, header_values

@@ -51,13 +51,13 @@ kernel_status kernel_size_rows(const uint8_t *payload, size_t size, int64_t reco
             __builtin_add_overflow(rule->base_timestamp, frame.timestamp_delta, &timestamp_ms))
             return KERNEL_BAD_TIMESTAMP;
         is_taken = is_in_range(rule, offset);
-        status = size_headers(&frame, is_taken, sizes);
+        status = size_headers(&frame, is_taken && !rule->skips_headers, sizes);
         if (UNLIKELY(status != KERNEL_OK))
             return status;
         if (is_taken) {
             sizes->row_count++;
-            sizes->key_bytes += frame.key_size < 0 ? 0 : (size_t)frame.key_size;
-            sizes->value_bytes += frame.value_size < 0 ? 0 : (size_t)frame.value_size;
+            sizes->key_bytes += frame.key_size < 0 || rule->skips_keys ? 0 : (size_t)frame.key_size;
+            sizes->value_bytes += frame.value_size < 0 || rule->skips_values ? 0 : (size_t)frame.value_size;
         }
     }
     return walk_end(&walk) ? KERNEL_OK : KERNEL_BAD_FRAME;
@@ -143,9 +143,12 @@ kernel_status kernel_fill_rows(const uint8_t *payload, size_t size, int64_t reco
         if (!rule->has_append_time && __builtin_add_overflow(rule->base_timestamp, frame.timestamp_delta,
                                                              &columns->timestamp_ms[row]))
             return KERNEL_BAD_TIMESTAMP;
-        if (!append_part(&keys, frame.key, frame.key_size) || !append_part(&values, frame.value, frame.value_size))
+        if (!append_part(&keys, frame.key, rule->skips_keys ? -1 : frame.key_size) ||
+            !append_part(&values, frame.value, rule->skips_values ? -1 : frame.value_size))
             return KERNEL_BAD_FRAME;
-        count = fill_headers(&frame, sizes->header_count - headers_count, &names, &header_values);
+        count = rule->skips_headers
+                    ? 0
+                    : fill_headers(&frame, sizes->header_count - headers_count, &names, &header_values);
         if (UNLIKELY(count < 0))
             return KERNEL_BAD_FRAME;
         headers_count += (size_t)count;

@@ -210,4 +210,7 @@ static inline bool headers_next(const record_frame *frame, const uint8_t **posit
     return *position != NULL;
 }
 
+/* Whether the headers fill the rest of the record, with names in UTF-8. */
+bool kernel_has_sound_headers(const record_frame *frame);
+
 #endif

@@ -4,7 +4,7 @@
 #include "record_frame.h"
 #include "utf8.h"
 
-static inline bool headers_are_sound(const record_frame *frame)
+bool kernel_has_sound_headers(const record_frame *frame)
 {
     const uint8_t *position;
     /* Most records have no headers. */
@@ -32,7 +32,7 @@ kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_c
     if (!walk_begin(&walk, payload, size, records_count))
         return KERNEL_BAD_FRAME;
     while (walk.left_count > 0) {
-        if (UNLIKELY(!walk_next(&walk, &frame) || !headers_are_sound(&frame)))
+        if (UNLIKELY(!walk_next(&walk, &frame) || !kernel_has_sound_headers(&frame)))
             return KERNEL_BAD_FRAME;
         tombstone_count += frame.value_size < 0;
         null_key_count += frame.key_size < 0;

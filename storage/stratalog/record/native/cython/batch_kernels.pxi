@@ -8,6 +8,25 @@ cdef extern from "crc32c.h" nogil:
 
 
 cdef extern from "batch_frame.h" nogil:
+    ctypedef struct batch_frame:
+        const uint8_t *start
+        size_t size
+        int64_t base_offset
+        int64_t next_offset
+        int64_t base_timestamp
+        int64_t max_timestamp
+        int32_t leader_epoch
+        int32_t records_count
+        uint16_t attributes
+
+    enum:
+        TIMESTAMP_TYPE_BIT
+
+    bint batch_at(const uint8_t *data, size_t size, batch_frame *batch)
+    bint is_plain(const batch_frame *batch)
+    bint has_true_crc(const batch_frame *batch)
+    const uint8_t *records_of(const batch_frame *batch)
+    size_t records_bytes(const batch_frame *batch)
     void write_be32(uint8_t *field, uint32_t number)
     void write_be64(uint8_t *field, uint64_t number)
 

@@ -51,14 +51,67 @@ cdef int append_numbers(row_columns *target, size_t rows, size_t headers, object
     return 0
 
 
-cdef int append_rows(Export source, int64_t records_count, const row_rule *rule, const row_sizes *sizes,
-                     const size_t *held, list byte_columns, object columns) except -1:
+cdef struct column_section:
+    # Records of one batch.
+    const uint8_t *data
+    size_t size
+    int64_t records_count
+    row_rule rule
+    row_sizes sizes
+
+
+cdef enum:
+    MAX_SECTION_COUNT = 1024
+
+
+cdef void add_sizes(row_sizes *total, const row_sizes *sizes) noexcept nogil:
+    total.row_count += sizes.row_count
+    total.header_count += sizes.header_count
+    total.key_bytes += sizes.key_bytes
+    total.value_bytes += sizes.value_bytes
+    total.header_name_bytes += sizes.header_name_bytes
+    total.header_value_bytes += sizes.header_value_bytes
+
+
+cdef void step_over(row_columns *target, const row_sizes *sizes) noexcept nogil:
+    """Move the target behind rows that are filled."""
+    target.offset += sizes.row_count
+    target.timestamp_ms += sizes.row_count
+    target.key_offsets += sizes.row_count
+    target.value_offsets += sizes.row_count
+    target.header_list_offsets += sizes.row_count
+    target.header_name_offsets += sizes.header_count
+    target.header_value_offsets += sizes.header_count
+    target.key_data += sizes.key_bytes
+    target.key_validity += sizes.row_count
+    target.value_data += sizes.value_bytes
+    target.value_validity += sizes.row_count
+    target.header_name_data += sizes.header_name_bytes
+    target.header_value_data += sizes.header_value_bytes
+    target.header_value_validity += sizes.header_count
+    add_sizes(&target.held, sizes)
+
+
+cdef kernel_status fill_sections(const column_section *sections, size_t count, row_columns *target) noexcept nogil:
+    cdef size_t index
+    cdef kernel_status status
+    for index in range(count):
+        status = kernel_fill_rows(sections[index].data, sections[index].size, sections[index].records_count,
+                                  &sections[index].rule, &sections[index].sizes, target)
+        if status != KERNEL_OK:
+            return status
+        step_over(target, &sections[index].sizes)
+    return KERNEL_OK
+
+
+cdef int fill_columns(const column_section *sections, size_t count, const row_sizes *sizes, const size_t *held,
+                      list byte_columns, object columns) except -1:
     """Fill the room at the ends of the byte columns, then append the number columns."""
     cdef size_t rows = sizes.row_count, headers = sizes.header_count
     cdef Scratch memory = scratch(rows * (8 + 8 + 4 + 4 + 4) + headers * (4 + 4) + 1)
     cdef Export exported
     cdef uint8_t *ends[BYTE_COLUMNS_COUNT]
-    cdef row_columns target
+    cdef row_columns target, filled
     cdef kernel_status status
     cdef int index
     # Exported, so that no other thread can resize them while they are filled without the lock.
@@ -81,10 +134,47 @@ cdef int append_rows(Export source, int64_t records_count, const row_rule *rule,
     target.header_name_data = ends[NAME_DATA]
     target.header_value_data = ends[HEADER_VALUE_DATA]
     target.header_value_validity = ends[HEADER_VALUE_VALIDITY]
+    filled = target
     with nogil:
-        status = kernel_fill_rows(source.data, source.size, records_count, rule, sizes, &target)
+        status = fill_sections(sections, count, &filled)
     check_status(status)
     append_numbers(&target, rows, headers, columns)
+    return 0
+
+
+cdef int append_sections(const column_section *sections, size_t count, object columns) except -1:
+    """Append the rows of sections, which were sized before."""
+    cdef row_sizes sizes
+    cdef size_t held[BYTE_COLUMNS_COUNT]
+    cdef size_t more[BYTE_COLUMNS_COUNT]
+    cdef size_t section
+    cdef int index
+    memset(&sizes, 0, sizeof(sizes))
+    for section in range(count):
+        add_sizes(&sizes, &sections[section].sizes)
+    more[KEY_DATA], more[KEY_VALIDITY] = sizes.key_bytes, sizes.row_count
+    more[VALUE_DATA], more[VALUE_VALIDITY] = sizes.value_bytes, sizes.row_count
+    more[NAME_DATA] = sizes.header_name_bytes
+    more[HEADER_VALUE_DATA], more[HEADER_VALUE_VALIDITY] = sizes.header_value_bytes, sizes.header_count
+    byte_columns = byte_columns_of(columns)
+    for index in range(BYTE_COLUMNS_COUNT):
+        held[index] = <size_t> len(<bytearray> byte_columns[index])
+        if held[index] + more[index] > MAX_BYTES:
+            raise InvalidRequestError("a column would exceed 2 GiB; take the rows out more often")
+    try:
+        for index in range(BYTE_COLUMNS_COUNT):
+            PyByteArray_Resize(byte_columns[index], <Py_ssize_t> (held[index] + more[index]))
+        fill_columns(sections, count, &sizes, held, byte_columns, columns)
+    except BaseException:
+        restore(columns, byte_columns, held)
+        raise
+    return 0
+
+
+cdef int choose_columns(row_rule *rule, object columns) except -1:
+    rule.skips_keys = not columns.wants_keys
+    rule.skips_values = not columns.wants_values
+    rule.skips_headers = not columns.wants_headers
     return 0
 
 
@@ -100,38 +190,65 @@ def decode_columns(
 ):
     """See ``kernels.decode_columns``."""
     cdef Export source = export(payload)
-    cdef row_rule rule
-    cdef row_sizes sizes
+    cdef column_section section
     cdef kernel_status status
-    cdef size_t held[BYTE_COLUMNS_COUNT]
-    cdef size_t more[BYTE_COLUMNS_COUNT]
-    cdef int index
-    rule.base_offset = base_offset
-    rule.base_timestamp = base_timestamp
-    rule.first_offset = first_offset
-    rule.end_offset = end_offset
-    rule.has_append_time = append_time_ms is not None
-    rule.append_time_ms = 0 if append_time_ms is None else append_time_ms
+    section.data, section.size, section.records_count = source.data, source.size, records_count
+    section.rule.base_offset = base_offset
+    section.rule.base_timestamp = base_timestamp
+    section.rule.first_offset = first_offset
+    section.rule.end_offset = end_offset
+    section.rule.has_append_time = append_time_ms is not None
+    section.rule.append_time_ms = 0 if append_time_ms is None else append_time_ms
+    choose_columns(&section.rule, columns)
     with nogil:
-        status = kernel_size_rows(source.data, source.size, records_count, &rule, &sizes)
+        status = kernel_size_rows(section.data, section.size, records_count, &section.rule, &section.sizes)
     check_status(status)
-    more[KEY_DATA], more[KEY_VALIDITY] = sizes.key_bytes, sizes.row_count
-    more[VALUE_DATA], more[VALUE_VALIDITY] = sizes.value_bytes, sizes.row_count
-    more[NAME_DATA] = sizes.header_name_bytes
-    more[HEADER_VALUE_DATA], more[HEADER_VALUE_VALIDITY] = sizes.header_value_bytes, sizes.header_count
-    byte_columns = byte_columns_of(columns)
-    for index in range(BYTE_COLUMNS_COUNT):
-        held[index] = <size_t> len(<bytearray> byte_columns[index])
-        if held[index] + more[index] > MAX_BYTES:
-            raise InvalidRequestError("a column would exceed 2 GiB; take the rows out more often")
-    try:
-        for index in range(BYTE_COLUMNS_COUNT):
-            PyByteArray_Resize(byte_columns[index], <Py_ssize_t> (held[index] + more[index]))
-        append_rows(source, records_count, &rule, &sizes, held, byte_columns, columns)
-    except BaseException:
-        restore(columns, byte_columns, held)
-        raise
-    return sizes.row_count
+    append_sections(&section, 1, columns)
+    return section.sizes.row_count
+
+
+cdef size_t size_sections(Export source, size_t *position, int64_t max_bytes, const row_rule *rule,
+                          column_section *sections, int32_t *leader_epoch) noexcept nogil:
+    """Prove and size plain batches from the position on, which moves behind them; returns their number."""
+    cdef batch_frame batch
+    cdef column_section *section
+    cdef size_t count = 0, start = position[0]
+    while count < MAX_SECTION_COUNT and batch_at(source.data + position[0], source.size - position[0], &batch):
+        if not is_plain(&batch) or (count > 0 and <int64_t> (position[0] + batch.size - start) > max_bytes):
+            break
+        if not has_true_crc(&batch):
+            break
+        section = &sections[count]
+        section.data, section.size, section.records_count = records_of(&batch), records_bytes(&batch), batch.records_count
+        section.rule = rule[0]
+        section.rule.base_offset = batch.base_offset
+        section.rule.base_timestamp = batch.base_timestamp
+        section.rule.has_append_time = batch.attributes & TIMESTAMP_TYPE_BIT
+        section.rule.append_time_ms = batch.max_timestamp
+        if kernel_size_rows(section.data, section.size, section.records_count, &section.rule, &section.sizes) != KERNEL_OK:
+            break
+        position[0] += batch.size
+        leader_epoch[0] = batch.leader_epoch
+        count += 1
+    return count
+
+
+def decode_column_batches(data, size_t position, int64_t max_bytes, int64_t first_offset, int64_t end_offset, columns):
+    """See ``batch_kernels.decode_column_batches``."""
+    cdef Export source = export(data)
+    cdef Scratch memory = scratch(MAX_SECTION_COUNT * sizeof(column_section))
+    cdef column_section *sections = <column_section *> memory.data
+    cdef row_rule rule
+    cdef size_t count
+    cdef int32_t leader_epoch = -1
+    assert position <= source.size, "positions lie in the data"
+    memset(&rule, 0, sizeof(rule))
+    rule.first_offset, rule.end_offset = first_offset, end_offset
+    choose_columns(&rule, columns)
+    with nogil:
+        count = size_sections(source, &position, max_bytes, &rule, sections, &leader_epoch)
+    append_sections(sections, count, columns)
+    return position, leader_epoch
 
 
 cdef int restore(object columns, list byte_columns, const size_t *held) except -1:

@@ -7,6 +7,7 @@ cdef extern from "record_frame.h" nogil:
     ctypedef struct record_frame:
         const uint8_t *key
         const uint8_t *value
+        const uint8_t *headers
         const uint8_t *end
         int64_t timestamp_delta
         int32_t offset_delta
@@ -28,6 +29,7 @@ cdef extern from "record_frame.h" nogil:
     const uint8_t *read_varint(const uint8_t *position, const uint8_t *end, int32_t *number)
     int32_t headers_begin(const record_frame *frame, const uint8_t **position)
     bint headers_next(const record_frame *frame, const uint8_t **position, header_frame *header)
+    bint kernel_has_sound_headers(const record_frame *frame)
     uint8_t *write_varlong(uint8_t *target, int64_t number)
     ptrdiff_t varlong_size(int64_t number)
     bint add_overflows "__builtin_add_overflow"(int64_t left, int64_t right, int64_t *result)
@@ -107,6 +109,9 @@ cdef extern from "kernels.h" nogil:
         int64_t end_offset
         int64_t append_time_ms
         bint has_append_time
+        bint skips_keys
+        bint skips_values
+        bint skips_headers
 
     ctypedef struct row_sizes:
         size_t row_count

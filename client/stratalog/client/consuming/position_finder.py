@@ -1,0 +1,106 @@
+"""Finds the offsets of positions in partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
+from stratalog.base.types import TopicPartition
+from stratalog.client.consuming.position import (
+    DistancePosition,
+    NamedPosition,
+    OffsetPosition,
+    Position,
+    TimePosition,
+)
+from stratalog.client.errors import error_of_status
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.v1 import log_pb2
+
+OffsetQuery = tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]
+"""A partition, and a name (a spec) or a time (milliseconds): exactly one of the two."""
+
+OnOffline = Callable[[TopicPartition, DataDirectoryError], None]
+"""Called for a partition that cannot be read, because its log is offline or its disk fails."""
+
+
+class OffsetSource(Protocol):
+    """The part of a client that looks offsets up."""
+
+    async def offset_answers(
+        self, queries: Iterable[OffsetQuery], *, isolation: IsolationLevel
+    ) -> list[log_pb2.OffsetAnswer]: ...
+
+
+class PositionFinder(NamedTuple):
+    """Finds offsets. With `on_offline` partitions that cannot be read are left out; otherwise they raise
+    DataDirectoryError."""
+
+    source: OffsetSource
+    isolation: IsolationLevel
+    on_offline: OnOffline | None = None
+
+    async def offsets(
+        self, partitions: Sequence[TopicPartition], position: Position
+    ) -> dict[TopicPartition, int]:
+        """The offset of the position in each partition; its end if there is no such record. An
+        `OffsetPosition` is not compared with the partitions."""
+        if isinstance(position, OffsetPosition):
+            return dict.fromkeys(partitions, position.offset)
+        ends = await self.ends(partitions)
+        if isinstance(position, DistancePosition):
+            starts = await self._named(list(ends), log_pb2.OFFSET_SPEC_EARLIEST)
+            return {one: max(start, ends[one] - position.offset_count) for one, start in starts.items()}
+        answers = await self.answers(list(ends), position)
+        found = {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
+        return {one: ends[one] if offset < 0 else offset for one, offset in found.items()}
+
+    async def answers(
+        self, partitions: Sequence[TopicPartition], position: NamedPosition | TimePosition
+    ) -> list[log_pb2.OffsetAnswer]:
+        """The server's answers for a name or a time: -1 if there is no such record."""
+        if isinstance(position, NamedPosition):
+            return await self._answers([(one, position.spec, None) for one in partitions])
+        return await self._answers([(one, None, position.timestamp_ms) for one in partitions])
+
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition."""
+        return await self._named(partitions, log_pb2.OFFSET_SPEC_LATEST)
+
+    async def require_inside(self, partitions: Sequence[TopicPartition], offset: int) -> list[TopicPartition]:
+        """The partitions that can be read. Raises OffsetOutOfRangeError for an offset behind the end of one,
+        which would look like a partition without records."""
+        earliest = await self._named(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
+        uncommitted = self._replace(isolation=IsolationLevel.READ_UNCOMMITTED)
+        latest = await uncommitted.ends(list(earliest))
+        for partition in latest:
+            if not earliest[partition] <= offset <= latest[partition]:
+                raise OffsetOutOfRangeError(
+                    "the offset lies outside the partition, choose another one or a --partition that has it",
+                    partition=partition,
+                    offset=offset,
+                    log_start_offset=earliest[partition],
+                    log_end_offset=latest[partition],
+                )
+        return list(latest)
+
+    async def _named(
+        self, partitions: Iterable[TopicPartition], spec: log_pb2.OffsetSpec.ValueType
+    ) -> dict[TopicPartition, int]:
+        answers = await self._answers([(one, spec, None) for one in partitions])
+        return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
+
+    async def _answers(self, queries: Sequence[OffsetQuery]) -> list[log_pb2.OffsetAnswer]:
+        """The answers of the partitions that can be read. Raises the error of a query that failed for another
+        reason."""
+        found: list[log_pb2.OffsetAnswer] = []
+        for answer in await self.source.offset_answers(queries, isolation=self.isolation) if queries else ():
+            if not answer.HasField("error"):
+                found.append(answer)
+                continue
+            error = error_of_status(answer.error)
+            if self.on_offline is None or not isinstance(error, DataDirectoryError):
+                raise error
+            self.on_offline(TopicPartition(answer.topic, answer.partition), error)
+        return found

@@ -1,0 +1,161 @@
+"""Sessions of consumers with a server whose answers are written here: what a consumer sends when it comes
+back, and how it takes a topic that changes under it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from stratalog.base.errors import (
+    CorruptRecordError,
+    InconsistentTopicIdError,
+    LogStoreError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+    StoppingError,
+)
+from stratalog.client.client import Client
+from stratalog.client.consuming.consumer import Consumer
+from stratalog.client.retry import RetryPolicy
+from stratalog.record.native.consumer_records import ConsumerRecord
+from tests.support.service.scripted_service import ScriptedService, answer, scripted
+from tests.support.service.service_bench import PATIENCE_S
+
+QUICK = RetryPolicy(deadline_s=30, first_pause_s=0.001)
+STOPPING = StoppingError("the server stops")
+
+
+async def offsets_until(records: AsyncIterator[ConsumerRecord], count: int) -> list[tuple[int, int]]:
+    """Partition and offset of the next records."""
+    async with asyncio.timeout(PATIENCE_S):
+        return [(one.partition, one.offset) for one in [await anext(records) for _ in range(count)]]
+
+
+async def records_until_error(consumer: Consumer) -> tuple[list[int], LogStoreError]:
+    """The offsets of the records, and the error that ends them."""
+    found: list[int] = []
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            async for records in consumer.batches():
+                found += [record.offset for record in records]
+        except LogStoreError as error:
+            return found, error
+    raise AssertionError("the consumer came to an end")
+
+
+async def test_a_session_that_comes_back_names_topic_position_and_epoch() -> None:
+    service = ScriptedService(
+        [
+            [answer(0, 3, epoch=1), answer(3, 2, epoch=4), STOPPING],
+            [STOPPING],
+            [answer(5, 2, epoch=5), answer(0, 1, partition=1)],
+        ],
+        partition_count=2,
+    )
+    broken: list[LogStoreError] = []
+    async with scripted(service) as address, Client(address, retry=QUICK) as client:
+        records = aiter(client.consume("t", on_broken=broken.append))
+        found = await offsets_until(records, 8)
+    assert found == [(0, offset) for offset in range(7)] + [(1, 0)]
+    starts = [
+        [
+            (
+                one.partition,
+                one.start.offset,
+                one.topic_id,
+                one.HasField("last_fetched_epoch"),
+                one.last_fetched_epoch,
+            )
+            for one in request.partitions
+        ]
+        for request in service.requests
+    ]
+    untouched = (1, 0, "id-1", False, 0)
+    assert starts[0] == [(0, 0, "id-1", False, 0), untouched]
+    assert starts[1:] == [[(0, 5, "id-1", True, 4), untouched]] * 2
+    assert [type(error) for error in broken] == [StoppingError], "once each time that it breaks"
+
+
+async def test_new_partitions_appear_from_their_log_starts() -> None:
+    service = ScriptedService([[answer(7, 1)], [answer(3, 2, partition=1)]])
+    async with scripted(service) as address, Client(address) as client:
+        consumer = client.consume("t", start=7, metadata_max_age_s=0.001)
+        records = aiter(consumer)
+        assert await offsets_until(records, 1) == [(0, 7)]
+        service.log_start_offset, service.partition_count = 3, 2
+        assert await offsets_until(records, 2) == [(1, 3), (1, 4)]
+        assert consumer.positions == {0: 8, 1: 5}
+    assert [(one.partition, one.start.offset) for one in service.requests[1].partitions] == [(0, 8), (1, 3)]
+
+
+async def test_chosen_partitions_stay_as_they_are() -> None:
+    service = ScriptedService([[answer(0, 1)]])
+    async with scripted(service) as address, Client(address) as client:
+        records = aiter(client.consume("t", partitions=[0], metadata_max_age_s=0.001))
+        await offsets_until(records, 1)
+        service.partition_count = 2
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(records), 0.1)
+    assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("where", ["answer", "refresh", "begin"])
+async def test_another_topic_of_the_name_is_noticed(where: str) -> None:
+    later = answer(1, 1, topic_id="id-2" if where == "answer" else "")
+    service = ScriptedService([[answer(0, 1, topic_id="id-1"), *([later] if where == "answer" else [])]])
+    async with scripted(service) as address, Client(address) as client:
+        stored_id = "id-0" if where == "begin" else ""
+        consumer = client.consume("t", topic_id=stored_id, metadata_max_age_s=0.001)
+        if where == "refresh":
+            assert await offsets_until(aiter(consumer), 1) == [(0, 0)]
+            assert consumer.topic_id == "id-1"
+            service.topic_id = "id-2"
+        found, error = await records_until_error(consumer)
+    assert found == ([0] if where == "answer" else [])
+    assert isinstance(error, InconsistentTopicIdError)
+    expected = ("id-0", "id-1") if where == "begin" else ("id-1", "id-2")
+    assert (error.fields["topic_id"], error.fields["current_topic_id"]) == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LogTruncatedError("the log parted", end_offset=1, offset=2, last_fetched_epoch=3),
+        OffsetOutOfRangeError("the offset is gone", offset=2, log_start_offset=7),
+        InconsistentTopicIdError("another topic", topic="t", topic_id="id-1", current_topic_id="id-2"),
+    ],
+    ids=lambda error: error.code,
+)
+async def test_an_error_of_a_partition_is_raised_with_its_fields(error: LogStoreError) -> None:
+    service = ScriptedService([[answer(0, 2), STOPPING], [error]])
+    async with scripted(service) as address, Client(address, retry=QUICK) as client:
+        consumer = client.consume("t")
+        found, raised = await records_until_error(consumer)
+    assert (found, type(raised), raised.fields) == ([0, 1], type(error), error.fields)
+    assert consumer.positions == {0: 2}
+
+
+async def test_a_damaged_batch_is_refused_behind_the_records_before_it() -> None:
+    damaged = answer(3, 2, partition=1)
+    damaged.batches = damaged.batches[:-1] + b"x"
+    service = ScriptedService([[answer(0, 3, partition=1), damaged]], partition_count=2)
+    async with scripted(service) as address, Client(address) as client:
+        consumer = client.consume("t")
+        found, error = await records_until_error(consumer)
+    assert (found, type(error)) == ([0, 1, 2], CorruptRecordError)
+    place = {"topic": "t", "partition": 1, "base_offset": 3}
+    assert place.items() <= error.fields.items()
+    assert consumer.positions == {0: 0, 1: 3}
+
+
+async def test_a_server_that_ends_sessions_without_a_word_is_left_at_the_deadline() -> None:
+    service = ScriptedService([])
+    service.close()
+    impatient = RetryPolicy(deadline_s=0.05, first_pause_s=0.001)
+    async with scripted(service) as address, Client(address, retry=impatient) as client:
+        found, error = await records_until_error(client.consume("t"))
+    assert (found, error.code) == ([], "SERVER_UNAVAILABLE")
+    assert len(service.requests) > 1

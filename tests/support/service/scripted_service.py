@@ -1,0 +1,123 @@
+"""A server of one topic whose answers a test writes, for what a real server does not do by itself: other
+topic ids and epochs, new partitions, sessions that break in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from grpc_status import rpc_status
+
+from stratalog.base.errors import LogStoreError
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.server.rpc.status import status_of_error
+from stratalog.v1 import admin_pb2, log_pb2
+
+Session = Sequence[log_pb2.FetchedPartition | LogStoreError]
+"""The answers of one FetchStream; an error breaks it. At its end it stays silent."""
+
+
+class ScriptedService:
+    """Plays a session for each FetchStream, and describes the topic. Belongs to the event loop."""
+
+    def __init__(
+        self, sessions: Sequence[Session], *, topic_id: str = "id-1", partition_count: int = 1
+    ) -> None:
+        self.topic_id = topic_id
+        self.partition_count = partition_count
+        self.log_start_offset = 0
+        self.requests: list[log_pb2.FetchRequest] = []
+        self._sessions = list(sessions)
+        self._closing = asyncio.Event()
+
+    async def fetch_stream(
+        self, request: log_pb2.FetchRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> AsyncIterator[log_pb2.FetchResponse]:
+        self.requests.append(request)
+        for answer in self._sessions.pop(0) if self._sessions else ():
+            if isinstance(answer, LogStoreError):
+                await context.abort_with_status(rpc_status.to_status(status_of_error(answer)))
+            else:
+                yield log_pb2.FetchResponse(partitions=[answer])
+        await self._closing.wait()
+
+    async def list_offsets(
+        self, request: log_pb2.ListOffsetsRequest, _context: grpc.aio.ServicerContext[object, object]
+    ) -> log_pb2.ListOffsetsResponse:
+        return log_pb2.ListOffsetsResponse(
+            answers=[
+                log_pb2.OffsetAnswer(
+                    topic=query.topic, partition=query.partition, offset=self.log_start_offset
+                )
+                for query in request.queries
+            ]
+        )
+
+    async def describe_topics(
+        self, request: admin_pb2.DescribeTopicsRequest, _context: grpc.aio.ServicerContext[object, object]
+    ) -> admin_pb2.DescribeTopicsResponse:
+        topic = admin_pb2.Topic(
+            name=request.names[0], topic_id=self.topic_id, partition_count=self.partition_count
+        )
+        return admin_pb2.DescribeTopicsResponse(topics=[topic])
+
+    def close(self) -> None:
+        """End the silent sessions."""
+        self._closing.set()
+
+
+@asynccontextmanager
+async def scripted(service: ScriptedService) -> AsyncGenerator[str]:
+    """Serve inside of the block, at this address."""
+    server = grpc.aio.server()
+    log: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "FetchStream": grpc.unary_stream_rpc_method_handler(
+            service.fetch_stream,
+            log_pb2.FetchRequest.FromString,
+            log_pb2.FetchResponse.SerializeToString,
+        ),
+        "ListOffsets": grpc.unary_unary_rpc_method_handler(
+            service.list_offsets,
+            log_pb2.ListOffsetsRequest.FromString,
+            log_pb2.ListOffsetsResponse.SerializeToString,
+        ),
+    }
+    admin: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "DescribeTopics": grpc.unary_unary_rpc_method_handler(
+            service.describe_topics,
+            admin_pb2.DescribeTopicsRequest.FromString,
+            admin_pb2.DescribeTopicsResponse.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler("stratalog.v1.LogService", log),
+            grpc.method_handlers_generic_handler("stratalog.v1.AdminService", admin),
+        )
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        service.close()
+        await server.stop(0)
+
+
+def answer(
+    offset: int, count: int, *, partition: int = 0, epoch: int = 1, topic_id: str = ""
+) -> log_pb2.FetchedPartition:
+    """A batch of records from an offset on; the value of a record is its offset."""
+    records = [Record(0, 5, b"k", b"%d" % at) for at in range(offset, offset + count)]
+    return log_pb2.FetchedPartition(
+        topic="t",
+        partition=partition,
+        batches=encode_batch(records, base_offset=offset, leader_epoch=epoch),
+        next_fetch_offset=offset + count,
+        topic_id=topic_id,
+    )
