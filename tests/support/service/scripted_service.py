@@ -41,7 +41,8 @@ class ScriptedService:
         self.requests.append(request)
         for answer in self._sessions.pop(0) if self._sessions else ():
             if isinstance(answer, LogStoreError):
-                await context.abort_with_status(rpc_status.to_status(status_of_error(answer)))
+                rich = rpc_status.to_status(status_of_error(answer))  # pyright: ignore[reportUnknownMemberType]  # its parameter has no type
+                await context.abort_with_status(rich)
             else:
                 yield log_pb2.FetchResponse(partitions=[answer])
         await self._closing.wait()
