@@ -12,6 +12,7 @@ from stratalog.client.errors import error_of_call
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.rpc import paging
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
 from tests.support.service.service_bench import ServiceBench, end_transaction
 
@@ -71,6 +72,31 @@ async def test_a_description_names_from_one_to_a_thousand_topics(bench: ServiceB
     # The client asks for as many as it takes.
     assert len(await bench.client.admin.describe_topics(["t"] * 1_001)) == 1_001
     assert await bench.client.admin.describe_topics() == described.topics[:1]
+
+
+async def test_the_client_reads_all_pages(bench: ServiceBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "MAX_PAGE_SIZE", 2)
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        await bench.client.admin.create_topic(name)
+    assert [topic.name for topic in await bench.client.admin.list_topics()] == names
+
+
+async def test_a_topic_that_goes_meanwhile_is_not_described(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = bench.client.admin
+    for name in ("a", "b", "c"):
+        await admin.create_topic(name)
+    listed = await admin.list_topics()
+    await admin.delete_topic("b")
+
+    async def list_before() -> list[admin_pb2.TopicListing]:
+        return listed
+
+    monkeypatch.setattr(admin, "list_topics", list_before)
+    assert [topic.name for topic in await admin.describe_topics()] == ["a", "c"]
+    monkeypatch.undo()
 
 
 async def test_segments_and_slices_come_in_pages(bench: ServiceBench) -> None:
