@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import aclosing
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from stratalog.client.operations import OperationCancelledError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.operations import operation as operation_module
 from stratalog.server.operations.operation_registry import MAX_ENDED_COUNT
+from stratalog.server.rpc.operation_servicer import WATCH_PERIOD_S
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
 from stratalog.v1 import operation_pb2
@@ -83,15 +85,25 @@ async def test_an_operation_is_listed_watched_and_ends_with_its_result(bench: Se
 
 
 async def test_changes_that_follow_quickly_come_together(bench: ServiceBench) -> None:
-    def work(operation: operation_module.Operation) -> None:
-        for number in range(2000):
-            operation.report(operation_module.OperationProgress("counts", number + 1, 2000))
+    is_seen = threading.Event()
 
-    kind = operation_module.OperationKind.VERIFICATION
+    def work(operation: operation_module.Operation) -> None:
+        number = 0
+        while not is_seen.is_set():
+            number += 1
+            operation.report(operation_module.OperationProgress("counts", number))
+            is_seen.wait(0.001)
+
+    kind, loop = operation_module.OperationKind.VERIFICATION, asyncio.get_running_loop()
     started = bench.server.engine.operations.start(kind, (), work)
-    seen = [one async for one in bench.client.operations.watch(str(started.view.operation_id))]
-    assert len(seen) < 100, "each message is a tenth of a second behind the one before it"
-    assert seen[-1].progress.done_count == 2000
+    seen: list[operation_pb2.Operation] = []
+    begun_s = loop.time()
+    async for one in bench.client.operations.watch(str(started.view.operation_id)):
+        seen.append(one)
+        if len(seen) == 4:
+            is_seen.set()
+    assert loop.time() - begun_s >= 3 * WATCH_PERIOD_S, "between two messages is a pause"
+    assert seen[-1].state == SUCCEEDED
     counts = [one.progress.done_count for one in seen]
     assert counts == sorted(counts)
 
