@@ -54,9 +54,12 @@ from stratalog.manager.directories.partition_metadata import write_partition_met
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.migration.kafka_log_directory import SourcePartition, SourceTopic
+from stratalog.record.header import NO_PRODUCER_ID
 
 MAX_IMPORTED_EPOCH = 2**31 - 1 - 1_000_000
 """Epochs that must remain: each start of a server takes a higher one, for the whole store."""
+MAX_IMPORTED_PRODUCER_ID = 2**63 - 1 - 2**48
+"""Producer ids that must remain: new producers get larger ones than all imported ones."""
 
 
 class _Staged(NamedTuple):
@@ -77,6 +80,8 @@ class StagedLog(NamedTuple):
     """Recovery of the log; kept files have their names in the data directory."""
     holes_before: tuple[int, ...] = ()
     """Base offsets of segments whose previous offset is in no batch."""
+    max_producer_id: int = NO_PRODUCER_ID
+    """The largest producer id of its batches and of its producers' state; -1 without one."""
     open_transactions: tuple[int, ...] = ()
     """First offsets of open transactions, oldest first. They may be below the log start."""
 
@@ -171,6 +176,14 @@ class ImportStaging:
                     leader_epoch=log.latest_epoch,
                     max_epoch=MAX_IMPORTED_EPOCH,
                 )
+            if log.max_producer_id > MAX_IMPORTED_PRODUCER_ID:
+                raise DataDirectoryError(
+                    "the producer ids of this partition leave no room for those of new producers, which are"
+                    " larger; let a client copy the topic in Kafka, and import the copy",
+                    partition=str(partition),
+                    producer_id=log.max_producer_id,
+                    max_producer_id=MAX_IMPORTED_PRODUCER_ID,
+                )
         return described
 
     def _open_in(
@@ -188,7 +201,7 @@ class ImportStaging:
             # Import old producers too: the server expires them by its own setting.
             LogManagerSettings(data_dirs=(home,), producer_id_expiration_ms=LONG_MAX, written_by_broker=True),
         )
-        logs: list[tuple[UnifiedLog, tuple[int, ...], tuple[int, ...]]] = []
+        logs: list[tuple[UnifiedLog, StagedLog]] = []
         try:
             for source, topic_id in staged:
                 try:
@@ -200,27 +213,20 @@ class ImportStaging:
                     raise _refused(source, failure) from failure
                 except UnsupportedOperationError as failure:
                     raise _of_source(source, failure) from failure
-                logs.append((log, _holes_before(log), _open_transactions(log)))
+                logs.append((log, _described(log)))
                 on_opened(source.topic_partition)
         finally:
             manager.close()
-        return {
-            log.topic_partition: self._described(log, holes)._replace(open_transactions=begun)
-            for log, holes, begun in logs
-        }
+        return {log.topic_partition: self._closed(log, described) for log, described in logs}
 
-    def _described(self, log: UnifiedLog, holes_before: tuple[int, ...]) -> StagedLog:
-        # Read after the close, so that the file has all of them.
+    def _closed(self, log: UnifiedLog, described: StagedLog) -> StagedLog:
+        """The description with what the files have after the close."""
         epochs = LeaderEpochCache.load(self._filesystem, log.local_log.directory)
         path = self._directory.partition_path(log.topic_partition)
         remains = tuple(f"{path}/{posixpath.basename(kept)}" for kept in log.recovery_report.remains)
-        return StagedLog(
-            # Nothing is left below the first segment.
-            log.offsets.local_log_start_offset,
-            log.offsets.log_end_offset,
-            -1 if epochs.latest_epoch is None else epochs.latest_epoch,
-            log.recovery_report._replace(remains=remains),
-            holes_before,
+        return described._replace(
+            latest_epoch=-1 if epochs.latest_epoch is None else epochs.latest_epoch,
+            recovery=log.recovery_report._replace(remains=remains),
         )
 
     def remove_leftovers(self, partitions: Collection[TopicPartition]) -> None:
@@ -318,9 +324,21 @@ def _holes_before(log: UnifiedLog) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _open_transactions(log: UnifiedLog) -> tuple[int, ...]:
-    begun = (entry.current_txn_first_offset for entry in log.producers())
-    return tuple(sorted(offset for offset in begun if offset is not None))
+def _described(log: UnifiedLog) -> StagedLog:
+    """The open log. Raises DataDirectoryError."""
+    producers = log.producers()
+    begun = (entry.current_txn_first_offset for entry in producers)
+    return StagedLog(
+        # Nothing is left below the first segment.
+        log_start_offset=log.offsets.local_log_start_offset,
+        log_end_offset=log.offsets.log_end_offset,
+        latest_epoch=-1,
+        recovery=log.recovery_report,
+        holes_before=_holes_before(log),
+        # A snapshot may know producers whose batches are gone.
+        max_producer_id=max([log.recovery_report.max_producer_id, *(one.producer_id for one in producers)]),
+        open_transactions=tuple(sorted(offset for offset in begun if offset is not None)),
+    )
 
 
 def _refused(source: SourcePartition, failure: DataDirectoryError | CorruptRecordError) -> DataDirectoryError:

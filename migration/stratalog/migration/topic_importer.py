@@ -10,7 +10,9 @@ The import takes the lock of the data directory, so no server may run on it. In 
 4. Place the logs, marked with the epoch.
 5. Move log starts in the shards to where the logs begin: a partition that a shard does not know begins at
    0.
-6. Create the topics in the catalog, with their own ids. This is the commit of each topic.
+6. Create the topics in the catalog, with their own ids. This is the commit of each topic. It also takes
+   all producer ids up to the largest one of the topic's records, so that no new producer meets the state of
+   a broker's.
 
 A crash before 6 leaves files that the next import removes, and log starts of unknown topics in the shards. A
 crash in the middle of 6 leaves the first topics whole and the others out; the same import again passes over
@@ -283,7 +285,8 @@ class TopicImporter:
                 shards[shard].advance_log_start(starts, epoch=claimed[shard], catalog_seq=None)
                 _require_starts(shards[shard].state(), starts)
         for topic in topics:
-            self._create(catalog, topic, plan.config)
+            max_producer_id = max(staged[one.topic_partition].max_producer_id for one in topic.partitions)
+            self._create(catalog, topic, plan.config, max_producer_id + 1)
 
     def _claim(self, metadata: MetadataLog, shard: int, *, at_least: int) -> int:
         """Claim a shard for the data directory; returns the epoch."""
@@ -297,9 +300,18 @@ class TopicImporter:
             at_least=at_least,
         ).epoch
 
-    def _create(self, catalog: Catalog, topic: SourceTopic, config: Mapping[str, str]) -> None:
+    def _create(
+        self, catalog: Catalog, topic: SourceTopic, config: Mapping[str, str], next_producer_id: int
+    ) -> None:
         """Create a topic; its id makes another try safe after an unknown outcome."""
-        create = partial(catalog.create, topic.name, len(topic.partitions), config, topic_id=topic.topic_id)
+        create = partial(
+            catalog.create,
+            topic.name,
+            len(topic.partitions),
+            config,
+            topic_id=topic.topic_id,
+            next_producer_id=next_producer_id,
+        )
         try:
             create()
         except StoreUnavailableError:

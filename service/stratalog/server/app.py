@@ -42,6 +42,7 @@ from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin_servicer import AdminServicer
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
+from stratalog.server.rpc.producer_servicer import ProducerServicer
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
@@ -208,7 +209,10 @@ class Server:
             statuses=statuses,
         )
         admin_servicer = AdminServicer(engine, self._pools, statuses)
-        log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
+        producer_servicer = ProducerServicer(engine.topics.producer_ids, self._pools, statuses)
+        log_handlers = grpc.method_handlers_generic_handler(
+            LOG_SERVICE, {**log_servicer.method_handlers(), **producer_servicer.method_handlers()}
+        )
         self._grpc.add_generic_rpc_handlers((log_handlers,))
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin_servicer, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)

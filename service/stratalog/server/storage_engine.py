@@ -73,6 +73,7 @@ from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
+from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
 
@@ -122,6 +123,7 @@ class HostedTopics:
     runtime: RuntimeConfig
     manager: TopicManager
     registry: PartitionRegistry
+    producer_ids: ProducerIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +341,13 @@ class StorageEngineBuilder:
                 shards=shards,
                 manager=TierManager(self._clock, catalog, tiers, self._registry, topics),
             ),
-            topics=HostedTopics(catalog=catalog, runtime=runtime, manager=topics, registry=self._registry),
+            topics=HostedTopics(
+                catalog=catalog,
+                runtime=runtime,
+                manager=topics,
+                registry=self._registry,
+                producer_ids=ProducerIds(catalog, shards),
+            ),
         )
 
     def _claim_shards(

@@ -51,6 +51,7 @@ def example_store() -> MetadataHarness:
     _add(log, epoch, {f1: (50, 90), s0: (10, 12)})
     log.forget(dropped.name for dropped in log.state().dropped if log.state().is_deletable(dropped))
     catalog.alter_server_config(lambda _: {"log.retention.ms": "-1"})
+    catalog.take_producer_ids(1000)
     return harness
 
 

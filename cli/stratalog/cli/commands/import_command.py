@@ -222,6 +222,7 @@ def _imported_document(topic: ImportedTopic) -> dict[str, object]:
                 "holes_before": partition.log.holes_before,
                 "uncertain_offsets": partition.uncertain_count,
                 "missing_offsets": partition.missing_count,
+                "max_producer_id": partition.log.max_producer_id,
                 "open_transactions": len(partition.log.open_transactions),
             }
             for partition in topic.partitions

@@ -151,6 +151,8 @@ class LogLoader:
             state.epochs.flush()
         state.epochs.truncate_from_start(min(log_start_offset, end_offset))
         report = report._replace(epochs_raised_from=epochs_raised_from)
+        if self._adoption is not None:
+            report = report._replace(max_producer_id=self._adoption.max_producer_id)
         return LoadedLog(local_log, state, log_start_offset, report)
 
     def _new_state(self) -> LogState:

@@ -36,6 +36,7 @@ from stratalog.log.recovery.batch_order import (
     require_no_follower,
     require_no_hole,
 )
+from stratalog.record.header import NO_PRODUCER_ID
 from stratalog.segment.batch_walk import LocatedBatch, valid_rows
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.log_segment import LogSegment
@@ -69,6 +70,8 @@ class RecoveryReport(NamedTuple):
     """The end that was found below the log's start. The log begins anew at its start, empty."""
     epochs_raised_from: int | None = None
     """The offset at which leader epochs went back in a broker's log, see `raised_epochs`."""
+    max_producer_id: int = NO_PRODUCER_ID
+    """The largest producer id of the batches of a broker's log; -1 without one."""
 
 
 class LoadProgress(NamedTuple):

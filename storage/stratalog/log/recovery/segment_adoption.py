@@ -29,7 +29,7 @@ from stratalog.log.recovery.known_epochs import is_newer, require_epoch
 from stratalog.record.batch import crc_matches
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.end_transaction_marker import ControlType
-from stratalog.record.header import MAX_OFFSET, BatchHeader
+from stratalog.record.header import MAX_OFFSET, NO_PRODUCER_ID, BatchHeader
 from stratalog.segment.batch_headers import UNKNOWN_HEADERS, BatchHeaders
 from stratalog.segment.batch_walk import LocatedBatch, walk
 from stratalog.segment.file_names import (
@@ -67,6 +67,8 @@ class SegmentAdoption:
         # First offsets of the open transactions, by producer id.
         self._open: dict[int, int] = {}
         self._is_torn = False
+        self.max_producer_id = NO_PRODUCER_ID
+        """The largest producer id of the sound batches that were walked; -1 without one."""
         self._files: dict[str, bytes | None] = {}
 
     def adopt(self, segment: LogSegment, *, is_settled: bool) -> None:
@@ -87,6 +89,7 @@ class SegmentAdoption:
                     batch = read_batch(file, located)
                     has_all_headers &= self._has_true_epoch(segment, file, located)
                     self._require_order(segment, file, located)
+                    self._note_producer(file, located)
                     entry = self._follow(batch, known)
                     if entry is not None:
                         aborted.append(entry)
@@ -183,6 +186,14 @@ class SegmentAdoption:
             return
         if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
             require_end_below(segment, header.next_offset, segment.end_offset)
+
+    def _note_producer(self, file: AppendFile, located: LocatedBatch) -> None:
+        """Note the largest producer id. A damaged batch may show any, so a larger one is proved."""
+        position, header = located
+        if header.producer_id > self.max_producer_id and crc_matches(
+            file.read_at(position, header.size_in_bytes), 0, header
+        ):
+            self.max_producer_id = header.producer_id
 
     def _seal(
         self, segment: LogSegment, file: AppendFile, headers: bytes, aborted: bytes, end_offset: int

@@ -57,7 +57,8 @@ def test_the_examples_can_be_read() -> None:
     catalog = harness.catalog(read_only=True)
     assert [(topic.name, topic.partition_count) for topic in catalog.topics().values()] == [("flights", 3)]
     assert catalog.state().server_config == {"log.retention.ms": "-1"}
-    assert Head.decode(EXAMPLES["catalog/head"].encode(), "catalog/head", CATALOG_ACTIONS).seq == 5
+    assert catalog.state().next_producer_id == 1000
+    assert Head.decode(EXAMPLES["catalog/head"].encode(), "catalog/head", CATALOG_ACTIONS).seq == 6
 
 
 def test_every_action_is_shown_and_described() -> None:

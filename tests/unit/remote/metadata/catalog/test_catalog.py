@@ -14,9 +14,12 @@ from stratalog.base.errors import (
     StoreCorruptError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
 )
-from stratalog.remote.json_document import encode_document, parse_json
+from stratalog.remote.json_document import JsonFields, encode_document, parse_json
+from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
+from stratalog.remote.metadata.head.checkpoint import CheckpointParts
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from tests.support.tiered.metadata_harness import MetadataHarness
 
@@ -165,6 +168,70 @@ def test_the_servers_configuration_changes_by_compare_and_swap(harness: Metadata
     for opened in (harness.catalog(), harness.catalog(read_only=True)):
         assert opened.state() == one.state()
         assert opened.state().server_config == {"a": "1", "b": "2"}
+
+
+def test_producer_ids_are_taken_in_blocks_that_never_overlap(harness: MetadataHarness) -> None:
+    one, two = harness.catalog(), harness.catalog()
+    assert one.state().next_producer_id == 0
+    assert one.take_producer_ids(1000) == range(1000)
+    # The other one has not read that commit.
+    assert two.take_producer_ids(10) == range(1000, 1010)
+    assert one.take_producer_ids(1) == range(1010, 1011)
+    assert one.fold() is not None
+    for opened in (harness.catalog(), harness.catalog(read_only=True)):
+        assert opened.state() == one.state()
+        assert opened.state().next_producer_id == 1011
+    assert harness.catalog().take_producer_ids(2) == range(1011, 1013)
+
+
+def test_a_topic_takes_the_producer_ids_of_its_batches_with_its_creation(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    catalog.create("imported", 1, next_producer_id=501)
+    assert (catalog.seq, catalog.state().next_producer_id) == (1, 501)
+    catalog.create("older", 1, next_producer_id=17)
+    assert catalog.state().next_producer_id == 501, "it never falls"
+    assert harness.catalog().take_producer_ids(3) == range(501, 504)
+    with pytest.raises(TopicAlreadyExistsError):
+        catalog.create("older", 1, next_producer_id=9000)
+    assert catalog.state().next_producer_id == 504, "a topic that is refused takes nothing"
+
+
+def test_producer_ids_end(harness: MetadataHarness) -> None:
+    catalog = harness.catalog()
+    catalog.create("imported", 1, next_producer_id=2**63 - 1 - 5)
+    with pytest.raises(UnsupportedOperationError) as caught:
+        catalog.take_producer_ids(6)
+    assert caught.value.fields == {"next_producer_id": 2**63 - 1 - 5}
+    assert catalog.take_producer_ids(5)[-1] == 2**63 - 2
+    assert harness.catalog().state().next_producer_id == 2**63 - 1
+
+
+@pytest.mark.parametrize("damaged", [0, 5, 10, -1, 2**63, True, 10.0, "11", None])
+def test_damaged_producer_ids_are_found(harness: MetadataHarness, damaged: object) -> None:
+    """In a commit: a number of another form, and one that takes ids again."""
+    catalog = harness.catalog()
+    catalog.take_producer_ids(10)
+    catalog.take_producer_ids(10)
+    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
+    commits = stored["commits"]
+    assert isinstance(commits, list)
+    commits[1]["actions"][0]["next_producer_id"] = damaged
+    harness.store.put(HEAD, encode_document(stored))
+    with pytest.raises(StoreCorruptError):
+        harness.catalog()
+
+
+@pytest.mark.parametrize("damaged", [-1, 2**63, True, 1.0, "1", None])
+def test_a_damaged_next_producer_id_of_a_checkpoint_is_found(damaged: object) -> None:
+    written = CatalogMachine().to_checkpoint(CatalogState(uuid=MISSING, next_producer_id=11)).fields.values
+
+    def read(**changed: object) -> CatalogState:
+        root = JsonFields({**written, "seq": 3, **changed}, "root")
+        return CatalogMachine().from_checkpoint(CheckpointParts(root, {}, {}))
+
+    assert read().next_producer_id == 11
+    with pytest.raises(StoreCorruptError):
+        read(next_producer_id=damaged)
 
 
 def test_confirm_reads_again(harness: MetadataHarness) -> None:

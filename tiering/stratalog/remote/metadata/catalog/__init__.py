@@ -1,1 +1,1 @@
-"""The catalog of topics, and of the server's configuration."""
+"""The catalog of topics, of the server's configuration, and of the producer ids that are taken."""

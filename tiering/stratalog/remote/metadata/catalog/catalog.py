@@ -1,8 +1,11 @@
-"""The store's topics, and the server configuration that was altered at run time.
+"""The store's topics, the server configuration that was altered at run time, and the next producer id.
 
 The catalog is a log of commits like a shard's, but has no owner. Any process may commit; If-Match admits one
 change at a time. A deleted topic stays for 30 days, marked, so that a shard can tell a deleted topic from an
 unknown one: absent does not mean deleted.
+
+Producer ids are taken in blocks by a commit, and given out after it. So an id belongs to one block, whatever
+happens to the process that took it; a commit whose outcome stays unknown wastes a block at most.
 
 Before an actor deletes records or partitions because of the catalog, it calls `confirm` or `confirm_deleted`
 and passes the returned commit number to the shard. The shard refuses a number below the highest it has seen.
@@ -22,12 +25,14 @@ from stratalog.base.errors import (
     StoreError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
 )
 from stratalog.remote.metadata.catalog.catalog_actions import (
     AlterTopic,
     ConfigureServer,
     CreateTopic,
     DeleteTopic,
+    TakeProducerIds,
 )
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import (
@@ -46,7 +51,11 @@ from stratalog.remote.metadata.head.head_log import (
     judge_forget,
 )
 from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
+from stratalog.remote.json_document import MAX_INTEGER
 from stratalog.remote.store_layout import StoreLayout
+
+MAX_NEXT_PRODUCER_ID = MAX_INTEGER
+"""The number after the last producer id; ids are signed numbers of 64 bits, as in Kafka."""
 
 
 class Catalog:
@@ -113,8 +122,12 @@ class Catalog:
         config: Mapping[str, str] | None = None,
         *,
         topic_id: UUID | None = None,
+        next_producer_id: int = 0,
     ) -> TopicEntry:
         """Create a topic with a fresh hash key, and a fresh id unless `topic_id` is given.
+
+        The same commit takes all producer ids below `next_producer_id`: those of batches that the topic
+        brings.
 
         A call with `topic_id` may be repeated after StoreUnavailableError: it returns the topic that the
         first call created. Raises InvalidRequestError for an invalid name or number, TopicAlreadyExistsError.
@@ -129,7 +142,7 @@ class Catalog:
             hash_key=self._log.ids.secret(HASH_KEY_BYTES),
         )
         with self._change_lock:
-            self._log.commit(lambda state: judge_create(state, create))
+            self._log.commit(lambda state: judge_create(state, create, next_producer_id))
             self._fold_if_needed()
         return self.state().entries[create.topic_id]
 
@@ -175,6 +188,16 @@ class Catalog:
         """
         with self._change_lock:
             landed = self._log.commit(lambda state: judge_configure(state, change(state.server_config)))
+            self._fold_if_needed()
+        return landed.outcome
+
+    def take_producer_ids(self, count: int) -> range:
+        """Take the next producer ids, which no other call gets, whatever becomes of this one.
+
+        Raises StoreError; after StoreUnavailableError the ids may be taken, and remain unused.
+        """
+        with self._change_lock:
+            landed = self._log.commit(lambda state: judge_take_producer_ids(state, count))
             self._fold_if_needed()
         return landed.outcome
 
@@ -243,15 +266,27 @@ class Catalog:
             pass  # The change is committed, and the next one tries to fold again.
 
 
-def judge_create(state: CatalogState, create: CreateTopic) -> Judgement[None]:
-    """Valid if the name is free."""
+def judge_create(state: CatalogState, create: CreateTopic, next_producer_id: int = 0) -> Judgement[None]:
+    """Valid if the name is free. Also takes the producer ids below `next_producer_id`."""
     same_id = state.entries.get(create.topic_id)
     if same_id is not None and same_id.name == create.name and not same_id.is_deleted:
         return Judgement((), None)  # an earlier attempt of this call landed
     if same_id is not None or state.named(create.name) is not None:
         raise TopicAlreadyExistsError("the topic is there already; choose another name", topic=create.name)
     require_topic_name(create.name, state.topics())
-    return Judgement((create,), None)
+    takes_ids = next_producer_id > state.next_producer_id
+    return Judgement((create, TakeProducerIds(next_producer_id)) if takes_ids else (create,), None)
+
+
+def judge_take_producer_ids(state: CatalogState, count: int) -> Judgement[range]:
+    """Valid until all ids are taken. The outcome has the ids."""
+    assert count > 0, "a block has ids"
+    end = state.next_producer_id + count
+    if end > MAX_NEXT_PRODUCER_ID:
+        raise UnsupportedOperationError(
+            "all producer ids are taken; append without one", next_producer_id=state.next_producer_id
+        )
+    return Judgement((TakeProducerIds(end),), range(state.next_producer_id, end))
 
 
 def judge_alter(

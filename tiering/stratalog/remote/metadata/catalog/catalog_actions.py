@@ -102,11 +102,27 @@ class ConfigureServer:
         return ConfigureServer(parse_config(fields))
 
 
+@dataclass(frozen=True, slots=True)
+class TakeProducerIds:
+    """Takes all producer ids from the next one up to `next_producer_id` (exclusive): for the block of a
+    server, or because batches that were imported have them."""
+
+    next_producer_id: int
+
+    def to_json(self) -> JsonObject:
+        return {"action": "take_producer_ids", "next_producer_id": self.next_producer_id}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> TakeProducerIds:
+        return TakeProducerIds(fields.integer("next_producer_id", minimum=1))
+
+
 CATALOG_ACTIONS: ActionTable = {
     "create": CreateTopic.from_json,
     "alter": AlterTopic.from_json,
     "delete": DeleteTopic.from_json,
     "configure": ConfigureServer.from_json,
+    "take_producer_ids": TakeProducerIds.from_json,
     "forget": Forget.from_json,
     "fold": Fold.from_json,
 }

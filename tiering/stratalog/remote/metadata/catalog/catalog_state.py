@@ -14,6 +14,7 @@ from stratalog.remote.metadata.catalog.catalog_actions import (
     ConfigureServer,
     CreateTopic,
     DeleteTopic,
+    TakeProducerIds,
     format_hash_key,
     parse_config,
     parse_hash_key,
@@ -35,6 +36,7 @@ from stratalog.remote.metadata.head.state_fields import common_from_parts, extra
 
 TOPICS = "topics"
 _SERVER_CONFIG = "server_config"
+_NEXT_PRODUCER_ID = "next_producer_id"
 _TOPIC_COLUMNS = ("topic_id", "name", "partition_count", "config", "hash_key", "deleted_ms")
 
 
@@ -48,6 +50,8 @@ class CatalogState(HeadState):
     """All topics by id, including those deleted in the last 30 days."""
     server_config: Mapping[str, str] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
     """Keys of the server that were altered at run time, as text."""
+    next_producer_id: int = 0
+    """Ids below are taken: given to a producer, wasted, or those of imported batches."""
 
     def topics(self) -> Mapping[str, TopicEntry]:
         found = {entry.name: entry for entry in self.entries.values() if not entry.is_deleted}
@@ -84,15 +88,21 @@ class CatalogMachine:
     def to_checkpoint(self, state: CatalogState) -> CheckpointParts:
         entries = sorted(state.entries.values(), key=_topic_key)
         topics = Table(_TOPIC_COLUMNS, entries, _topic_key, _format_topic, extras_of(state, TOPICS))
-        return state_parts(state, {_SERVER_CONFIG: dict(state.server_config)}, {TOPICS: topics})
+        fields: dict[str, object] = {
+            _SERVER_CONFIG: dict(state.server_config),
+            _NEXT_PRODUCER_ID: state.next_producer_id,
+        }
+        return state_parts(state, fields, {TOPICS: topics})
 
     def from_checkpoint(self, parts: CheckpointParts) -> CatalogState:
-        common = common_from_parts(parts, {TOPICS: (_TOPIC_COLUMNS, 1)}, (_SERVER_CONFIG,))
+        known_fields = (_SERVER_CONFIG, _NEXT_PRODUCER_ID)
+        common = common_from_parts(parts, {TOPICS: (_TOPIC_COLUMNS, 1)}, known_fields)
         topics = map(_parse_topic, parts.rows.get(TOPICS, ()))
         return CatalogState(
             **common,
             entries=PersistentMap((entry.topic_id, entry) for entry in topics),
             server_config=parse_config(parts.fields, _SERVER_CONFIG),
+            next_producer_id=parts.fields.integer(_NEXT_PRODUCER_ID),
         )
 
 
@@ -110,6 +120,8 @@ def _apply_action(state: CatalogState, action: Action, commit: Commit) -> Catalo
             return _without(state, action.expired)
         case ConfigureServer():
             return dataclasses.replace(state, server_config=action.config)
+        case TakeProducerIds():
+            return _apply_take(state, action, commit)
         case Forget():
             dropped = state.dropped_objects.evolve()
             forget_files(dropped, action, commit)
@@ -133,6 +145,14 @@ def _apply_create(state: CatalogState, create: CreateTopic, commit: Commit) -> C
             hash_key=create.hash_key,
         ),
     )
+
+
+def _apply_take(state: CatalogState, take: TakeProducerIds, commit: Commit) -> CatalogState:
+    if take.next_producer_id <= state.next_producer_id:
+        raise contradiction(
+            commit, "it takes producer ids that are taken", next_producer_id=take.next_producer_id
+        )
+    return dataclasses.replace(state, next_producer_id=take.next_producer_id)
 
 
 def _existing(state: CatalogState, topic_id: UUID, commit: Commit) -> TopicEntry:
