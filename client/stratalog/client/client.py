@@ -19,12 +19,12 @@ from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_durability, wire_isolation
 from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.client.topics import Topics
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 if TYPE_CHECKING:
     from stratalog.client.consumer import Consumer
-    from stratalog.client.producer import BatchOutcome, Producer
-    from stratalog.client.producer_settings import ProducerSettings
+    from stratalog.client.producer import Producer
     from stratalog.record.codecs.compression import Codec
     from stratalog.record.record import RecordLike
 
@@ -40,9 +40,9 @@ class Client:
     Example::
 
         async with Client("localhost:9190") as client:
-            await client.admin.create_topic("clicks", 3)
+            await client.topics.create("clicks", partitions=3)
             async with client.producer() as producer:
-                await producer.post("clicks", b"user-1", b"home")
+                producer.send("clicks", "user-1", "home")
             async for consumed in client.consumer(await client.earliest("clicks")):
                 print(consumed.record.value)
     """
@@ -54,6 +54,7 @@ class Client:
         self.log = log_pb2_grpc.LogServiceStub(self._channel.grpc)
         """The stub, for sessions that this class does not offer."""
         self.admin = Admin(self._channel, self._retry)
+        self.topics = Topics(self.admin)
 
     @property
     def address(self) -> str:
@@ -179,17 +180,29 @@ class Client:
 
     def producer(
         self,
-        settings: ProducerSettings | None = None,
         *,
-        on_outcome: Callable[[BatchOutcome], None] | None = None,
+        compression: str = "none",
+        idempotent: bool = True,
+        durability: Durability | None = None,
+        batch_bytes: int | None = None,
+        linger_ms: int | None = None,
+        max_buffered_bytes: int | None = None,
     ) -> Producer:
-        """A producer over this connection. `on_outcome` is called for each batch that is acknowledged or
-        fails.
+        """A producer over this connection. `ProducerSettings` documents the settings; None is its default.
+
+        Raises InvalidRequestError for an unknown compression.
         """
         from stratalog.client.producer import Producer
         from stratalog.client.producer_settings import ProducerSettings
 
-        return Producer(self._channel, self.admin, settings or ProducerSettings(), self._retry, on_outcome)
+        sizes = {"batch_bytes": batch_bytes, "linger_ms": linger_ms, "max_buffered_bytes": max_buffered_bytes}
+        settings = ProducerSettings(
+            compression=compression,
+            idempotent=idempotent,
+            durability=durability,
+            **{name: value for name, value in sizes.items() if value is not None},
+        )
+        return Producer(self._channel, self.topics.describe, settings, self._retry)
 
     def consumer(
         self,

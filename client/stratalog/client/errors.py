@@ -41,6 +41,15 @@ class ServerUnavailableError(LogStoreError):
     retriable = True
 
 
+class BufferFullError(LogStoreError):
+    """A producer has as many unacknowledged bytes as it may have. Nothing of the record was kept: wait for
+    `ready()` and send it again. Fields: buffered_bytes, max_bytes.
+    """
+
+    code = "BUFFER_FULL"
+    retriable = True
+
+
 def _classes(base: type[LogStoreError]) -> Iterator[type[LogStoreError]]:
     """The classes of ``stratalog.base.errors``, without subclasses of other modules."""
     if base.__module__ == LogStoreError.__module__:

@@ -89,6 +89,38 @@ def encode_batch(
     return _assemble(header, compress(codec, payload, level))
 
 
+def batch_of_section(
+    section: Buffer,
+    *,
+    codec: Codec,
+    records_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer: BatchProducer = NO_PRODUCER,
+) -> bytes:
+    """Make a batch of a producer out of its records section, which the codec has compressed: offsets begin at
+    0. Raises InvalidRequestError if the section is too large for one batch.
+    """
+    assert records_count > 0
+    producer.check()
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        leader_epoch=NO_LEADER_EPOCH,
+        magic=MAGIC,
+        crc=0,
+        attributes=codec | (TRANSACTIONAL_BIT if producer.is_transactional else 0),
+        last_offset_delta=records_count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=producer.base_sequence,
+        records_count=records_count,
+    )
+    return _assemble(header, section)
+
+
 def rebuild_batch(
     header: BatchHeader,
     payload: Buffer,

@@ -1,4 +1,4 @@
-"""The record accumulators: the bytes of the encoder, Kafka's partitions, full batches, the same in both kinds."""
+"""The record accumulators: the bytes of the encoder, Kafka's partitions, and the same in both kinds."""
 
 from __future__ import annotations
 

@@ -320,6 +320,12 @@ class RecordAccumulator:
                 for number in range(len(known.batches)):
                     self._close_at(known, number)
 
+    def reserve(self, size_bytes: int) -> None:
+        """Count bytes that wait elsewhere for a partition."""
+        assert size_bytes >= 0
+        with self._lock:
+            self._buffered_bytes += size_bytes
+
     def release(self, size_bytes: int) -> None:
         """Make room in the buffer."""
         with self._lock:

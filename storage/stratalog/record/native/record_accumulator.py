@@ -33,8 +33,9 @@ RecordAccumulator(batch_bytes, max_buffered_bytes, make_receipt, now_ms=None)
         that no longer exist are complete.
     forget_topic(topic), partition_count(topic)
         Make a topic unknown; its number of partitions, 0 if it is unknown.
-    release(size_bytes)
-        Make room in the buffer, of the size of a batch whose records are acknowledged or have failed.
+    reserve(size_bytes), release(size_bytes)
+        Take room in the buffer, for a record that waits elsewhere, and make room: of such a record, or of a
+        batch whose records are acknowledged or have failed.
     buffered_bytes
         Bytes of records that were sent and not released.
 

@@ -399,6 +399,11 @@ cdef class RecordAccumulator:
             for number in range(known.partition_count):
                 self.close_at(known, number)
 
+    def reserve(self, int64_t size_bytes):
+        """See ``record_accumulator``."""
+        assert size_bytes >= 0
+        self.buffered_bytes += size_bytes
+
     def release(self, int64_t size_bytes):
         """See ``record_accumulator``."""
         assert 0 <= size_bytes <= self.buffered_bytes
