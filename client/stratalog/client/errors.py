@@ -86,6 +86,9 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
     status, details = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
         return unreachable(server)
+    if status is grpc.StatusCode.INTERNAL and "error from Core" in details:
+        # The transport's words for a connection that fails while a message is being written.
+        return unreachable(server)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerUnavailableError("the server did not answer in time; try again", server=server)
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
