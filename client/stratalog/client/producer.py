@@ -90,7 +90,7 @@ class Producer(RecordAccumulator):
         self._linger_s = settings.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._sender = AppendSender(channel, settings.durability, retry, self, settings.idempotent)
-        self._topics = KnownTopics(
+        self._known_topics = KnownTopics(
             self, describe, system_random(), settings.topics_max_age_s, self._on_described, self._note_failure
         )
         self._timers: dict[OpenBatch, asyncio.TimerHandle] = {}
@@ -101,8 +101,9 @@ class Producer(RecordAccumulator):
         """Those that `flush` may have to raise."""
 
     async def ready(self) -> None:
-        """Wait until the buffer has room for a record."""
-        self._collect()
+        """Wait until the buffer has room for a record, and let complete batches go out."""
+        if self._collect():
+            await asyncio.sleep(0)
         while self.buffered_bytes > self.max_buffered_bytes:
             self._settled.clear()
             await self._settled.wait()
@@ -118,7 +119,7 @@ class Producer(RecordAccumulator):
 
         pieces = rows_of(table)
         if not self.partition_count(topic):
-            await self._topics.learn(topic)
+            await self._known_topics.learn(topic)
         sent: list[SentRows] = []
         for rows in pieces:
             row = 0
@@ -137,7 +138,7 @@ class Producer(RecordAccumulator):
 
     async def learn(self, topic: str) -> None:
         """Describe a topic now. Raises UnknownTopicOrPartitionError."""
-        await self._topics.learn(topic)
+        await self._known_topics.learn(topic)
 
     async def flush(self) -> None:
         """Send all records now and wait until each is acknowledged or has failed. Raises the first failure
@@ -146,7 +147,7 @@ class Producer(RecordAccumulator):
         while True:
             self.close_all()
             self._collect()
-            if not self._unsettled and not self._topics.has_early_records:
+            if not self._unsettled and not self._known_topics.has_early_records:
                 break
             self._settled.clear()
             await self._settled.wait()
@@ -160,7 +161,7 @@ class Producer(RecordAccumulator):
         try:
             await self.flush()
         finally:
-            self._topics.abandon()
+            self._known_topics.abandon()
 
     def abandon(self) -> None:
         """Discard unacknowledged records; some of them may be stored. Their deliveries raise LogStoreError."""
@@ -174,7 +175,7 @@ class Producer(RecordAccumulator):
         for batch in unsettled:
             self.release(batch.size_bytes)
             batch.fail(error)
-        for record in self._topics.abandon():
+        for record in self._known_topics.abandon():
             record.delivery.receipt.settle(0, 1, error=error)
         self._settled.set()
 
@@ -217,15 +218,15 @@ class Producer(RecordAccumulator):
         delivery = Delivery(BatchReceipt(topic, -1), 0, timestamp_ms)
         record = EarlyRecord(delivery, key, value, partition, headers_count, headers)
         if _is_running(self._loop):
-            self._topics.hold(topic, record)
+            self._known_topics.hold(topic, record)
         else:
-            self._loop.call_soon_threadsafe(self._topics.hold, topic, record)
+            self._loop.call_soon_threadsafe(self._known_topics.hold, topic, record)
         return delivery
 
     # --- batches, on the event loop -------------------------------------------------------------------------
 
-    def _collect(self, is_abandoned: bool = False) -> None:
-        """Let new batches linger, and send those that are complete."""
+    def _collect(self, is_abandoned: bool = False) -> bool:
+        """Let new batches linger, and send those that are complete. Returns whether there were any of these."""
         opened, complete = self.take_batches()
         for batch in complete:
             timer = self._timers.pop(batch, None)
@@ -242,7 +243,8 @@ class Producer(RecordAccumulator):
         for batch in complete:
             self._seal(batch, is_abandoned)
         if lingering and not self._linger_s:
-            self._collect(is_abandoned)
+            return self._collect(is_abandoned)
+        return bool(complete)
 
     def _linger_over(self, batch: OpenBatch) -> None:
         self.close_batch(batch)
@@ -292,11 +294,11 @@ class Producer(RecordAccumulator):
 
     def topic_id(self, topic: str) -> str:
         """The id of a topic; empty if it is unknown."""
-        return self._topics.topic_id(topic)
+        return self._known_topics.topic_id(topic)
 
     def on_stale(self, topic: str) -> None:
         """Describe a topic again."""
-        self._topics.refresh(topic)
+        self._known_topics.refresh(topic)
 
     # --- topics ---------------------------------------------------------------------------------------------
 
