@@ -14,7 +14,6 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 
 import grpc
 
@@ -139,11 +138,8 @@ def confluent_rate(count: int, value: bytes) -> float | None:
 
 def send_row(quick: bool) -> report.Row:
     count, value = 500_000 if quick else 2_000_000, bytes(100)
-    repeat: Callable[[Callable[[], float | None]], list[float]] = lambda rate: [
-        found for _ in range(5) if (found := rate()) is not None
-    ]
-    ours = median(repeat(lambda: send_rate(count, value)))
-    confluent = repeat(lambda: confluent_rate(count, value))
+    ours = median([send_rate(count, value) for _ in range(5)])
+    confluent = [rate for _ in range(5) if (rate := confluent_rate(count, value)) is not None]
     work = "send alone, 16 B keys, 100 B values"
     if not confluent:
         return report.promised(work, "records/s", ours, SEND_TARGET)

@@ -1,4 +1,4 @@
-"""The Python client: asynchronous first, with a synchronous face of the same names. Imports nothing of the server.
+"""The Python client: asynchronous first, with a synchronous face. Imports nothing of the server.
 
 `Client` and `SyncClient` can be imported from here. They are loaded when they are first used.
 """

@@ -164,7 +164,7 @@ class Producer(RecordAccumulator):
             self._known_topics.abandon()
 
     def abandon(self) -> None:
-        """Discard unacknowledged records; some of them may be stored. Their deliveries raise LogStoreError."""
+        """Discard unacknowledged records; some may be stored. Their deliveries raise LogStoreError."""
         self._sender.abandon()
         self.close_all()
         self._collect(is_abandoned=True)
@@ -226,7 +226,7 @@ class Producer(RecordAccumulator):
     # --- batches, on the event loop -------------------------------------------------------------------------
 
     def _collect(self, is_abandoned: bool = False) -> bool:
-        """Let new batches linger, and send those that are complete. Returns whether there were any of these."""
+        """Let new batches linger, and send those that are complete; returns whether there were any."""
         opened, complete = self.take_batches()
         for batch in complete:
             timer = self._timers.pop(batch, None)

@@ -21,8 +21,8 @@ class ProducerSettings:
     """
 
     idempotent: bool = True
-    """A batch whose outcome is unknown, because the connection failed, is sent again, and the server stores it
-    once. False: its records fail.
+    """A batch whose outcome is unknown, because the connection failed, is sent again, and the server stores
+    it once. False: its records fail.
     """
 
     durability: Durability | None = None

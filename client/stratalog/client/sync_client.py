@@ -49,8 +49,8 @@ class LoopThread:
 
 
 class Blocking:
-    """An object of the asynchronous client, for threads without an event loop. Its methods have the names, the
-    arguments and the results of the other's, and wait. Thread-safe, except for an iteration.
+    """An object of the asynchronous client, for threads without an event loop. Its methods have the names,
+    the arguments and the results of the other's, and wait. Thread-safe, except for an iteration.
     """
 
     def __init__(self, thread: LoopThread, target: object) -> None:
@@ -100,8 +100,8 @@ class Blocking:
 
 
 class SyncProducer:
-    """The producer for threads without an event loop. Thread-safe; the records of one thread keep their order.
-    Use `with`: its end waits for all records.
+    """The producer for threads without an event loop. Thread-safe; the records of one thread keep their
+    order. Use `with`: its end waits for all records.
     """
 
     def __init__(self, thread: LoopThread, producer: Producer) -> None:

@@ -21,8 +21,8 @@ class Topic(NamedTuple):
 
 
 class Topics:
-    """Creates, finds, changes and deletes topics. Belongs to one event loop. Every method raises LogStoreError;
-    `Client.admin` has more.
+    """Creates, finds, changes and deletes topics. Belongs to one event loop. Every method raises
+    LogStoreError; `Client.admin` has more.
     """
 
     def __init__(self, admin: Admin) -> None:

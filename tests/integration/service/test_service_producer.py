@@ -197,12 +197,10 @@ async def test_a_full_buffer_refuses_records_until_there_is_room(bench: ServiceB
     await bench.client.admin.create_topic("t")
     producer = bench.client.producer(max_buffered_bytes=10_000, linger_ms=LONG_MS)
     for _ in ("the topic is unknown", "it is known"):
-        sent_count = 0
+        for _ in range(5):
+            producer.send("t", None, bytes(2000), partition=0)
         with pytest.raises(BufferFullError) as caught:
-            while sent_count < 100:
-                producer.send("t", None, bytes(2000), partition=0)
-                sent_count += 1
-        assert sent_count == 5
+            producer.send("t", None, bytes(2000), partition=0)
         assert caught.value.fields["max_bytes"] == 10_000
         waiting = asyncio.create_task(producer.ready())
         await asyncio.sleep(0)

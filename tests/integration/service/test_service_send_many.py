@@ -14,7 +14,13 @@ from tests.support.service.service_bench import ServiceBench
 
 KEYS = ["a", None, "ccc", "", "a"]
 VALUES = [b"1", b"22", None, b"", b"5"]
-HEADERS = [[("x", b"1"), ("y", None)], [], [("", b"")], [], [("z", b"9")]]
+HEADERS: list[list[tuple[str, bytes | None]]] = [
+    [("x", b"1"), ("y", None)],
+    [],
+    [("", b"")],
+    [],
+    [("z", b"9")],
+]
 TIMES = [5, 6, 7, 8, 9]
 PLACES = [2, 0, 1, 2, 2]
 
@@ -47,7 +53,7 @@ HEADER_TYPES = [
 @pytest.mark.parametrize("header_type", HEADER_TYPES, ids=["map", "list"])
 async def test_rows_are_stored_as_records(bench: ServiceBench, key_type: Any, header_type: Any) -> None:
     await bench.client.topics.create("t", partitions=3)
-    headers: Any = HEADERS
+    headers: list[Any] = list(HEADERS)
     if pa.types.is_list(header_type):
         headers = [[{"name": name, "value": value} for name, value in row] for row in HEADERS]
     rows = table(
@@ -66,8 +72,8 @@ async def test_rows_are_stored_as_records(bench: ServiceBench, key_type: Any, he
         assert await producer.send_many("t", pa.concat_tables([rows.slice(2, 1), rows.slice(3, 2)])) == 3
         assert await producer.send_many("t", rows.slice(0, 0)) == 0
     expected = {
-        value: Record(0, time, None if key is None else key.encode(), value, tuple(headers))
-        for key, value, headers, time in zip(KEYS, VALUES, HEADERS, TIMES, strict=True)
+        value: Record(0, TIMES[row], None if key is None else key.encode(), value, tuple(HEADERS[row]))
+        for row, (key, value) in enumerate(zip(KEYS, VALUES, strict=True))
     }
     assert await stored(bench) == expected
     counts = [len(records) for records in await bench.read_all("t")]

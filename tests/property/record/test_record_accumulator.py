@@ -37,7 +37,7 @@ class Sent:
         self.wakes = 0
         wake = self._wake
 
-        class Accumulator(kernels.RecordAccumulator):  # type: ignore[misc, name-defined]
+        class Accumulator(kernels.RecordAccumulator):  # type: ignore[misc]
             def wake(self) -> None:
                 wake()
 
@@ -119,12 +119,16 @@ def test_batches_have_the_bytes_of_the_encoder_and_their_records_in_order(
     assert sorted(decoded, key=repr) == sorted(expected, key=repr)
 
 
+def numbers(*values: int) -> bytes:
+    return array("i", values).tobytes()
+
+
 def column(parts: list[bytes | None]) -> BytesColumn:
     offsets = array("i", [0])
     for part in parts:
         offsets.append(offsets[-1] + len(part or b""))
     return BytesColumn(
-        offsets, b"".join(part or b"" for part in parts), bytes(part is not None for part in parts)
+        offsets.tobytes(), b"".join(part or b"" for part in parts), bytes(part is not None for part in parts)
     )
 
 
@@ -138,10 +142,10 @@ def test_rows_become_the_same_batches_as_single_records(sends: list[Send], batch
         row_count=len(sends),
         key=column([as_bytes(send[0]) for send in sends]),
         value=column([as_bytes(send[1]) for send in sends]),
-        timestamp_ms=array("q", [send[3] for send in sends]),
-        partition=array("i", [-1 if send[2] is None else send[2] for send in sends]),
+        timestamp_ms=array("q", [send[3] for send in sends]).tobytes(),
+        partition=numbers(*(-1 if send[2] is None else send[2] for send in sends)),
         headers=HeadersColumn(
-            starts,
+            starts.tobytes(),
             column([name.encode() for name, _ in headers]),
             column([as_bytes(part) for _, part in headers]),
         ),
@@ -196,16 +200,16 @@ def test_what_can_be_no_record_changes_nothing(
     [
         lambda rows: rows._replace(row_count=3),
         lambda rows: rows._replace(key=rows.key._replace(data=b"")),
-        lambda rows: rows._replace(key=rows.key._replace(offsets=array("i", [0, 2, 1]))),
+        lambda rows: rows._replace(key=rows.key._replace(offsets=numbers(0, 2, 1))),
         lambda rows: rows._replace(key=rows.key._replace(validity=b"")),
         lambda rows: rows._replace(timestamp_ms=array("q", [1])),
-        lambda rows: rows._replace(partition=array("i", [3, 3])),
-        lambda rows: rows._replace(headers=rows.headers._replace(list_offsets=array("i", [0, 2, 4]))),
+        lambda rows: rows._replace(partition=numbers(3, 3)),
+        lambda rows: rows._replace(headers=rows.headers._replace(list_offsets=numbers(0, 2, 4))),
         lambda rows: rows._replace(
-            headers=rows.headers._replace(name=BytesColumn(array("i", [0, 1, 2]), b"\xff\xff", None))
+            headers=rows.headers._replace(name=BytesColumn(numbers(0, 1, 2), b"\xff\xff", None))
         ),
         lambda rows: rows._replace(
-            headers=rows.headers._replace(name=BytesColumn(array("i"), b"", None), value=column([]))
+            headers=rows.headers._replace(name=BytesColumn(b"", b"", None), value=column([]))
         ),
     ],
 )
@@ -214,7 +218,7 @@ def test_columns_that_do_not_fit_are_refused(
     kernels: Any, change: Callable[[RecordRows], RecordRows]
 ) -> None:
     two = column([b"a", b"b"])
-    rows = RecordRows(2, two, two, None, None, HeadersColumn(array("i", [0, 1, 2]), two, two))
+    rows = RecordRows(2, two, two, None, None, HeadersColumn(numbers(0, 1, 2), two, two))
     sent = Sent(kernels, 500)
     assert sent.accumulator.send_rows("t", rows, 0)[0] == 2
     with pytest.raises(InvalidRequestError):

@@ -75,9 +75,7 @@ def _parse_headers(context: click.Context, parameter: click.Parameter, values: t
 )
 @json_option
 @server_option
-@click.pass_context
 def produce(
-    context: click.Context,
     topic: str,
     file: BinaryIO,
     line_format: str,
@@ -99,7 +97,9 @@ def produce(
     if key_separator is not None and key is not None:
         raise click.UsageError("give --key or --key-separator, not both")
     if value is not None:
-        has_file = context.get_parameter_source("file") is click.core.ParameterSource.COMMANDLINE
+        has_file = (
+            click.get_current_context().get_parameter_source("file") is click.core.ParameterSource.COMMANDLINE
+        )
         if has_file or key_separator is not None or line_format != "text":
             raise click.UsageError(
                 "--value is the only record; leave out FILE, --key-separator and --format json"

@@ -15,7 +15,7 @@ COLUMNS = frozenset(("key", "value", "timestamp", "headers", "partition"))
 
 
 def rows_of(table: Any) -> list[RecordRows]:
-    """The rows of a Table or RecordBatch with the columns key and value, and optionally timestamp, headers and
+    """The rows of a Table or RecordBatch with the columns value and, if need be, key, timestamp, headers and
     partition, in pieces. Raises InvalidRequestError for other columns and types.
     """
     if isinstance(table, pa.RecordBatch):
@@ -29,7 +29,7 @@ def rows_of(table: Any) -> list[RecordRows]:
     names = table.schema.names
     if not COLUMNS.issuperset(names) or len(set(names)) < len(names) or "value" not in names:
         raise InvalidRequestError(
-            "the columns are value, and if need be key, timestamp, headers and partition; rename or drop others",
+            "the columns are value and, if need be, key, timestamp, headers, partition; drop others",
             columns=", ".join(names),
         )
     return [_rows(batch) for batch in batches if batch.num_rows]

@@ -1,8 +1,8 @@
 """The topics of a producer: their numbers of partitions and their ids.
 
-A topic is described when its first record is sent, then every few minutes, and when the server refuses a batch
-because it knows another state of the topic. A record whose partition cannot be chosen yet waits here: its
-topic is unknown, or its partition is above the number that was known last.
+A topic is described when its first record is sent, then every few minutes, and when the server refuses a
+batch because it knows another state of the topic. A record whose partition cannot be chosen yet waits here:
+its topic is unknown, or its partition is above the number that was known last.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ order, and the next one resumes. Answers to the requests from before the failure
 * The batch is larger than its topic accepts (`RecordTooLargeError`): a batch of several records is replaced
   by its halves, and so is every batch of that size from then on. A single record that is too large fails.
 
-The batches of an idempotent producer have sequence numbers. A batch gets them when it is first sent, and keeps
-them while it may be stored: if the connection fails, it is sent again with the same ones, and the server
-recognises it. When a batch fails, its numbers are missing.
+The batches of an idempotent producer have sequence numbers. A batch gets them when it is first sent, and
+keeps them while it may be stored: if the connection fails, it is sent again with the same ones, and the
+server recognises it. When a batch fails, its numbers are missing.
 
 * It is certainly not stored: neither are those behind it, so they get new numbers from its first one on.
 * It may be stored, or the server does not know the sequence (`OUT_OF_ORDER_SEQUENCE`, `PRODUCER_FENCED`): the
@@ -208,18 +208,17 @@ class PartitionLane:
             return
         self._needs_resume = True
         oldest = self._in_flight[0][1]
-        if cause.code in BEGIN_ANEW_CODES and not oldest.is_in_doubt:
-            if self._may_try_again(cause):
-                self.put_back()
-                self._begin_anew(cause)
-                return
-        elif isinstance(cause, WITHOUT_EFFECT) or (self._is_idempotent and cause.retriable):
-            if self._may_try_again(cause):
-                # Those behind it were refused, because it was.
-                oldest.is_in_doubt |= not isinstance(cause, WITHOUT_EFFECT)
-                self.put_back()
-                return
-        self.fail_oldest(cause)
+        has_no_effect = isinstance(cause, WITHOUT_EFFECT)
+        begins_anew = cause.code in BEGIN_ANEW_CODES and not oldest.is_in_doubt
+        is_repeatable = has_no_effect or begins_anew or (self._is_idempotent and cause.retriable)
+        if not is_repeatable or not self._may_try_again(cause):
+            self.fail_oldest(cause)
+            return
+        # Those behind it were refused because it was.
+        oldest.is_in_doubt |= not has_no_effect and not begins_anew
+        self.put_back()
+        if begins_anew:
+            self._begin_anew(cause)
 
     def lose(self) -> None:
         """Queue the batches in flight again after their connection failed, each with the same numbers."""
@@ -290,8 +289,8 @@ class PartitionLane:
         return producer
 
     def _begin_anew(self, cause: LogStoreError | None) -> None:
-        """Give up the sequence numbers, fail the queued batches that are in doubt, and let the others wait for
-        a new identity.
+        """Give up the sequence numbers, fail the queued batches that are in doubt, and let the others wait
+        for a new identity.
         """
         self._identity = None
         doubted: list[SealedBatch] = []

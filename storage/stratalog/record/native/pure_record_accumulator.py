@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator
 from operator import index as index_of
 from typing import Any, Protocol
 
@@ -15,11 +15,19 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.native.pure_key_kernels import murmur2
-from stratalog.record.record_rows import BytesColumn, RecordRows, SentRows
+from stratalog.record.native.pure_record_parts import (
+    Headers,
+    Part,
+    encoded_headers,
+    encoded_part,
+    end_of_record,
+    headers_reader,
+    number_reader,
+    part_reader,
+    plain_part,
+)
+from stratalog.record.record_rows import RecordRows, SentRows
 from stratalog.record.varint import append_varint
-
-Part = str | Buffer | None
-Headers = Mapping[str, Part] | Iterable[tuple[str, Part]]
 
 _POSITIVE_MASK = 0x7FFFFFFF
 _MAX_RECORD_BYTES = 2**31 - 1 - HEADER_SIZE - 32
@@ -207,10 +215,10 @@ class RecordAccumulator:
         """Buffer a record, and return the handle of its delivery."""
         if self._buffered_bytes > self._max_buffered_bytes:
             self.refuse_record()
-        key, value = _plain(key, "a record's key"), _plain(value, "a record's value")
+        key, value = plain_part(key, "a record's key"), plain_part(value, "a record's value")
         # Text that is not Unicode is refused before the record is added.
-        _encoded(key), _encoded(value)
-        count, encoded = (0, None) if headers is None else _encoded_headers(headers)
+        encoded_part(key), encoded_part(value)
+        count, encoded = (0, None) if headers is None else encoded_headers(headers)
         timestamp_ms = self._time_of(timestamp_ms)
         if partition is not None:
             partition = _as_partition(partition)
@@ -233,18 +241,18 @@ class RecordAccumulator:
         """Buffer a record of a known topic."""
         with self._lock:
             known = self._topics[topic]
-            key = _encoded(key)
+            key = encoded_part(key)
             number = -1 if partition is None else _as_partition(partition)
             assert number < len(known.batches), "the caller knows the number of partitions"
-            parts = _parts(key, _encoded(value), headers_count, headers or b"")
+            parts = end_of_record(key, encoded_part(value), headers_count, headers or b"")
             return self._append(known, number, key, parts, timestamp_ms)
 
     def send_rows(self, topic: str, rows: RecordRows, first_row: int) -> tuple[int, list[SentRows]]:
         """Buffer rows from `first_row` on while there is room."""
-        keys, values = _column(rows.key, rows.row_count), _column(rows.value, rows.row_count)
-        timestamps = _numbers(rows.timestamp_ms, "q", rows.row_count)
-        partitions = _numbers(rows.partition, "i", rows.row_count)
-        row_headers = _headers_column(rows)
+        keys, values = part_reader(rows.key, rows.row_count), part_reader(rows.value, rows.row_count)
+        timestamps = number_reader(rows.timestamp_ms, "q", rows.row_count)
+        partitions = number_reader(rows.partition, "i", rows.row_count)
+        row_headers = headers_reader(rows)
         spans: dict[OpenBatch, tuple[int, int]] = {}
         row, now_ms = first_row, self._now_ms()
         with self._lock:
@@ -264,10 +272,10 @@ class RecordAccumulator:
                     known,
                     number,
                     key,
-                    _parts(key, value, count, headers),
+                    end_of_record(key, value, count, headers),
                     now_ms if timestamp_ms < 0 else timestamp_ms,
                 )
-                batch = delivery._source  # noqa: SLF001 - its batch
+                batch = delivery._source
                 assert isinstance(batch, OpenBatch)
                 first, _ = spans.get(batch, (delivery.index, 0))
                 spans[batch] = (first, delivery.index + 1)
@@ -392,104 +400,8 @@ class RecordAccumulator:
                 known.current_partition = (number + 1) % len(known.batches)
 
 
-def _plain(part: Part, kind: str) -> str | bytes | None:
-    if part is None or isinstance(part, str | bytes):
-        return part
-    try:
-        return bytes(memoryview(part))
-    except TypeError:
-        raise TypeError(f"{kind} is text, bytes or None, not {type(part).__name__}") from None
-
-
-def _encoded(part: Part) -> bytes | None:
-    return part.encode() if isinstance(part, str) else None if part is None else bytes(part)
-
-
-def _append_part(target: bytearray, part: bytes | None) -> None:
-    append_varint(target, -1 if part is None else len(part))
-    target += part or b""
-
-
-def _parts(key: bytes | None, value: bytes | None, headers_count: int, headers: bytes) -> bytes:
-    """The end of a record, from its key on."""
-    parts = bytearray()
-    _append_part(parts, key)
-    _append_part(parts, value)
-    append_varint(parts, headers_count)
-    return bytes(parts) + headers
-
-
-def _encoded_headers(headers: Headers) -> tuple[int, bytes]:
-    """The number of the headers and their bytes."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    encoded, count = bytearray(), 0
-    for name, value in pairs:
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers without types
-            raise TypeError(f"a header's name is text, not {type(name).__name__}")
-        _append_part(encoded, name.encode())
-        _append_part(encoded, _encoded(_plain(value, "a header's value")))
-        count += 1
-    return count, bytes(encoded)
-
-
 def _as_partition(partition: int) -> int:
     number = index_of(partition)
     if not 0 <= number < 2**31:
         raise InvalidRequestError("a partition is a number from 0 to 2^31 - 1", partition=partition)
     return number
-
-
-def _numbers(column: Buffer | None, kind: str, count: int) -> Callable[[int], int]:
-    """Reads a number of a row; -1 without a column."""
-    if column is None:
-        return lambda _: -1
-    numbers = memoryview(column).cast("B").cast(kind)
-    if len(numbers) != count:
-        raise InvalidRequestError("the columns do not have the same number of rows")
-    return lambda row: int(numbers[row])
-
-
-def _column(column: BytesColumn | None, count: int) -> Callable[[int], bytes | None]:
-    """Reads the bytes of a row; None without a column."""
-    if column is None:
-        return lambda _: None
-    offsets, data = _numbers(column.offsets, "i", count + 1), memoryview(column.data)
-    validity = None if column.validity is None else bytes(column.validity)
-    if validity is not None and len(validity) != count:
-        raise InvalidRequestError("the columns do not have the same number of rows")
-
-    def read(row: int) -> bytes | None:
-        begin, end = offsets(row), offsets(row + 1)
-        if not 0 <= begin <= end <= len(data):
-            raise InvalidRequestError("a column's offsets do not ascend inside its data")
-        return bytes(data[begin:end]) if validity is None or validity[row] else None
-
-    return read
-
-
-def _headers_column(rows: RecordRows) -> Callable[[int], tuple[int, bytes]]:
-    """Reads the number of a row's headers and their bytes."""
-    if rows.headers is None:
-        return lambda _: (0, b"")
-    starts = _numbers(rows.headers.list_offsets, "i", rows.row_count + 1)
-    count = memoryview(rows.headers.name.offsets).nbytes // 4 - 1
-    if count < 0:
-        raise InvalidRequestError("the columns do not have the same number of rows")
-    names, values = _column(rows.headers.name, count), _column(rows.headers.value, count)
-
-    def read(row: int) -> tuple[int, bytes]:
-        begin, end = starts(row), starts(row + 1)
-        if not 0 <= begin <= end <= count:
-            raise InvalidRequestError("a column's offsets do not ascend inside its data")
-        encoded = bytearray()
-        for index in range(begin, end):
-            name = names(index)
-            try:
-                str(name or b"", "utf-8")
-            except UnicodeDecodeError:
-                raise InvalidRequestError("a header's name cannot be written as UTF-8") from None
-            _append_part(encoded, name)
-            _append_part(encoded, values(index))
-        return end - begin, bytes(encoded)
-
-    return read
