@@ -11,9 +11,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 import tempfile
 import time
+from typing import Any
 
 import grpc
 
@@ -101,8 +103,12 @@ def median(numbers: list[float]) -> float:
 # --- send alone ---------------------------------------------------------------------------------------------
 
 
+def no_receipt(_topic: str, _partition: int) -> None:
+    """Nothing waits for the records."""
+
+
 def send_rate(count: int, value: bytes) -> float:
-    accumulator = RecordAccumulator(BATCH_BYTES, 1 << 40, lambda *_: None)
+    accumulator = RecordAccumulator(BATCH_BYTES, 1 << 40, no_receipt)
     accumulator.set_partition_count("t", 1, 0)
     keys = keys_of(CHUNK_COUNT)
     start_s = time.perf_counter()
@@ -116,7 +122,7 @@ def send_rate(count: int, value: bytes) -> float:
 def confluent_rate(count: int, value: bytes) -> float | None:
     """Calls of confluent-kafka's `produce` a second, whose records nobody takes; None if it is not there."""
     try:
-        from confluent_kafka import Producer  # type: ignore[import-not-found]  # no requirement of ours
+        confluent: Any = importlib.import_module("confluent_kafka")
     except ImportError:
         return None
     settings = {
@@ -125,7 +131,7 @@ def confluent_rate(count: int, value: bytes) -> float | None:
         "queue.buffering.max.kbytes": 2_000_000,
         "log_level": 0,
     }
-    producer = Producer(settings)
+    producer: Any = confluent.Producer(settings)
     keys = keys_of(CHUNK_COUNT)
     start_s = time.perf_counter()
     for _ in range(count // CHUNK_COUNT):

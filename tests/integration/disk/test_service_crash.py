@@ -13,7 +13,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sending.batch_receipt import Ack
+from stratalog.record.ack import Ack
 from stratalog.record.native.record_accumulator import Delivery
 from tests.support.service.server_process import ServerProcess
 

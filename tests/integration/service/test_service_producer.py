@@ -26,10 +26,11 @@ from stratalog.client.errors import BufferFullError, ServerUnavailableError
 from stratalog.client.partition_chooser import partition_for_key
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.append_sender import AppendSender
-from stratalog.client.sending.batch_receipt import Ack, BatchReceipt
+from stratalog.client.sending.batch_receipt import BatchReceipt
 from stratalog.client.sending.partition_lane import PartitionLane
 from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.client.sync_client import SyncClient
+from stratalog.record.ack import Ack
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import HEADER_SIZE

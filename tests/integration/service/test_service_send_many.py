@@ -83,7 +83,9 @@ async def test_rows_are_stored_as_records(bench: ServiceBench, key_type: Any, he
 async def test_rows_without_places_and_times_go_by_their_keys_now(bench: ServiceBench) -> None:
     await bench.client.topics.create("t", partitions=3)
     rows = table(
-        key=pa.array(KEYS), partition=pa.nulls(5, pa.int32()), timestamp=pa.nulls(5, pa.timestamp("s"))
+        key=pa.array(KEYS),
+        partition=pa.nulls(5, pa.int32()),
+        timestamp=pa.array([None] * 5, pa.timestamp("s")),
     )
     async with bench.client.producer() as producer:
         [batch] = rows.to_batches()

@@ -30,6 +30,11 @@ def as_bytes(part: str | bytes | None) -> bytes | None:
     return part.encode() if isinstance(part, str) else part
 
 
+def place_of(topic: str, partition: int) -> tuple[str, int]:
+    """The receipt of a batch: these tests ask it for its place alone."""
+    return topic, partition
+
+
 class Sent:
     """An accumulator of one kind with one topic of three partitions, and what it was given."""
 
@@ -44,7 +49,7 @@ class Sent:
             def refuse_record(self) -> None:
                 raise BufferError
 
-        self.accumulator: Any = Accumulator(batch_bytes, 1 << 20, lambda *place: place, lambda: 5)
+        self.accumulator: Any = Accumulator(batch_bytes, 1 << 20, place_of, lambda: 5)
         self.accumulator.set_partition_count("t", 3, 1)
         self.records: dict[tuple[object, int], Record] = {}
 
@@ -195,24 +200,24 @@ def test_what_can_be_no_record_changes_nothing(
     ]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda rows: rows._replace(row_count=3),
-        lambda rows: rows._replace(key=rows.key._replace(data=b"")),
-        lambda rows: rows._replace(key=rows.key._replace(offsets=numbers(0, 2, 1))),
-        lambda rows: rows._replace(key=rows.key._replace(validity=b"")),
-        lambda rows: rows._replace(timestamp_ms=array("q", [1])),
-        lambda rows: rows._replace(partition=numbers(3, 3)),
-        lambda rows: rows._replace(headers=rows.headers._replace(list_offsets=numbers(0, 2, 4))),
-        lambda rows: rows._replace(
-            headers=rows.headers._replace(name=BytesColumn(numbers(0, 1, 2), b"\xff\xff", None))
-        ),
-        lambda rows: rows._replace(
-            headers=rows.headers._replace(name=BytesColumn(b"", b"", None), value=column([]))
-        ),
-    ],
-)
+CHANGES: list[Callable[[Any], Any]] = [
+    lambda rows: rows._replace(row_count=3),
+    lambda rows: rows._replace(key=rows.key._replace(data=b"")),
+    lambda rows: rows._replace(key=rows.key._replace(offsets=numbers(0, 2, 1))),
+    lambda rows: rows._replace(key=rows.key._replace(validity=b"")),
+    lambda rows: rows._replace(timestamp_ms=array("q", [1])),
+    lambda rows: rows._replace(partition=numbers(3, 3)),
+    lambda rows: rows._replace(headers=rows.headers._replace(list_offsets=numbers(0, 2, 4))),
+    lambda rows: rows._replace(
+        headers=rows.headers._replace(name=BytesColumn(numbers(0, 1, 2), b"\xff\xff", None))
+    ),
+    lambda rows: rows._replace(
+        headers=rows.headers._replace(name=BytesColumn(b"", b"", None), value=column([]))
+    ),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @each_kind(pure_record_accumulator)
 def test_columns_that_do_not_fit_are_refused(
     kernels: Any, change: Callable[[RecordRows], RecordRows]

@@ -52,7 +52,7 @@ def _rows(batch: Any) -> RecordRows:
 
 def _bytes_column(array: Any) -> BytesColumn:
     """Text and binary as bytes; null columns as nulls."""
-    if isinstance(array, pa.DictionaryArray):
+    if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if not (
         pa.types.is_binary(array.type)

@@ -11,18 +11,8 @@ from typing import NamedTuple
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability
+from stratalog.record.ack import Ack
 from stratalog.record.native.record_accumulator import Delivery
-
-
-class Ack(NamedTuple):
-    """The place of a stored record."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    """The timestamp that was sent. A topic with `LogAppendTime` stores its own."""
-    durability: Durability
 
 
 class _Outcome(NamedTuple):

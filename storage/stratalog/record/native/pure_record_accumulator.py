@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
+from stratalog.record.ack import Ack
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.native.pure_key_kernels import murmur2
 from stratalog.record.native.pure_record_parts import (
@@ -38,9 +39,9 @@ class Receipt(Protocol):
 
     def is_settled(self, index: int, /) -> bool: ...
 
-    async def wait(self, delivery: Delivery, /) -> Any: ...
+    async def wait(self, delivery: Delivery, /) -> Ack: ...
 
-    def result(self, delivery: Delivery, timeout_s: float | None, /) -> Any: ...
+    def result(self, delivery: Delivery, timeout_s: float | None, /) -> Ack: ...
 
 
 class Source(Protocol):
@@ -85,12 +86,14 @@ class Delivery:
         self._source = other._source
         self._index = other._index
 
-    def result(self, timeout_s: float | None = None) -> Any:
+    def result(self, timeout_s: float | None = None) -> Ack:
         """The acknowledgement, for threads without an event loop. Raises the failure, or TimeoutError."""
-        return self.receipt.result(self, timeout_s)
+        receipt: Receipt = self.receipt
+        return receipt.result(self, timeout_s)
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self.receipt.wait(self).__await__()  # type: ignore[no-any-return]
+    def __await__(self) -> Generator[Any, None, Ack]:
+        receipt: Receipt = self.receipt
+        return receipt.wait(self).__await__()
 
 
 class OpenBatch:
@@ -217,7 +220,7 @@ class RecordAccumulator:
             self.refuse_record()
         key, value = plain_part(key, "a record's key"), plain_part(value, "a record's value")
         # Text that is not Unicode is refused before the record is added.
-        encoded_part(key), encoded_part(value)
+        _ = encoded_part(key), encoded_part(value)
         count, encoded = (0, None) if headers is None else encoded_headers(headers)
         timestamp_ms = self._time_of(timestamp_ms)
         if partition is not None:
@@ -245,7 +248,7 @@ class RecordAccumulator:
             number = -1 if partition is None else _as_partition(partition)
             assert number < len(known.batches), "the caller knows the number of partitions"
             parts = end_of_record(key, encoded_part(value), headers_count, headers or b"")
-            return self._append(known, number, key, parts, timestamp_ms)
+            return self._append(known, number, key, parts, timestamp_ms)[1]
 
     def send_rows(self, topic: str, rows: RecordRows, first_row: int) -> tuple[int, list[SentRows]]:
         """Buffer rows from `first_row` on while there is room."""
@@ -268,15 +271,13 @@ class RecordAccumulator:
                         partition_count=len(known.batches),
                     )
                 timestamp_ms = timestamps(row)
-                delivery = self._append(
+                batch, delivery = self._append(
                     known,
                     number,
                     key,
                     end_of_record(key, value, count, headers),
                     now_ms if timestamp_ms < 0 else timestamp_ms,
                 )
-                batch = delivery._source
-                assert isinstance(batch, OpenBatch)
                 first, _ = spans.get(batch, (delivery.index, 0))
                 spans[batch] = (first, delivery.index + 1)
                 row += 1
@@ -361,7 +362,7 @@ class RecordAccumulator:
 
     def _append(
         self, known: _KnownTopic, given: int, key: Buffer | None, parts: bytes, timestamp_ms: int
-    ) -> Delivery:
+    ) -> tuple[OpenBatch, Delivery]:
         if len(parts) + 1 > _MAX_RECORD_BYTES:
             raise InvalidRequestError(
                 "the record is too large for a batch; make it smaller", size_bytes=len(parts) + 1
@@ -389,7 +390,7 @@ class RecordAccumulator:
             self._close_at(known, number)
         if was_quiet and (self._opened or self._complete):
             self.wake()
-        return delivery
+        return batch, delivery
 
     def _close_at(self, known: _KnownTopic, number: int) -> None:
         batch = known.batches[number]

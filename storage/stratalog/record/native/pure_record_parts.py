@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import Literal, cast
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
@@ -45,7 +45,7 @@ def end_of_record(key: bytes | None, value: bytes | None, headers_count: int, he
 
 def encoded_headers(headers: Headers) -> tuple[int, bytes]:
     """The number of the headers and their bytes."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    pairs = cast("Iterable[tuple[str, Part]]", headers.items() if isinstance(headers, Mapping) else headers)
     encoded, count = bytearray(), 0
     for name, value in pairs:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers without types

@@ -19,7 +19,7 @@ from stratalog.base.errors import (
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sending.batch_receipt import Ack, BatchReceipt
+from stratalog.client.sending.batch_receipt import BatchReceipt
 from stratalog.client.sending.partition_lane import (
     MAX_IN_FLIGHT_COUNT,
     SURE_BYTES,
@@ -27,6 +27,7 @@ from stratalog.client.sending.partition_lane import (
     ProducerIdentity,
 )
 from stratalog.client.sending.sealed_batch import SealedBatch
+from stratalog.record.ack import Ack
 from stratalog.record.batch import decode
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import RecordTooLargeError
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.sending.batch_receipt import Ack, BatchReceipt
+from stratalog.client.sending.batch_receipt import BatchReceipt
 from stratalog.client.sending.sealed_batch import SealedBatch, halved
+from stratalog.record.ack import Ack
 from stratalog.record.batch import decode, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import NO_PRODUCER, encode_batch
