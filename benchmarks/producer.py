@@ -120,7 +120,7 @@ def send_rate(count: int, value: bytes) -> float:
 
 
 def confluent_rate(count: int, value: bytes) -> float | None:
-    """Calls of confluent-kafka's `produce` a second, whose records nobody takes; None if it is not there."""
+    """Calls of confluent-kafka's `produce` a second, whose records go nowhere; None if it is not there."""
     try:
         confluent: Any = importlib.import_module("confluent_kafka")
     except ImportError:

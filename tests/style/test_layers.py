@@ -50,6 +50,10 @@ PLANTED = {
         "service/stratalog/server/fetch/planted.py",
         "import stratalog.server.rpc.status",
     ),
+    "the rooms of client go down only": (
+        "client/stratalog/client/sending/planted.py",
+        "import stratalog.client.producer",
+    ),
     "the rooms of cli go down only": (
         "cli/stratalog/cli/demo/planted.py",
         "import stratalog.cli.log_dump.dump_command",

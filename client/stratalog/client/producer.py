@@ -40,7 +40,7 @@ INLINE_BYTES = 16 << 10
 """Smaller batches are compressed on the event loop: a thread would take longer."""
 
 MAX_FAILURE_COUNT = 100
-"""Of failures that were not awaited only the first are remembered."""
+"""The number of failures that are remembered for `flush`."""
 
 
 class _Failure(NamedTuple):
@@ -216,7 +216,14 @@ class Producer(RecordAccumulator):
     ) -> Delivery:
         """Keep a record until its topic is described."""
         delivery = Delivery(BatchReceipt(topic, -1), 0, timestamp_ms)
-        record = EarlyRecord(delivery, key, value, partition, headers_count, headers)
+        record = EarlyRecord(
+            delivery=delivery,
+            key=key,
+            value=value,
+            partition=partition,
+            headers_count=headers_count,
+            headers=headers,
+        )
         if _is_running(self._loop):
             self._known_topics.hold(topic, record)
         else:
@@ -268,7 +275,7 @@ class Producer(RecordAccumulator):
     def _on_compressed(self, batch: SealedBatch, section: memoryview, work: asyncio.Future[bytes]) -> None:
         if work.cancelled() or work.exception() is not None:
             # Without memory for the compressed form.
-            batch.codec, batch.section = Codec.NONE, section
+            batch.contents, batch.section = batch.contents._replace(codec=Codec.NONE), section
         else:
             batch.section = work.result()
         self._sender.compressed(batch)

@@ -122,7 +122,7 @@ class SyncProducer:
                 self.ready()
 
     def send_many(self, topic: str, table: pa.Table | pa.RecordBatch) -> int:
-        """See `Producer.send_many`."""
+        """Send the rows of a table and wait for them, as `Producer.send_many` does."""
         return self._thread.run(self._producer.send_many(topic, table))
 
     def ready(self) -> None:
@@ -130,15 +130,15 @@ class SyncProducer:
         self._thread.run(self._producer.ready())
 
     def flush(self) -> None:
-        """See `Producer.flush`."""
+        """Send all records now and wait for them, as `Producer.flush` does."""
         self._thread.run(self._producer.flush())
 
     def close(self) -> None:
-        """See `Producer.close`."""
+        """Flush. The client's connection stays open."""
         self._thread.run(self._producer.close())
 
     def abandon(self) -> None:
-        """See `Producer.abandon`."""
+        """Discard unacknowledged records, as `Producer.abandon` does."""
         self._thread.run(_called(self._producer.abandon, (), {}))
 
     def __enter__(self) -> Self:

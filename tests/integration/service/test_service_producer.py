@@ -28,7 +28,7 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.append_sender import AppendSender
 from stratalog.client.sending.batch_receipt import BatchReceipt
 from stratalog.client.sending.partition_lane import PartitionLane
-from stratalog.client.sending.sealed_batch import SealedBatch
+from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
 from stratalog.client.sync_client import SyncClient
 from stratalog.record.ack import Ack
 from stratalog.record.builder import encode_batch
@@ -315,18 +315,16 @@ class QueuedBatches:
         self.deliveries: list[Delivery] = []
         for number in range(count):
             batch = encode_batch([Record(0, 0, None, b"%d" % number)])
+            receipt = BatchReceipt("t", 0)
             sealed = SealedBatch(
-                topic_partition=TopicPartition("t", 0),
-                receipt=BatchReceipt("t", 0),
-                first_index=0,
-                record_count=1,
-                base_timestamp=0,
-                max_timestamp=0,
-                size_bytes=len(batch),
-                codec=Codec.NONE,
-                section=batch[HEADER_SIZE:],
+                TopicPartition("t", 0),
+                receipt,
+                0,
+                BatchContents(1, 0, 0, Codec.NONE),
+                len(batch),
+                batch[HEADER_SIZE:],
             )
-            self.deliveries.append(Delivery(sealed.receipt, 0, 0))
+            self.deliveries.append(Delivery(receipt, 0, 0))
             sender.send(sealed)
 
     def on_settled(self, batch: SealedBatch, error: LogStoreError | None) -> None: ...

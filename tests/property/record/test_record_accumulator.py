@@ -42,7 +42,7 @@ class Sent:
         self.wakes = 0
         wake = self._wake
 
-        class Accumulator(kernels.RecordAccumulator):  # type: ignore[misc]
+        class Accumulator(kernels.RecordAccumulator):  # type: ignore[misc]  # one of two kinds
             def wake(self) -> None:
                 wake()
 
@@ -194,8 +194,9 @@ def test_what_can_be_no_record_changes_nothing(
             sent.accumulator.send("t", **{"key": b"k", "value": b"v", **misfit})
         assert sent.accumulator.take_batches() == ([], [])
     sent.accumulator.send("t", bytearray(b"k"), memoryview(b"v"), headers={"n": None})
-    [(_, count, base_timestamp, _, section)] = sent.batches()
-    assert pure_kernels.decode_records(section, count, 0, base_timestamp, None) == [  # type: ignore[arg-type]
+    batch: Any = sent.batches()[0]
+    _, count, base_timestamp, _, section = batch
+    assert pure_kernels.decode_records(section, count, 0, base_timestamp, None) == [
         Record(0, 5, b"k", b"v", (("n", None),))
     ]
 
@@ -223,7 +224,14 @@ def test_columns_that_do_not_fit_are_refused(
     kernels: Any, change: Callable[[RecordRows], RecordRows]
 ) -> None:
     two = column([b"a", b"b"])
-    rows = RecordRows(2, two, two, None, None, HeadersColumn(numbers(0, 1, 2), two, two))
+    rows = RecordRows(
+        row_count=2,
+        key=two,
+        value=two,
+        timestamp_ms=None,
+        partition=None,
+        headers=HeadersColumn(numbers(0, 1, 2), two, two),
+    )
     sent = Sent(kernels, 500)
     assert sent.accumulator.send_rows("t", rows, 0)[0] == 2
     with pytest.raises(InvalidRequestError):
@@ -237,7 +245,14 @@ def test_a_full_buffer_refuses_records_until_room_is_made(kernels: Any) -> None:
         sent.accumulator.send("t", None, bytes(100_000))
     with pytest.raises(BufferError):
         sent.accumulator.send("t", None, b"x")
-    rows = RecordRows(2, None, column([b"a", b"b"]), None, None, None)
+    rows = RecordRows(
+        row_count=2,
+        key=None,
+        value=column([b"a", b"b"]),
+        timestamp_ms=None,
+        partition=None,
+        headers=None,
+    )
     assert sent.accumulator.send_rows("t", rows, 0) == (0, [])
     sent.accumulator.release(100_000)
     assert sent.accumulator.send_rows("t", rows, 0)[0] == 2

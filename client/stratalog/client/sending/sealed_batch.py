@@ -7,7 +7,7 @@ same order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import Buffer
@@ -21,43 +21,65 @@ from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.record.native.record_accumulator import OpenBatch
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class SealedBatch:
-    """A batch that is queued or in flight. Guarded by its producer."""
+class BatchContents(NamedTuple):
+    """The facts about the records of a batch that its header has."""
 
-    topic_partition: TopicPartition
-    receipt: BatchReceipt
-    first_index: int
-    """The place of its first record in the receipt."""
     record_count: int
     base_timestamp: int
     max_timestamp: int
-    size_bytes: int
-    """Its size in the producer's buffer."""
     codec: Codec
-    section: Buffer | None
-    """The records section, compressed; None while it is being compressed."""
-    encoded: bytes | None = None
-    """The batch as it is sent."""
-    producer: BatchProducer | None = None
-    """The producer fields of `encoded`, once it has been sent or shall be sent with them."""
-    is_in_doubt: bool = False
-    """It may be stored: it was sent, and the connection failed before its answer."""
+
+
+class SealedBatch:
+    """A batch that is queued or in flight. Guarded by its producer."""
+
+    __slots__ = (
+        "contents",
+        "encoded",
+        "first_index",
+        "is_in_doubt",
+        "producer",
+        "receipt",
+        "section",
+        "size_bytes",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        receipt: BatchReceipt,
+        first_index: int,
+        contents: BatchContents,
+        size_bytes: int,
+        section: Buffer | None,
+    ) -> None:
+        """`first_index` is the place of its first record in the receipt, `size_bytes` its size in the
+        producer's buffer. `section` is the records section, compressed; None while it is being compressed.
+        """
+        self.topic_partition = topic_partition
+        self.receipt = receipt
+        self.first_index = first_index
+        self.contents = contents
+        self.size_bytes = size_bytes
+        self.section = section
+        self.encoded: bytes | None = None
+        """The batch as it is sent."""
+        self.producer: BatchProducer | None = None
+        """The producer fields of `encoded`, once it has been sent or shall be sent with them."""
+        self.is_in_doubt = False
+        """It may be stored: it was sent, and the connection failed before its answer."""
 
     @classmethod
     def of(cls, batch: OpenBatch, codec: Codec, section: Buffer | None) -> SealedBatch:
         """The sealed form of an open batch that is complete."""
-        return cls(
-            topic_partition=TopicPartition(batch.topic, batch.partition),
-            receipt=batch.receipt,
-            first_index=0,
-            record_count=batch.record_count,
-            base_timestamp=batch.base_timestamp,
-            max_timestamp=batch.max_timestamp,
-            size_bytes=batch.size_bytes,
-            codec=codec,
-            section=section,
-        )
+        contents = BatchContents(batch.record_count, batch.base_timestamp, batch.max_timestamp, codec)
+        place = TopicPartition(batch.topic, batch.partition)
+        return cls(place, batch.receipt, 0, contents, batch.size_bytes, section)
+
+    @property
+    def record_count(self) -> int:
+        return self.contents.record_count
 
     @property
     def end_index(self) -> int:
@@ -76,10 +98,10 @@ class SealedBatch:
             assert self.section is not None
             self.encoded = batch_of_section(
                 self.section,
-                codec=self.codec,
-                records_count=self.record_count,
-                base_timestamp=self.base_timestamp,
-                max_timestamp=self.max_timestamp,
+                codec=self.contents.codec,
+                records_count=self.contents.record_count,
+                base_timestamp=self.contents.base_timestamp,
+                max_timestamp=self.contents.max_timestamp,
                 producer=producer,
             )
             # One copy of the records is enough.
@@ -108,20 +130,15 @@ class SealedBatch:
 
     def _part(self, encoded: bytes, first_index: int, size_bytes: int) -> SealedBatch:
         header = parse_header(encoded)
-        return SealedBatch(
-            topic_partition=self.topic_partition,
-            receipt=self.receipt,
-            first_index=first_index,
-            record_count=header.records_count,
-            base_timestamp=header.base_timestamp,
-            max_timestamp=header.max_timestamp,
-            size_bytes=size_bytes,
-            codec=self.codec,
-            section=memoryview(encoded)[HEADER_SIZE:],
-            encoded=encoded,
-            producer=_producer(header, 0) if header.has_producer_id else None,
-            is_in_doubt=self.is_in_doubt,
+        contents = BatchContents(
+            header.records_count, header.base_timestamp, header.max_timestamp, self.contents.codec
         )
+        section = memoryview(encoded)[HEADER_SIZE:]
+        part = SealedBatch(self.topic_partition, self.receipt, first_index, contents, size_bytes, section)
+        part.encoded = encoded
+        part.producer = _producer(header, 0) if header.has_producer_id else None
+        part.is_in_doubt = self.is_in_doubt
+        return part
 
 
 def halved(batch: bytes, middle: int) -> tuple[bytes, bytes]:

@@ -26,7 +26,7 @@ from stratalog.client.sending.partition_lane import (
     PartitionLane,
     ProducerIdentity,
 )
-from stratalog.client.sending.sealed_batch import SealedBatch
+from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
 from stratalog.record.ack import Ack
 from stratalog.record.batch import decode
 from stratalog.record.builder import encode_batch
@@ -65,17 +65,8 @@ class LaneBench:
         """Queue one batch of these records."""
         batch = encode_batch([Record(0, 0, None, value) for value in values])
         self.receipts.append(BatchReceipt(*HERE))
-        sealed = SealedBatch(
-            topic_partition=HERE,
-            receipt=self.receipts[-1],
-            first_index=0,
-            record_count=len(values),
-            base_timestamp=0,
-            max_timestamp=0,
-            size_bytes=len(batch),
-            codec=Codec.NONE,
-            section=batch[HEADER_SIZE:],
-        )
+        contents = BatchContents(len(values), 0, 0, Codec.NONE)
+        sealed = SealedBatch(HERE, self.receipts[-1], 0, contents, len(batch), batch[HEADER_SIZE:])
         self._values[sealed] = values[0]
         self.lane.queue(sealed)
 

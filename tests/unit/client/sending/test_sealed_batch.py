@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stratalog.base.errors import RecordTooLargeError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.sending.batch_receipt import BatchReceipt
-from stratalog.client.sending.sealed_batch import SealedBatch, halved
+from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch, halved
 from stratalog.record.ack import Ack
 from stratalog.record.batch import decode, verify
 from stratalog.record.batch_producer import BatchProducer
@@ -68,17 +68,8 @@ def test_a_producers_sequence_goes_on_from_half_to_half(base_sequence: int, seco
 async def test_an_outcome_of_a_half_is_that_of_its_records() -> None:
     receipt = BatchReceipt(*HERE)
     batch = encode_batch([Record(0, 0, None, b"%d" % n) for n in range(7)])
-    sealed = SealedBatch(
-        topic_partition=HERE,
-        receipt=receipt,
-        first_index=0,
-        record_count=7,
-        base_timestamp=0,
-        max_timestamp=0,
-        size_bytes=1001,
-        codec=Codec.NONE,
-        section=batch[HEADER_SIZE:],
-    )
+    contents = BatchContents(7, 0, 0, Codec.NONE)
+    sealed = SealedBatch(HERE, receipt, 0, contents, 1001, batch[HEADER_SIZE:])
     assert sealed.encode(NO_PRODUCER) == batch
     waiting = [asyncio.ensure_future(Delivery(receipt, place, 5)) for place in (0, 1, 4, 6)]
     await asyncio.sleep(0)
