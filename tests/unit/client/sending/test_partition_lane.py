@@ -357,7 +357,7 @@ async def test_an_abandoned_lane_does_not_use_its_numbers_again() -> None:
 async def test_numbers_begin_again_behind_the_highest_one() -> None:
     bench = LaneBench(identity=ONE)
     bench.lane._next_sequence = 2**31 - 2  # pyright: ignore[reportPrivateUsage]  # 2^31 records take too long
-    bench.lane._identity = ONE  # pyright: ignore[reportPrivateUsage]
+    bench.lane._identity = ONE  # pyright: ignore[reportPrivateUsage]  # the same
     bench.queue(b"1", b"2", b"3")
     bench.queue(b"4")
     assert bench.take_numbers() == [(b"1", 1, 2**31 - 2), (b"4", 1, 1)]
