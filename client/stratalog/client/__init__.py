@@ -1,1 +1,22 @@
-"""The Python client: asynchronous first, with a thin synchronous face. Imports nothing of the server."""
+"""The Python client: asynchronous first, with a synchronous face. Imports nothing of the server.
+
+`Client` and `SyncClient` can be imported from here. They are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stratalog.client.client import Client as Client
+    from stratalog.client.sync_client import SyncClient as SyncClient
+
+_MODULES = {"Client": "stratalog.client.client", "SyncClient": "stratalog.client.sync_client"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -22,6 +22,11 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # them.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A connection whose other end is gone without a word is noticed by the missing answer to a ping. The
+    # server allows a ping every ten seconds while a call is open.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 
 

@@ -6,7 +6,7 @@ Methods import the record format when they need it: a program that only administ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -24,6 +24,7 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_durability, wire_isolation
 from stratalog.client.operations import Operations
 from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.client.topics import Topics
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 
     from stratalog.client.consuming.consumer import Consumer
     from stratalog.client.consuming.table import Table
-    from stratalog.client.producer import BatchOutcome, Producer
-    from stratalog.client.producer_settings import ProducerSettings
+    from stratalog.client.producer import Producer
     from stratalog.record.codecs.compression import Codec
     from stratalog.record.native.consumer_records import Decoder
     from stratalog.record.record import RecordLike
@@ -46,9 +46,9 @@ class Client:
     Example::
 
         async with Client("localhost:9190") as client:
-            await client.admin.create_topic("clicks", 3)
+            await client.topics.create("clicks", partitions=3)
             async with client.producer() as producer:
-                await producer.post("clicks", b"user-1", b"home")
+                producer.send("clicks", "user-1", "home")
             async for record in client.consume("clicks"):
                 print(record.value)
     """
@@ -62,6 +62,7 @@ class Client:
         self.operations = Operations(self._channel, self._retry)
         """The long work that the server does."""
         self.admin = Admin(self._channel, self._retry, self.operations)
+        self.topics = Topics(self.admin)
 
     @property
     def address(self) -> str:
@@ -187,17 +188,29 @@ class Client:
 
     def producer(
         self,
-        settings: ProducerSettings | None = None,
         *,
-        on_outcome: Callable[[BatchOutcome], None] | None = None,
+        compression: str = "none",
+        idempotent: bool = True,
+        durability: Durability | None = None,
+        batch_bytes: int | None = None,
+        linger_ms: int | None = None,
+        max_buffered_bytes: int | None = None,
     ) -> Producer:
-        """A producer over this connection. `on_outcome` is called for each batch that is acknowledged or
-        fails.
+        """A producer over this connection. `ProducerSettings` documents the settings; None is its default.
+
+        Raises InvalidRequestError for an unknown compression.
         """
         from stratalog.client.producer import Producer
         from stratalog.client.producer_settings import ProducerSettings
 
-        return Producer(self._channel, self.admin, settings or ProducerSettings(), self._retry, on_outcome)
+        sizes = {"batch_bytes": batch_bytes, "linger_ms": linger_ms, "max_buffered_bytes": max_buffered_bytes}
+        settings = ProducerSettings(
+            compression=compression,
+            idempotent=idempotent,
+            durability=durability,
+            **{name: value for name, value in sizes.items() if value is not None},
+        )
+        return Producer(self._channel, self.topics.describe, settings, self._retry)
 
     def consume(
         self,

@@ -41,6 +41,15 @@ class ServerUnavailableError(LogStoreError):
     retriable = True
 
 
+class BufferFullError(LogStoreError):
+    """A producer has as many unacknowledged bytes as it may have. Nothing of the record was kept: wait for
+    `ready()` and send it again. Fields: buffered_bytes, max_bytes.
+    """
+
+    code = "BUFFER_FULL"
+    retriable = True
+
+
 def _classes(base: type[LogStoreError]) -> Iterator[type[LogStoreError]]:
     """The classes of ``stratalog.base.errors``, without subclasses of other modules."""
     if base.__module__ == LogStoreError.__module__:
@@ -76,6 +85,9 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
         return error_of_status(rich)
     status, details = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
+        return unreachable(server)
+    if status is grpc.StatusCode.INTERNAL and "error from Core" in details:
+        # The transport's words for a connection that fails while a message is being written.
         return unreachable(server)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerUnavailableError("the server did not answer in time; try again", server=server)

@@ -3,158 +3,180 @@
 Records of a partition are stored in the order in which they were sent. A batch is sent when it is full or
 when its first record has waited for `linger_ms`, and in parts if its topic accepts no batch of that size.
 Records with keys go to the partition of Kafka's murmur2, so Kafka's clients and ours place a key alike.
+
+`send` is a method of the record accumulator, whose native form writes a record into its batch and makes no
+other object than the handle. Everything else is done once a batch, on the event loop: `wake` asks for it.
+Other threads may send, too; only the order of one thread's records is kept then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import operator
-from collections.abc import Callable, Sequence
-from itertools import chain
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from stratalog.base.clock import Clock, SystemClock
-from stratalog.base.errors import InvalidRequestError, LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.clock import Clock
+from stratalog.base.errors import LogStoreError
 from stratalog.base.randomness import system_random
-from stratalog.base.types import TopicPartition
-from stratalog.client.admin import Admin
-from stratalog.client.append_sender import AppendSender
 from stratalog.client.channel import ServerChannel
-from stratalog.client.partition_chooser import PartitionChooser
+from stratalog.client.errors import BufferFullError
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sealed_batch import Acknowledged, SealedBatch
-from stratalog.record.builder import RecordBatchBuilder
+from stratalog.client.sending.append_sender import AppendSender
+from stratalog.client.sending.batch_receipt import BatchReceipt
+from stratalog.client.sending.known_topics import EarlyRecord, KnownTopics
+from stratalog.client.sending.sealed_batch import SealedBatch
+from stratalog.client.topics import Topic
+from stratalog.record.codecs.compression import Codec, compress
+from stratalog.record.native.record_accumulator import Delivery, OpenBatch, RecordAccumulator
+from stratalog.record.record_rows import SentRows
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import pyarrow as pa
 
+INLINE_BYTES = 16 << 10
+"""Smaller batches are compressed on the event loop: a thread would take longer."""
 
-class BatchOutcome(NamedTuple):
-    """The outcome of the records of one batch: all of them are stored, or none."""
-
-    topic_partition: TopicPartition
-    record_count: int
-    first_tag: int
-    """The `tag` of the first record."""
-    error: LogStoreError | None
-    """The reason why none is known to be stored; None if all are."""
-
-
-class _OpenBatch:
-    """The batch that collects a partition's records now. Guarded by its producer."""
-
-    __slots__ = ("builder", "futures", "tags", "timer")
-
-    def __init__(self, builder: RecordBatchBuilder, timer: asyncio.TimerHandle) -> None:
-        self.builder = builder
-        self.tags: list[int] = []
-        self.futures: list[tuple[int, asyncio.Future[Acknowledged]]] = []
-        self.timer = timer
+MAX_FAILURE_COUNT = 100
+"""The number of failures that are remembered for `flush`."""
 
 
-class Producer:
-    """Batches records and sends them in order. Belongs to one event loop. Use `async with`: its end waits for
-    all records."""
+class _Failure(NamedTuple):
+    """Records that have failed."""
+
+    error: LogStoreError
+    receipt: BatchReceipt
+    first_index: int
+    end_index: int
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether each of the records was awaited."""
+        return self.receipt.is_claimed(self.first_index, self.end_index)
+
+
+class Producer(RecordAccumulator):
+    """Batches records and sends them in order. Belongs to one event loop; `send` may be called by any thread.
+    Use `async with`: its end waits for all records.
+
+    Example::
+
+        async with client.producer(compression="zstd") as producer:
+            producer.send("orders", key="7", value="paid")
+            ack = await producer.send("orders", "8", b"open", headers={"src": "web"})
+            print(ack.partition, ack.offset)
+    """
 
     def __init__(
         self,
         channel: ServerChannel,
-        admin: Admin,
+        describe: Callable[[str], Awaitable[Topic]],
         settings: ProducerSettings,
         retry: RetryPolicy,
-        on_outcome: Callable[[BatchOutcome], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`retry`: how long batches are sent again after the server had no room.
-
-        `on_outcome` is called on the event loop for each batch that is acknowledged or fails; its errors are
-        logged.
+        """`retry`: how long batches are sent again after the server had no room or went away. Raises
+        InvalidRequestError for the compression.
         """
-        self._admin = admin
-        self._settings = settings
-        self._on_outcome = on_outcome
-        self._clock = clock or SystemClock()
-        self._random = system_random()
-        self._topics: dict[str, PartitionChooser] = {}
-        self._open: dict[TopicPartition, _OpenBatch] = {}
-        self._sender = AppendSender(channel, settings.durability, retry, self._on_settled, self._on_split)
+        super().__init__(
+            settings.batch_bytes,
+            settings.max_buffered_bytes,
+            BatchReceipt,
+            None if clock is None else clock.now_ms,
+        )
+        self._codec = settings.codec
+        self._linger_s = settings.linger_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._sender = AppendSender(channel, settings.durability, retry, self, settings.idempotent)
+        self._known_topics = KnownTopics(
+            self, describe, system_random(), settings.topics_max_age_s, self._on_described, self._note_failure
+        )
+        self._timers: dict[OpenBatch, asyncio.TimerHandle] = {}
+        """The ends of the lingering of open batches."""
         self._unsettled: set[SealedBatch] = set()
-        self._buffered_bytes = 0
         self._settled = asyncio.Event()
-        self._failure: LogStoreError | None = None
+        self._failures: list[_Failure] = []
+        """Those that `flush` may have to raise."""
 
-    @property
-    def buffered_bytes(self) -> int:
-        """Approximate bytes of records that are not acknowledged yet."""
-        return self._buffered_bytes
-
-    async def post(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-        tag: int = 0,
-    ) -> None:
-        """Queue a record. Waits only while the buffer is full. A key with a null value is a tombstone. A
-        `BatchOutcome` repeats the `tag`.
-
-        Raises UnknownTopicOrPartitionError and InvalidRequestError at once; a later failure is raised by
-        `flush` and `close`.
-        """
-        topic_partition = await self._admit(topic, key, partition, timestamp_ms)
-        self._add(topic_partition, key, value, timestamp_ms, headers, tag, None)
-
-    async def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-    ) -> asyncio.Future[Acknowledged]:
-        """Queue a record as `post` does; the future has its offset or failure."""
-        topic_partition = await self._admit(topic, key, partition, timestamp_ms)
-        future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
-        self._add(topic_partition, key, value, timestamp_ms, headers, 0, future)
-        return future
-
-    async def flush(self) -> None:
-        """Send all records now and wait until each is acknowledged or failed. Raises the first failure of a
-        record that was posted since the last flush; records of `send` report through their futures.
-        """
-        for topic_partition in list(self._open):
-            self._seal(topic_partition)
-        while self._unsettled:
+    async def ready(self) -> None:
+        """Wait until the buffer has room for a record, and let complete batches go out."""
+        if self._collect():
+            await asyncio.sleep(0)
+        while self.buffered_bytes > self.max_buffered_bytes:
             self._settled.clear()
             await self._settled.wait()
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+
+    async def send_many(self, topic: str, table: pa.Table | pa.RecordBatch) -> int:
+        """Send the rows of a table, and wait until all are stored. Returns their number.
+
+        The columns are `value` and, if need be, `key` (text or binary), `timestamp` (or milliseconds),
+        `partition` and `headers` (a map from text to binary). Raises InvalidRequestError for other columns,
+        UnknownTopicOrPartitionError, and the first failure; other rows may be stored then.
+        """
+        from stratalog.client.sending.arrow_rows import rows_of
+
+        pieces = rows_of(table)
+        if not self.partition_count(topic):
+            await self._known_topics.learn(topic)
+        sent: list[SentRows] = []
+        for rows in pieces:
+            row = 0
+            while row < rows.row_count:
+                await self.ready()
+                row, spans = self.send_rows(topic, rows, row)
+                sent += spans
+        waits: list[Coroutine[Any, Any, None]] = []
+        for receipt, first_index, end_index in sent:
+            assert isinstance(receipt, BatchReceipt)
+            waits.append(receipt.wait_for_all(first_index, end_index))
+        for outcome in await asyncio.gather(*waits, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
+        return sum(rows.row_count for rows in pieces)
+
+    async def learn(self, topic: str) -> None:
+        """Describe a topic now. Raises UnknownTopicOrPartitionError."""
+        await self._known_topics.learn(topic)
+
+    async def flush(self) -> None:
+        """Send all records now and wait until each is acknowledged or has failed. Raises the first failure
+        since the last flush of a record whose delivery was not awaited.
+        """
+        while True:
+            self.close_all()
+            self._collect()
+            if not self._unsettled and not self._known_topics.has_early_records:
+                break
+            self._settled.clear()
+            await self._settled.wait()
+        failures, self._failures = self._failures, []
+        for failure in failures:
+            if not failure.is_reported:
+                raise failure.error.with_traceback(None)
 
     async def close(self) -> None:
         """Flush. The client's connection stays open."""
-        await self.flush()
+        try:
+            await self.flush()
+        finally:
+            self._known_topics.abandon()
 
     def abandon(self) -> None:
-        """Discard unacknowledged records; some of them may be stored."""
+        """Discard unacknowledged records; some may be stored. Their deliveries raise LogStoreError."""
         self._sender.abandon()
-        waiting = [batch.futures for batch in self._unsettled]
-        for open_batch in self._open.values():
-            open_batch.timer.cancel()
-            waiting.append(open_batch.futures)
-        for _, future in chain.from_iterable(waiting):
-            future.cancel()
-        self._open.clear()
-        self._unsettled.clear()
-        self._buffered_bytes = 0
+        self.close_all()
+        self._collect(is_abandoned=True)
+        unsettled, self._unsettled = self._unsettled, set()
+        error = LogStoreError(
+            "the producer was abandoned before the record was acknowledged; it may or may not be stored"
+        )
+        for batch in unsettled:
+            self.release(batch.size_bytes)
+            batch.fail(error)
+        for record in self._known_topics.abandon():
+            record.delivery.receipt.settle(0, 1, error=error)
         self._settled.set()
 
     async def __aenter__(self) -> Self:
@@ -168,107 +190,141 @@ class Producer:
         else:
             self.abandon()
 
-    async def _admit(
-        self, topic: str, key: bytes | None, partition: int | None, timestamp_ms: int | None
-    ) -> TopicPartition:
-        """Wait for room, and choose the partition of a record."""
-        known = self._topics.get(topic) or await self._learn(topic)
-        if partition is None:
-            partition = known.for_key(key)
-        elif not 0 <= partition < known.partition_count:
-            raise UnknownTopicOrPartitionError(
-                "the topic has fewer partitions; choose a lower number",
-                topic=topic,
-                partition=partition,
-                partition_count=known.partition_count,
-            )
-        if timestamp_ms is not None and not _is_timestamp(timestamp_ms):
-            raise InvalidRequestError(
-                "a timestamp must be a whole number of milliseconds, at least 0 and below 2^63",
-                timestamp_ms=timestamp_ms,
-            )
-        while self._buffered_bytes > self._settings.max_buffered_bytes:
-            self._settled.clear()
-            await self._settled.wait()
-        return TopicPartition(topic, partition)
+    # --- the accumulator's calls, from the thread that sends ------------------------------------------------
 
-    async def _learn(self, topic: str) -> PartitionChooser:
-        [description] = await self._admin.describe_topics([topic])
-        chooser = PartitionChooser(self._random, description.partition_count)
-        return self._topics.setdefault(topic, chooser)
+    def wake(self) -> None:
+        """Ask the event loop to take the new batches."""
+        self._loop.call_soon_threadsafe(self._collect)
 
-    def _add(
+    def refuse_record(self) -> None:
+        """Raise BufferFullError."""
+        raise BufferFullError(
+            "the producer's buffer is full; await its `ready()` before the next record",
+            buffered_bytes=self.buffered_bytes,
+            max_bytes=self.max_buffered_bytes,
+        )
+
+    def send_early(
         self,
-        topic_partition: TopicPartition,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        tag: int,
-        future: asyncio.Future[Acknowledged] | None,
-    ) -> None:
-        batch = self._open.get(topic_partition)
-        record_bytes = len(key or b"") + len(value or b"")
-        if batch is not None and batch.builder.size_bytes + record_bytes > self._settings.batch_bytes:
-            # Only a batch of one record may be larger than the setting, so only that record can be too large.
-            self._seal(topic_partition)
-            batch = None
-        builder = RecordBatchBuilder() if batch is None else batch.builder
-        before_bytes = builder.size_bytes if builder.count else 0
-        place = builder.count
-        builder.append(key, value, self._clock.now_ms() if timestamp_ms is None else timestamp_ms, headers)
-        # The builder has accepted the record: now there is a batch to seal.
-        if batch is None:
-            linger_s = self._settings.linger_ms / 1000
-            timer = asyncio.get_running_loop().call_later(linger_s, self._seal, topic_partition)
-            batch = self._open[topic_partition] = _OpenBatch(builder, timer)
-        batch.tags.append(tag)
-        if future is not None:
-            batch.futures.append((place, future))
-        self._buffered_bytes += builder.size_bytes - before_bytes
-        if builder.size_bytes >= self._settings.batch_bytes:
-            self._seal(topic_partition)
+        topic: str,
+        key: Any,
+        value: Any,
+        partition: int | None,
+        timestamp_ms: int,
+        headers_count: int,
+        headers: bytes | None,
+    ) -> Delivery:
+        """Keep a record until its topic is described."""
+        delivery = Delivery(BatchReceipt(topic, -1), 0, timestamp_ms)
+        record = EarlyRecord(
+            delivery=delivery,
+            key=key,
+            value=value,
+            partition=partition,
+            headers_count=headers_count,
+            headers=headers,
+        )
+        if _is_running(self._loop):
+            self._known_topics.hold(topic, record)
+        else:
+            self._loop.call_soon_threadsafe(self._known_topics.hold, topic, record)
+        return delivery
 
-    def _seal(self, topic_partition: TopicPartition) -> None:
-        batch = self._open.pop(topic_partition)
-        batch.timer.cancel()
-        sealed = SealedBatch(topic_partition, b"", batch.tags, batch.futures, batch.builder.size_bytes)
+    # --- batches, on the event loop -------------------------------------------------------------------------
+
+    def _collect(self, is_abandoned: bool = False) -> bool:
+        """Let new batches linger, and send those that are complete; returns whether there were any."""
+        opened, complete = self.take_batches()
+        for batch in complete:
+            timer = self._timers.pop(batch, None)
+            if timer is not None:
+                timer.cancel()
+        lingering = set(opened).difference(complete)
+        for batch in opened:
+            if batch not in lingering:
+                continue
+            if self._linger_s:
+                self._timers[batch] = self._loop.call_later(self._linger_s, self._linger_over, batch)
+            else:
+                self.close_batch(batch)
+        for batch in complete:
+            self._seal(batch, is_abandoned)
+        if lingering and not self._linger_s:
+            return self._collect(is_abandoned)
+        return bool(complete)
+
+    def _linger_over(self, batch: OpenBatch) -> None:
+        self.close_batch(batch)
+        self._collect()
+
+    def _seal(self, batch: OpenBatch, is_abandoned: bool) -> None:
+        section = batch.take_section()
+        is_inline = self._codec is Codec.NONE or len(section) <= INLINE_BYTES or is_abandoned
+        codec = Codec.NONE if is_abandoned else self._codec
+        compressed = section if codec is Codec.NONE else compress(codec, section) if is_inline else None
+        sealed = SealedBatch.of(batch, codec, compressed)
         self._unsettled.add(sealed)
-        try:
-            sealed.batch = batch.builder.build(codec=self._settings.codec)
-        except LogStoreError as error:
-            # A record that no batch can hold.
-            sealed.fail(error)
-            self._on_settled(sealed, error)
+        if is_abandoned:
             return
-        self._topics[topic_partition.topic].batch_sealed(topic_partition.partition)
+        if compressed is None:
+            # Several batches are compressed at a time, and the loop goes on.
+            work = self._loop.run_in_executor(None, compress, codec, section)
+            work.add_done_callback(functools.partial(self._on_compressed, sealed, section))
         self._sender.send(sealed)
 
-    def _on_settled(self, batch: SealedBatch, error: LogStoreError | None) -> None:
-        self._unsettled.discard(batch)
-        self._buffered_bytes -= batch.size_bytes
-        assert self._buffered_bytes >= 0
-        if error is not None and len(batch.futures) < batch.record_count:
-            # Posted records have no future; `flush` reports their failure.
-            self._failure = self._failure or error
-        self._settled.set()
-        if self._on_outcome is not None:
-            try:
-                self._on_outcome(
-                    BatchOutcome(batch.topic_partition, batch.record_count, batch.tags[0], error)
-                )
-            except Exception:
-                # Other waiting callers do not depend on it.
-                logger.exception("`on_outcome` of a producer failed for a batch of %s", batch.topic_partition)
+    def _on_compressed(self, batch: SealedBatch, section: memoryview, work: asyncio.Future[bytes]) -> None:
+        if work.cancelled() or work.exception() is not None:
+            # Without memory for the compressed form.
+            batch.contents, batch.section = batch.contents._replace(codec=Codec.NONE), section
+        else:
+            batch.section = work.result()
+        self._sender.compressed(batch)
 
-    def _on_split(self, batch: SealedBatch, parts: Sequence[SealedBatch]) -> None:
+    # --- the sender's calls ---------------------------------------------------------------------------------
+
+    def on_settled(self, batch: SealedBatch, error: LogStoreError | None) -> None:
+        """Make room for other records, and remember a failure for `flush`."""
+        if batch not in self._unsettled:
+            # It was abandoned.
+            return
+        self._unsettled.discard(batch)
+        self.release(batch.size_bytes)
+        if error is not None:
+            self._note(_Failure(error, batch.receipt, batch.first_index, batch.end_index))
+        self._settled.set()
+
+    def on_split(self, batch: SealedBatch, parts: Sequence[SealedBatch]) -> None:
+        """Wait for the parts of a batch in its place."""
         assert sum(part.size_bytes for part in parts) == batch.size_bytes
         self._unsettled.discard(batch)
         self._unsettled.update(parts)
 
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic; empty if it is unknown."""
+        return self._known_topics.topic_id(topic)
 
-def _is_timestamp(given: SupportsIndex) -> bool:
+    def on_stale(self, topic: str) -> None:
+        """Describe a topic again."""
+        self._known_topics.refresh(topic)
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    def _on_described(self, topic: str) -> None:
+        self._sender.forget_limits(topic)
+        self._loop.call_soon(self._settled.set)
+
+    def _note_failure(self, receipt: BatchReceipt, error: LogStoreError) -> None:
+        self._note(_Failure(error, receipt, 0, 1))
+        self._settled.set()
+
+    def _note(self, failure: _Failure) -> None:
+        self._failures = [earlier for earlier in self._failures if not earlier.is_reported]
+        if len(self._failures) < MAX_FAILURE_COUNT:
+            self._failures.append(failure)
+
+
+def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
     try:
-        return 0 <= operator.index(given) < 2**63
-    except TypeError:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import Durability
 from stratalog.record.codecs.compression import Codec
 
@@ -14,11 +15,18 @@ KIB = 1 << 10
 class ProducerSettings:
     """Settings of a producer. Immutable. The defaults suit many small records over a fast network."""
 
+    compression: str = "none"
+    """Compression of batches: none, gzip, snappy, lz4 or zstd. "zstd" is worth its time for text such as
+    JSON.
+    """
+
+    idempotent: bool = True
+    """A batch whose outcome is unknown, because the connection failed, is sent again, and the server stores
+    it once. False: its records fail.
+    """
+
     durability: Durability | None = None
     """The durability before a record is acknowledged; None: the topic's setting."""
-
-    codec: Codec = Codec.NONE
-    """Compression of batches. ZSTD is worth its time for text such as JSON."""
 
     batch_bytes: int = 512 * KIB
     """A batch is sent when it has about this size (before compression). A batch that is larger than its topic
@@ -29,4 +37,19 @@ class ProducerSettings:
     """A batch that does not fill up is sent after this time. 0: at the next turn of the event loop."""
 
     max_buffered_bytes: int = 64 << 20
-    """`post` and `send` wait while more bytes than this are unacknowledged."""
+    """The buffer is full while more bytes than this are unacknowledged."""
+
+    topics_max_age_s: float = 300.0
+    """Topics are described again after this time, so that new partitions are noticed."""
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of `compression`. Raises InvalidRequestError."""
+        try:
+            return Codec[self.compression.upper()]
+        except KeyError:
+            raise InvalidRequestError(
+                "no such compression; choose another",
+                compression=self.compression,
+                allowed=", ".join(codec.name.lower() for codec in Codec),
+            ) from None

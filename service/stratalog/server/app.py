@@ -355,6 +355,9 @@ def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # Otherwise two servers share a port silently, and a client reaches either of them.
         ("grpc.so_reuseport", 0),
+        # Clients ping a silent connection to notice that it is lost; gRPC would end the calls of those that
+        # ping more often than every five minutes.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ]
 
 

@@ -30,15 +30,12 @@ from stratalog.record.header import (
     BatchHeader,
 )
 from stratalog.record.native import kernels
-from stratalog.record.record import Record, RecordLike
+from stratalog.record.record import RecordLike
 
 NO_LEADER_EPOCH = -1
 NO_PRODUCER = BatchProducer()
 MAX_BATCH_LENGTH = 2**31 - 1
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
-
-# The usual bytes of a record's size, timestamp, offset and length fields, beside its key, value and headers.
-_RECORD_OVERHEAD_BYTES = 16
 
 
 def encode_batch(
@@ -87,6 +84,38 @@ def encode_batch(
         records_count=len(records),
     )
     return _assemble(header, compress(codec, payload, level))
+
+
+def batch_of_section(
+    section: Buffer,
+    *,
+    codec: Codec,
+    records_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer: BatchProducer = NO_PRODUCER,
+) -> bytes:
+    """Make a batch of a producer out of its records section, which the codec has compressed: offsets begin at
+    0. Raises InvalidRequestError if the section is too large for one batch.
+    """
+    assert records_count > 0
+    producer.check()
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        leader_epoch=NO_LEADER_EPOCH,
+        magic=MAGIC,
+        crc=0,
+        attributes=codec | (TRANSACTIONAL_BIT if producer.is_transactional else 0),
+        last_offset_delta=records_count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=producer.base_sequence,
+        records_count=records_count,
+    )
+    return _assemble(header, section)
 
 
 def rebuild_batch(
@@ -160,77 +189,6 @@ def rebuilt_max_timestamp(
 def _require_int64(timestamp: int, header: BatchHeader) -> None:
     if not _MIN_INT64 <= timestamp <= _MAX_INT64:
         raise CorruptRecordError("a timestamp is out of range", base_offset=header.base_offset)
-
-
-class RecordBatchBuilder:
-    """Collects records for one batch. Not thread-safe: guarded by its user."""
-
-    def __init__(self) -> None:
-        self._records: list[Record] = []
-        self._size_bytes = HEADER_SIZE
-
-    @property
-    def count(self) -> int:
-        return len(self._records)
-
-    @property
-    def size_bytes(self) -> int:
-        """The approximate size of the batch without compression."""
-        return self._size_bytes
-
-    def append(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-    ) -> None:
-        """Add a record after the others. Raises TypeError, ValueError for parts that a record cannot have,
-        and then changes nothing."""
-        if type(key) is not bytes and key is not None:
-            key = _to_bytes(key)
-        if type(value) is not bytes and value is not None:
-            value = _to_bytes(value)
-        size_bytes = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-        checked: list[tuple[str, bytes | None]] = []
-        for name, header_value in headers:
-            data = None if header_value is None else _to_bytes(header_value)
-            checked.append((name, data))
-            size_bytes += 2 + len(str.encode(name)) + len(data or b"")
-        self._records.append(Record(len(self._records), timestamp_ms, key, value, tuple(checked)))
-        self._size_bytes += size_bytes
-
-    def build(
-        self,
-        *,
-        codec: Codec = Codec.NONE,
-        level: int | None = None,
-        base_offset: int = 0,
-        leader_epoch: int = NO_LEADER_EPOCH,
-        producer: BatchProducer = NO_PRODUCER,
-    ) -> bytes:
-        """Make the batch of all records and empty the builder. Raises as `encode_batch` does."""
-        batch = encode_batch(
-            self._records,
-            codec=codec,
-            level=level,
-            base_offset=base_offset,
-            leader_epoch=leader_epoch,
-            producer=producer,
-        )
-        self._records = []
-        self._size_bytes = HEADER_SIZE
-        return batch
-
-
-def _to_bytes(data: Buffer) -> bytes:
-    """Copy a buffer to bytes. Raises TypeError for other objects."""
-    try:
-        return bytes(memoryview(data))
-    except TypeError:
-        raise TypeError(
-            f"a record's key, value and values of headers are bytes or None, not {type(data).__name__}"
-        ) from None
 
 
 def _assemble(header: BatchHeader, section: Buffer) -> bytes:

@@ -251,6 +251,17 @@ def test_key_and_headers_for_all_records(run: Runner, topic: str) -> None:
     ]
 
 
+def test_one_record_from_the_command_line(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "3")
+    run("produce", topic, "--value", "one, with spaces", "--header", "src=web", "--partition", "2")
+    produced = run.json("produce", topic, "--key", "7", "--value", "", "--partition", "2")
+    assert produced == {"topic": topic, "records": 1, "partitions": {"2": 1}}
+    assert [(line["key"], line["value"], line["headers"]) for line in run.lines("consume", topic)] == [
+        (None, "one, with spaces", [{"key": "src", "value": "web"}]),
+        ("7", "", []),
+    ]
+
+
 def test_reading_may_be_limited_to_partitions(run: Runner, topic: str) -> None:
     run("topic", "create", topic, "--partitions", "3")
     for partition in range(3):
@@ -426,6 +437,9 @@ def test_an_unknown_topic_is_said_by_every_command(run: Runner, arguments: tuple
         ("produce", "t", "--header", "name"),
         ("produce", "t", "--key", "k", "--format", "json"),
         ("produce", "t", "--key", "k", "--key-separator", ":"),
+        ("produce", "t", "-", "--value", "v"),
+        ("produce", "t", "--value", "v", "--key-separator", ":"),
+        ("produce", "t", "--value", "v", "--format", "json"),
         ("consume", "t", "--from", "-x"),
         ("consume", "t", "--until", "yesterday"),
         ("consume", "t", "--max", "0"),

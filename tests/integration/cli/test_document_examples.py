@@ -54,7 +54,7 @@ def test_the_readme_and_the_python_document_run_in_order_and_again(tmp_path: Pat
     with ServerProcess(f"{tmp_path}/data") as server:
         environment["STRATALOG_SERVER"] = server.address
         for round_number in (1, 2):
-            assert len(commands("README.md")) == 3
+            assert len(commands("README.md")) == 4
             *_, consumed = [run("sh", "-c", line) for line in commands("README.md")]
             assert consumed.count('"value": "paid"') == round_number
             for document in ("README.md", "docs/python.md"):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import itertools
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.client import Client
-from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sealed_batch import Acknowledged
+from stratalog.record.ack import Ack
+from stratalog.record.native.record_accumulator import Delivery
 from tests.support.service.server_process import ServerProcess
 
 PARTITION_COUNT = 3
@@ -23,34 +24,43 @@ ENOUGH_COUNT = 20_000
 
 
 class Load:
-    """Sends numbered records until the server is gone. Belongs to the event loop."""
+    """Sends numbered records until the server is gone, or until it is stopped. Belongs to the event loop."""
 
-    def __init__(self, address: str, durability: Durability) -> None:
-        self.acknowledged: dict[bytes, Acknowledged] = {}
+    def __init__(self, address: str, durability: Durability, retry: RetryPolicy) -> None:
+        self.acknowledged: dict[bytes, Ack] = {}
+        self.sent_count = 0
+        self.is_stopped = False
+        self.enough_count = ENOUGH_COUNT
         self.enough = asyncio.Event()
         self._address = address
-        self._settings = ProducerSettings(
-            durability=durability, linger_ms=1, batch_bytes=4_000, max_buffered_bytes=100_000
-        )
-        self._has_failed = False
+        self._durability = durability
+        self._retry = retry
+        self._pending: deque[tuple[bytes, Delivery]] = deque()
 
     async def run(self) -> None:
-        async with Client(self._address, retry=RetryPolicy(deadline_s=0)) as client:
-            producer = client.producer(self._settings)
-            for number in itertools.count():
-                value = b"%09d" % number
-                future = await producer.send("t", None, value, partition=number % PARTITION_COUNT)
-                future.add_done_callback(functools.partial(self._note, value))
-                if self._has_failed:
-                    break
-            await producer.flush()
+        async with Client(self._address, retry=self._retry) as client:
+            producer = client.producer(
+                durability=self._durability, linger_ms=1, batch_bytes=4_000, max_buffered_bytes=100_000
+            )
+            with suppress(ServerUnavailableError):
+                while not self.is_stopped:
+                    value = b"%09d" % self.sent_count
+                    partition = self.sent_count % PARTITION_COUNT
+                    self._pending.append((value, producer.send("t", None, value, partition=partition)))
+                    self.sent_count += 1
+                    await producer.ready()
+                    await self._take_acks()
+            with suppress(ServerUnavailableError):
+                await producer.close()
+            while self._pending:
+                with suppress(ServerUnavailableError):
+                    await self._take_acks()
 
-    def _note(self, value: bytes, future: asyncio.Future[Acknowledged]) -> None:
-        if future.exception() is not None:
-            self._has_failed = True
-            return
-        self.acknowledged[value] = future.result()
-        if len(self.acknowledged) > ENOUGH_COUNT:
+    async def _take_acks(self) -> None:
+        while self._pending and self._pending[0][1].is_done:
+            value, delivery = self._pending.popleft()
+            self.acknowledged[value] = await delivery
+        if len(self.acknowledged) > self.enough_count:
             self.enough.set()
 
 
@@ -75,7 +85,7 @@ async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
         async with Client(server.address, retry=PATIENT) as client:
             config = {"segment.bytes": "20000", "min.durability": durability.config_value}
             await client.admin.create_topic("t", PARTITION_COUNT, config)
-        load = Load(server.address, durability)
+        load = Load(server.address, durability, RetryPolicy(deadline_s=0))
         loading = asyncio.create_task(load.run())
         async with asyncio.timeout(120):
             await load.enough.wait()
@@ -85,7 +95,7 @@ async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
         server.start()
         values = await read_back(server.address)
         for value, where in load.acknowledged.items():
-            assert values[where.topic_partition][where.offset] == value
+            assert values[TopicPartition(where.topic, where.partition)][where.offset] == value
             assert where.durability is durability
         for found in values.values():
             # Nothing twice and nothing out of order, the unacknowledged tail included.
@@ -98,3 +108,31 @@ async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
             assert (status.shards[0].epoch, status.last_upload_error) == (2, "")
         assert await read_back(server.address) == values
         assert server.stop() == 0
+
+
+async def test_a_producer_loses_and_doubles_no_record_though_the_process_is_killed_again_and_again(
+    tmp_path: Path,
+) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        server.add_options("--listen", server.address)
+        async with Client(server.address, retry=PATIENT) as client:
+            await client.topics.create("t", partitions=PARTITION_COUNT)
+        load = Load(server.address, Durability.DISK, PATIENT)
+        loading = asyncio.create_task(load.run())
+        async with asyncio.timeout(120):
+            for turn in range(1, 6):
+                load.enough_count = turn * 1_500
+                load.enough.clear()
+                await load.enough.wait()
+                server.kill()
+                await asyncio.to_thread(server.start)
+            load.is_stopped = True
+            await loading
+        values = await read_back(server.address)
+    assert len(load.acknowledged) == load.sent_count
+    for partition in range(PARTITION_COUNT):
+        assert values[TopicPartition("t", partition)] == [
+            b"%09d" % number for number in range(partition, load.sent_count, PARTITION_COUNT)
+        ]
+    for value, where in load.acknowledged.items():
+        assert values[TopicPartition(where.topic, where.partition)][where.offset] == value

@@ -62,7 +62,7 @@ class Transfers:
 async def fill(bench: ServiceBench, number: int) -> None:
     for partition in range(PARTITION_COUNT):
         async with bench.client.producer() as producer:
-            await producer.post("t", b"key", b"%d" % number, partition=partition)
+            producer.send("t", b"key", b"%d" % number, partition=partition)
 
 
 async def stop_while(
@@ -158,7 +158,7 @@ async def test_a_signal_ends_the_upload_that_a_task_has_begun(
         transfers.stall()
         async with client.producer() as producer:
             for _ in range(30):
-                await producer.post("t", None, bytes(50_000))
+                producer.send("t", None, bytes(50_000))
         await until(transfers.gate.is_reached.is_set)
         signal.raise_signal(signal.SIGTERM)
         await poll

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from pathlib import Path
 
@@ -11,62 +10,58 @@ from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import LogStoreError, RecordTooLargeError
 from stratalog.client.errors import error_of_status
-from stratalog.client.producer import BatchOutcome
-from stratalog.client.producer_settings import ProducerSettings
-from stratalog.client.sealed_batch import Acknowledged
-from stratalog.record.codecs.compression import Codec
+from stratalog.record.native.record_accumulator import Delivery
 from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.settled_batches import settled_batches
 
-ALL_AT_ONCE = ProducerSettings(linger_ms=3_600_000)
+LONG_MS = 3_600_000
 LIMITS = [{"segment.bytes": "20000"}, {"max.message.bytes": "1000"}]
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("limits", LIMITS, ids=["segment.bytes", "max.message.bytes"])
 async def test_a_batch_that_is_too_large_goes_out_in_parts(
-    bench: ServiceBench, limits: dict[str, str], codec: Codec
+    bench: ServiceBench, limits: dict[str, str], compression: str, idempotent: bool
 ) -> None:
     # Of lines that compress badly the batch is too large in either codec.
     values = [hashlib.sha256(b"%d" % number).digest() for number in range(2000)]
     await bench.client.admin.create_topic("t", config=limits)
-    outcomes: list[BatchOutcome] = []
-    settings = ProducerSettings(linger_ms=3_600_000, codec=codec)
-    producer = bench.client.producer(settings, on_outcome=outcomes.append)
-    for tag, value in enumerate(values):
-        await producer.post("t", None, value, tag=tag)
+    producer = bench.client.producer(linger_ms=LONG_MS, compression=compression, idempotent=idempotent)
+    await producer.learn("t")
+    settled = settled_batches(producer)
+    deliveries = [producer.send("t", None, value) for value in values]
     await producer.flush()
     assert producer.buffered_bytes == 0
     [records] = await bench.read_all("t")
     assert [record.value for record in records] == values
-    assert len(outcomes) > 1
-    expected_tag = 0
-    for outcome in outcomes:
-        assert (outcome.first_tag, outcome.error) == (expected_tag, None)
-        expected_tag += outcome.record_count
-    assert expected_tag == len(values)
+    assert [delivery.result().offset for delivery in deliveries] == list(range(2000))
+    assert len(settled) > 1
+    assert all(batch.error is None for batch in settled)
+    assert sum(batch.record_count for batch in settled) == len(values)
 
 
-async def test_a_record_that_is_too_large_alone_fails_alone(bench: ServiceBench) -> None:
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_a_record_that_is_too_large_alone_fails_alone(bench: ServiceBench, idempotent: bool) -> None:
     sizes = [5000 if number % 40 == 13 else 20 for number in range(200)]
     await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
-    outcomes: list[BatchOutcome] = []
-    producer = bench.client.producer(ALL_AT_ONCE, on_outcome=outcomes.append)
-    futures: list[asyncio.Future[Acknowledged]] = []
-    for number, size_bytes in enumerate(sizes):
-        futures.append(await producer.send("t", None, b"%03d" % number + bytes(size_bytes)))
-    await producer.flush()
+    producer = bench.client.producer(linger_ms=LONG_MS, idempotent=idempotent)
+    deliveries = [
+        producer.send("t", None, b"%03d" % number + bytes(size_bytes))
+        for number, size_bytes in enumerate(sizes)
+    ]
+    with pytest.raises(RecordTooLargeError):
+        await producer.flush()
     [records] = await bench.read_all("t")
     stored = {record.offset: int((record.value or b"")[:3]) for record in records}
     assert list(stored.values()) == [number for number, size_bytes in enumerate(sizes) if size_bytes == 20]
-    for number, future in enumerate(futures):
-        error = future.exception()
-        if error is None:
-            assert stored[future.result().offset] == number
+    for number, delivery in enumerate(deliveries):
+        if sizes[number] == 20:
+            assert stored[(await delivery).offset] == number
             continue
-        assert sizes[number] == 5000
-        assert isinstance(error, RecordTooLargeError)
-        assert "max.message.bytes" in str(error.fields["reason"])
-    assert sum(outcome.record_count for outcome in outcomes) == len(sizes)
+        with pytest.raises(RecordTooLargeError) as caught:
+            await delivery
+        assert "max.message.bytes" in str(caught.value.fields["reason"])
     assert producer.buffered_bytes == 0
 
 
@@ -81,11 +76,11 @@ async def test_the_size_that_was_refused_is_not_sent_again(
             refused.append(error)
         return error
 
-    monkeypatch.setattr("stratalog.client.append_sender.error_of_status", counted)
+    monkeypatch.setattr("stratalog.client.sending.append_sender.error_of_status", counted)
     await bench.client.admin.create_topic("t", config={"segment.bytes": "20000"})
-    producer = bench.client.producer(ProducerSettings(batch_bytes=64 << 10, linger_ms=3_600_000))
+    producer = bench.client.producer(batch_bytes=64 << 10, linger_ms=LONG_MS)
     for number in range(2000):
-        await producer.post("t", None, b"%04d" % number + bytes(400))
+        producer.send("t", None, b"%04d" % number + bytes(400))
     await producer.flush()
     [records] = await bench.read_all("t")
     assert [int((record.value or b"")[:4]) for record in records] == list(range(2000))
@@ -95,39 +90,42 @@ async def test_the_size_that_was_refused_is_not_sent_again(
 
 async def test_what_waits_for_parts_is_forgotten_with_them(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", config={"max.message.bytes": "300"})
-    futures: list[asyncio.Future[Acknowledged]] = []
+    deliveries: list[Delivery] = []
 
     async def fail() -> None:
-        async with bench.client.producer(ProducerSettings(linger_ms=0)) as producer:
-            futures.extend([await producer.send("t", None, b"%03d" % n) for n in range(500)])
+        async with bench.client.producer(linger_ms=0) as producer:
+            deliveries.extend([producer.send("t", None, b"%03d" % n) for n in range(500)])
             # The first parts are stored, the others wait.
-            await futures[0]
+            await deliveries[0]
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await fail()
-    assert all(future.done() for future in futures)
-    assert futures[-1].cancelled()
+    assert all(delivery.is_done for delivery in deliveries)
+    with pytest.raises(LogStoreError) as caught:
+        await deliveries[-1]
+    assert type(caught.value) is LogStoreError
 
 
 async def refuse_large_records(bench: ServiceBench, sizes: list[int], limit_bytes: int) -> None:
     """Send records of these sizes. Those above the limit fail, alone and in their turn."""
     await bench.client.admin.create_topic("t")
-    outcomes: list[BatchOutcome] = []
-    producer = bench.client.producer(
-        ProducerSettings(batch_bytes=100, linger_ms=0), on_outcome=outcomes.append
-    )
-    futures = [await producer.send("t", None, bytes(size_bytes)) for size_bytes in sizes]
-    await producer.flush()
-    for size_bytes, future in zip(sizes, futures, strict=True):
-        error = future.exception()
-        assert isinstance(error, RecordTooLargeError) == (size_bytes > limit_bytes), error
-        if isinstance(error, RecordTooLargeError):
-            assert "larger than the server accepts" in str(error.fields["reason"])
-            assert error.fields["max_bytes"] == limit_bytes
+    producer = bench.client.producer(batch_bytes=100, linger_ms=0, max_buffered_bytes=1 << 30)
+    settled = settled_batches(producer)
+    deliveries = [producer.send("t", None, bytes(size_bytes)) for size_bytes in sizes]
+    with pytest.raises(RecordTooLargeError):
+        await producer.flush()
+    for size_bytes, delivery in zip(sizes, deliveries, strict=True):
+        if size_bytes <= limit_bytes:
+            assert (await delivery).offset >= 0
+            continue
+        with pytest.raises(RecordTooLargeError) as caught:
+            await delivery
+        assert "larger than the server accepts" in str(caught.value.fields["reason"])
+        assert caught.value.fields["max_bytes"] == limit_bytes
     [records] = await bench.read_all("t")
     assert [len(record.value or b"") for record in records] == [size for size in sizes if size <= limit_bytes]
-    failed = [outcome.error is not None for outcome in outcomes for _ in range(outcome.record_count)]
+    failed = [batch.error is not None for batch in settled for _ in range(batch.record_count)]
     assert failed == [size_bytes > limit_bytes for size_bytes in sizes]
 
 
@@ -147,9 +145,9 @@ async def test_a_batch_that_the_transport_would_refuse_goes_out_in_parts(
 ) -> None:
     async with service_bench(tmp_path, max_request_bytes=limit_bytes) as bench:
         await bench.client.admin.create_topic("t", config={"max.message.bytes": f"{limit_bytes}"})
-        producer = bench.client.producer(ProducerSettings(batch_bytes=40 << 20, linger_ms=3_600_000))
+        producer = bench.client.producer(batch_bytes=40 << 20, linger_ms=LONG_MS)
         for number in range(18):
-            await producer.post("t", None, b"%02d" % number + bytes(2 << 20))
+            producer.send("t", None, b"%02d" % number + bytes(2 << 20))
         await producer.flush()
         [records] = await bench.read_all("t")
         assert [int((record.value or b"")[:2]) for record in records] == list(range(18))

@@ -15,10 +15,9 @@ from click.testing import CliRunner, Result
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.client import Client
-from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sealed_batch import Acknowledged
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.native.record_accumulator import Delivery
 from stratalog.record.record import Record
 from tests.support.decoded_records import plain_record
 from tests.support.service.server_process import ServerProcess
@@ -49,21 +48,20 @@ class Writer:
     async def write(self, address: str, batch_count: int, is_enough: asyncio.Event) -> None:
         """Write so many batches, and more until it is enough. Each is waited for, so that a reader's records
         may be compared with those that were acknowledged before."""
-        settings = ProducerSettings(linger_ms=0, codec=self.chance.choice(list(Codec)))
+        compression = self.chance.choice(list(Codec)).name.lower()
         async with Client(address, retry=PATIENT) as client:
-            producer = client.producer(settings)
+            producer = client.producer(linger_ms=0, compression=compression)
             while batch_count > 0 or not is_enough.is_set():
                 batch_count -= 1
-                sent: list[tuple[asyncio.Future[Acknowledged], bytes, bytes | None]] = []
+                sent: list[tuple[Delivery, bytes, bytes | None]] = []
                 for _ in range(self.chance.randrange(1, 6)):
                     self._count += 1
                     key = b"%d-%d" % (self._number, self.chance.randrange(KEY_COUNT))
                     value = b"%06d" % self._count + bytes(200) if self.chance.random() < 0.8 else None
-                    future = await producer.send("t", key, value, partition=self.partition)
-                    sent.append((future, key, value))
+                    sent.append((producer.send("t", key, value, partition=self.partition), key, value))
                 await producer.flush()
-                for future, key, value in sent:
-                    offset = future.result().offset
+                for delivery, key, value in sent:
+                    offset = (await delivery).offset
                     self.acknowledged[offset] = Record(offset, 0, key, value)
 
 

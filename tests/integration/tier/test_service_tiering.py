@@ -57,7 +57,7 @@ class Expected:
             for key_number in range(KEY_COUNT):
                 key = b"key-%03d" % key_number
                 value = None if (key_number + number) % 7 == 0 else b"round-%d-of-%03d" % (number, key_number)
-                await producer.post("table", key, value, timestamp_ms=1_000 + number)
+                producer.send("table", key, value, timestamp_ms=1_000 + number)
                 self.last_value[key] = value
         for partition in range(PARTITION_COUNT):
             values = [b"%d-%d" % (number, index) for index in range(10)]

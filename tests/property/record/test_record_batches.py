@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.record.batch import batches, complete_prefix_size, crc_matches, decode, stamp, verify
 from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.builder import RecordBatchBuilder, encode_batch
+from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
@@ -211,20 +211,6 @@ def test_a_header_says_what_the_batch_was_made_with(
         )
         for index, record in enumerate(records)
     ]
-
-
-@given(RECORDS, CODECS)
-def test_the_builder_makes_the_same_batch(records: list[Record], codec: Codec) -> None:
-    builder = RecordBatchBuilder()
-    for record in records:
-        builder.append(record.key, record.value, record.timestamp_ms, record.headers)
-    assert builder.count == len(records)
-    size_bytes = builder.size_bytes
-    batch = builder.build(codec=codec, base_offset=3)
-    assert batch == encode_batch(records, codec=codec, base_offset=3)
-    assert builder.count == 0
-    # Names are counted in characters and lengths flatly, which is near enough to bound a batch by.
-    assert len(encode_batch(records)) <= 2 * size_bytes
 
 
 @given(encoded_batches())

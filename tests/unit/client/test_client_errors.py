@@ -122,6 +122,7 @@ def test_fields_that_are_named_like_parameters_do_no_harm() -> None:
         (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", UnsupportedOperationError),
         (grpc.StatusCode.INVALID_ARGUMENT, "bad", InvalidRequestError),
         (grpc.StatusCode.INTERNAL, "boom", LogStoreError),
+        (grpc.StatusCode.INTERNAL, "Internal error from Core", ServerUnavailableError),
     ],
 )
 def test_a_failure_of_the_transport_differs_from_the_engines(

@@ -10,6 +10,7 @@ import pytest
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
+from stratalog.client.producer import Producer
 from stratalog.v1 import log_pb2
 
 HALF_A_PAIR = "x\udcff"
@@ -23,6 +24,10 @@ INT32_END, INT64_END = 1 << 31, 1 << 63
 async def read(client: Client, topic: str) -> None:
     async for _ in client.consume(topic):
         pass
+
+
+async def sent(producer: Producer, topic: str) -> None:
+    await producer.send(topic, None, b"")
 
 
 NUMBERS: dict[str, Call] = {
@@ -66,7 +71,7 @@ TEXTS: dict[str, Call] = {
     "fetch": lambda client: client.fetch({TopicPartition(HALF_A_PAIR, 0): 0}),
     "consume": lambda client: read(client, HALF_A_PAIR),
     "offsets": lambda client: client.offsets([TopicPartition(HALF_A_PAIR, 0)], log_pb2.OFFSET_SPEC_LATEST),
-    "producer": lambda client: client.producer().post(HALF_A_PAIR, None, b""),
+    "producer": lambda client: sent(client.producer(), HALF_A_PAIR),
 }
 
 

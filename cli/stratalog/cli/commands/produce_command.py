@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from io import BufferedReader, BytesIO
@@ -19,10 +19,10 @@ from stratalog.cli.options import json_option, require_unicode, server_option
 from stratalog.cli.output import counted, print_json
 from stratalog.cli.record_json import InputRecord, parse_line
 from stratalog.client.client import Client
-from stratalog.client.errors import ServerUnavailableError
-from stratalog.client.producer import BatchOutcome
-from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.errors import BufferFullError, ServerUnavailableError
+from stratalog.client.producer import Producer
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.native.record_accumulator import Delivery
 
 CHUNK_BYTES = 1 << 18
 Headers = tuple[tuple[str, bytes], ...]
@@ -51,6 +51,7 @@ def _parse_headers(context: click.Context, parameter: click.Parameter, values: t
 )
 @click.option("--key-separator", help="With --format text: a line is KEY, this separator, VALUE.")
 @click.option("--key", help="With --format text: the key of all records.")
+@click.option("--value", help="Append one record with this value; no file is read.")
 @click.option(
     "--header",
     "headers",
@@ -80,6 +81,7 @@ def produce(
     line_format: str,
     key_separator: str | None,
     key: str | None,
+    value: str | None,
     headers: Headers,
     partition: int | None,
     durability: str | None,
@@ -87,25 +89,36 @@ def produce(
     as_json: bool,
     server: str,
 ) -> None:
-    """Append the lines of FILE, or of standard input, to TOPIC."""
+    """Append the lines of FILE, or of standard input, to TOPIC; or one record, whose value is an option."""
     if (key_separator, key) != (None, None) and line_format != "text":
         raise click.UsageError(
             "--key and --key-separator go with --format text; JSON lines have a key of their own"
         )
     if key_separator is not None and key is not None:
         raise click.UsageError("give --key or --key-separator, not both")
-    parse = parse_line if line_format == "json" else _text_parser(key_separator, key)
-    settings = ProducerSettings(
-        durability=Durability[durability.upper()] if durability else None, codec=Codec[compression.upper()]
-    )
-    tally = _Tally()
-    try:
-        with_client(
-            server,
-            lambda client: _produce(
-                client, topic, _with_headers(_records(file, parse), headers), partition, settings, tally
-            ),
+    if value is not None:
+        has_file = (
+            click.get_current_context().get_parameter_source("file") is click.core.ParameterSource.COMMANDLINE
         )
+        if has_file or key_separator is not None or line_format != "text":
+            raise click.UsageError(
+                "--value is the only record; leave out FILE, --key-separator and --format json"
+            )
+        file = BytesIO()
+    parse = parse_line if line_format == "json" else _text_parser(key_separator, key)
+    records = _records(file, parse) if value is None else _one_record(key, value)
+    tally = _Tally()
+
+    async def work(client: Client) -> None:
+        # Report a wrong name of the topic now, before a person types the first line.
+        await client.topics.describe(topic)
+        producer = client.producer(
+            durability=Durability[durability.upper()] if durability else None, compression=compression
+        )
+        await _produce(producer, topic, _with_headers(records, headers), partition, tally)
+
+    try:
+        with_client(server, work)
     except LogStoreError as error:
         error.message += tally.what_is_stored()
         raise
@@ -124,13 +137,22 @@ class _Tally:
         self.failure: LogStoreError | None = None
         """The error of the first line that is not stored."""
         self._first_failed_line = 0
+        self._pending: deque[tuple[int, Delivery]] = deque()
 
-    def add(self, outcome: BatchOutcome) -> None:
+    def add(self, line: int, delivery: Delivery) -> None:
+        """Remember a line that was sent."""
+        self._pending.append((line, delivery))
+        self.take_outcomes()
+
+    def take_outcomes(self) -> None:
         """Count acknowledged lines, and remember the failure of the first other line."""
-        if outcome.error is None:
-            self.by_partition[outcome.topic_partition.partition] += outcome.record_count
-        elif self.failure is None or outcome.first_tag < self._first_failed_line:
-            self.failure, self._first_failed_line = outcome.error, outcome.first_tag
+        while self._pending and self._pending[0][1].is_done:
+            line, delivery = self._pending.popleft()
+            try:
+                self.by_partition[delivery.result().partition] += 1
+            except LogStoreError as error:
+                if self.failure is None:
+                    self.failure, self._first_failed_line = error, line
 
     def what_is_stored(self) -> str:
         """Text for a failure's message. Lines after a failed one may be stored, in other partitions."""
@@ -172,6 +194,10 @@ async def _with_headers(
         yield number, record._replace(headers=(*record.headers, *headers))
 
 
+async def _one_record(key: str | None, value: str) -> AsyncIterator[tuple[int, InputRecord]]:
+    yield 1, InputRecord(None if key is None else _encoded(key), _encoded(value))
+
+
 async def _records(
     file: BinaryIO, parse: Callable[[str], InputRecord]
 ) -> AsyncIterator[tuple[int, InputRecord]]:
@@ -198,32 +224,36 @@ def _parsed(line: bytes, number: int, parse: Callable[[str], InputRecord]) -> In
 
 
 async def _produce(
-    client: Client,
+    producer: Producer,
     topic: str,
     records: AsyncIterator[tuple[int, InputRecord]],
     partition: int | None,
-    settings: ProducerSettings,
     tally: _Tally,
 ) -> None:
-    # Report a wrong name of the topic now, before a person types the first line.
-    await client.partitions(topic)
-    producer = client.producer(settings, on_outcome=tally.add)
     try:
         async for number, record in records:
-            await producer.post(
-                topic,
-                record.key,
-                record.value,
-                partition=partition if record.partition is None else record.partition,
-                timestamp_ms=record.timestamp_ms,
-                headers=record.headers,
-                tag=number,
-            )
+            tally.add(number, await _sent(producer, topic, record, partition))
             if tally.failure is not None:
                 break
     finally:
         # What was read before a bad line is stored and counted, so that one knows where to go on.
         with suppress(LogStoreError):
-            await producer.flush()
+            await producer.close()
+        tally.take_outcomes()
         if tally.failure is not None:
             raise tally.failure
+
+
+async def _sent(producer: Producer, topic: str, record: InputRecord, partition: int | None) -> Delivery:
+    while True:
+        try:
+            return producer.send(
+                topic,
+                record.key,
+                record.value,
+                partition=partition if record.partition is None else record.partition,
+                timestamp_ms=record.timestamp_ms,
+                headers=record.headers or None,
+            )
+        except BufferFullError:
+            await producer.ready()

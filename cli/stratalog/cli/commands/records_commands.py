@@ -67,7 +67,7 @@ def delete(topic: str, position: Position, partitions: tuple[int, ...], as_json:
         chosen = chosen or await client.partitions(topic)
         offsets = dict.fromkeys(chosen, HIGH_WATERMARK)
         if position != _LATEST:
-            finder = PositionFinder(client, IsolationLevel.READ_UNCOMMITTED, left_out)
+            finder = PositionFinder(client, IsolationLevel.READ_UNCOMMITTED, left_out.add)
             offsets = await finder.offsets(chosen, position)
         if not offsets:
             return []

@@ -27,13 +27,13 @@ from stratalog.cli.demo.report import CompactionTotals, DemoReport, TierCount
 from stratalog.cli.demo.spark_readback import read_with_spark
 from stratalog.cli.output import counted
 from stratalog.client.client import Client
-from stratalog.client.producer_settings import ProducerSettings
-from stratalog.record.codecs.compression import Codec
 from stratalog.v1 import admin_pb2, operation_pb2
 
 KEYED_TOPIC = "flights"
 PLAIN_TOPIC = "flights-without-tail-number"
 PARTITION_COUNT = 12
+ADVANCE_COUNT = 1000
+"""The bar of progress moves after so many records."""
 
 # The data is of 2013: Kafka's default retention of a week would delete it at once.
 KEYED_CONFIG = {"cleanup.policy": "compact", "retention.ms": "-1"}
@@ -114,14 +114,14 @@ class Story:
         self, client: Client, records: Sequence[FlightRecord], advance: Callable[[int], None]
     ) -> None:
         """One month's records, acknowledged at `disk`: nothing of it may be lost from here on."""
-        settings = ProducerSettings(durability=Durability.DISK, codec=Codec.ZSTD, linger_ms=20)
-        async with client.producer(
-            settings, on_outcome=lambda outcome: advance(outcome.record_count)
-        ) as producer:
-            for key, value, timestamp_ms in records:
+        async with client.producer(durability=Durability.DISK, compression="zstd", linger_ms=20) as producer:
+            for count, (key, value, timestamp_ms) in enumerate(records, 1):
                 topic = KEYED_TOPIC if key is not None else PLAIN_TOPIC
-                await producer.post(topic, key, value, timestamp_ms=timestamp_ms)
-            await producer.flush()
+                producer.send(topic, key, value, timestamp_ms=timestamp_ms)
+                if count % ADVANCE_COUNT == 0:
+                    await producer.ready()
+                    advance(ADVANCE_COUNT)
+        advance(len(records) % ADVANCE_COUNT)
         self._report.records += len(records)
 
     async def _check_tiered(self, client: Client) -> None:

@@ -42,6 +42,11 @@ class Consumer:
         record is asked for."""
         return self._follower.topic_id
 
+    @property
+    def has_next(self) -> bool:
+        """Whether the next record is at hand, so that the iteration does not wait for it."""
+        return self._cursor.peek() is not None
+
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Yield single records."""
         return self._cursor

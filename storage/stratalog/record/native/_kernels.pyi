@@ -34,3 +34,6 @@ from stratalog.record.native.pure_key_kernels import murmur2 as murmur2
 from stratalog.record.native.pure_key_kernels import siphash128 as siphash128
 from stratalog.record.native.pure_key_kernels import sort_key_entries as sort_key_entries
 from stratalog.record.native.pure_offset_map import OffsetMap as OffsetMap
+from stratalog.record.native.pure_record_accumulator import Delivery as Delivery
+from stratalog.record.native.pure_record_accumulator import OpenBatch as OpenBatch
+from stratalog.record.native.pure_record_accumulator import RecordAccumulator as RecordAccumulator

@@ -8,10 +8,13 @@ batch. The bytes are exported buffers, so they stay in place while the interpret
 """
 
 import sys
+from collections.abc import Mapping
+from operator import index as index_of
 
 cimport cython
 
-from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer)
 from cpython.bytearray cimport PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_SetObject
@@ -19,7 +22,9 @@ from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from cpython.ref cimport Py_INCREF, PyObject
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stddef cimport ptrdiff_t
@@ -29,10 +34,12 @@ from libc.string cimport memcpy, memset
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.record.native.batch_filter import FilteredBatches
 from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
+from stratalog.record.header import HEADER_SIZE
 from stratalog.record.columns import MAX_COLUMN_BYTES
 from stratalog.record.native.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
 from stratalog.record.record import Record
 from stratalog.record.native.pure_consumer_records import record_text
+from stratalog.record.record_rows import SentRows
 from stratalog.record.record_time import moment_of
 from stratalog.record.records_summary import CopiedRecords, RecordsSummary
 from stratalog.record.native.scanned_batches import ScannedBatches
@@ -195,3 +202,5 @@ include "cython/batch_kernels.pxi"
 include "cython/column_kernels.pxi"
 include "cython/clean_kernels.pxi"
 include "cython/consumer_records.pxi"
+include "cython/accumulator.pxi"
+include "cython/record_rows.pxi"

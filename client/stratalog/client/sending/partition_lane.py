@@ -9,6 +9,18 @@ order, and the next one resumes. Answers to the requests from before the failure
 * The server refuses a batch: that batch fails, and the later ones are sent again.
 * The batch is larger than its topic accepts (`RecordTooLargeError`): a batch of several records is replaced
   by its halves, and so is every batch of that size from then on. A single record that is too large fails.
+
+The batches of an idempotent producer have sequence numbers. A batch gets them when it is first sent, and
+keeps them while it may be stored: if the connection fails, it is sent again with the same ones, and the
+server recognises it. When a batch fails, its numbers are missing.
+
+* It is certainly not stored: neither are those behind it, so they get new numbers from its first one on.
+* It may be stored, or the server does not know the sequence (`OUT_OF_ORDER_SEQUENCE`, `PRODUCER_FENCED`): the
+  numbers are of no use any more. The other batches in doubt fail, too, and the rest waits for a new producer
+  id, under which numbers begin at 0.
+
+The server does not know the producer id, or has another topic of the name (`UNKNOWN_PRODUCER_ID`,
+`INCONSISTENT_TOPIC_ID`): batches in doubt fail, the others are sent again, under a new id.
 """
 
 from __future__ import annotations
@@ -19,20 +31,42 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import (
+    InvalidRequestError,
     LogStoreError,
     OverloadedError,
     PrecedingAppendFailedError,
     RecordTooLargeError,
+    UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import Patience, RetryPolicy
-from stratalog.client.sealed_batch import Acknowledged, SealedBatch
+from stratalog.client.sending.sealed_batch import SealedBatch
+from stratalog.record.batch_producer import BatchProducer, add_to_sequence
+from stratalog.record.builder import NO_PRODUCER
 from stratalog.v1 import log_pb2
 
-MAX_IN_FLIGHT_COUNT = 8
+MAX_IN_FLIGHT_COUNT = 5
+"""A server recognises the last five batches of a producer in a partition."""
 
 SURE_BYTES = 1_000_000
 """The transport of every server accepts a message with a batch of this size."""
+
+WITHOUT_EFFECT = (OverloadedError, PrecedingAppendFailedError)
+"""The refused append may be repeated as it is."""
+
+NOT_STORED = (*WITHOUT_EFFECT, InvalidRequestError, UnknownTopicOrPartitionError)
+"""The refused append is certainly not stored. After other errors it may be."""
+
+BEGIN_ANEW_CODES = frozenset(("UNKNOWN_PRODUCER_ID", "INCONSISTENT_TOPIC_ID"))
+"""The refused append may be repeated with another producer id or topic id, if it is not in doubt."""
+
+
+class ProducerIdentity(NamedTuple):
+    """The id of a producer, and its epoch."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 class TakenBatch(NamedTuple):
@@ -53,9 +87,16 @@ class PartitionLane:
         on_settled: Callable[[SealedBatch, LogStoreError | None], None],
         on_split: Callable[[SealedBatch, Sequence[SealedBatch]], None],
         on_pause_over: Callable[[PartitionLane], None],
+        is_idempotent: bool = False,
     ) -> None:
         """`on_settled`, `on_split`: as for `AppendSender`. `on_pause_over` is called when a pause ends."""
         self.topic_partition = topic_partition
+        self._is_idempotent = is_idempotent
+        self._identity: ProducerIdentity | None = None
+        """The identity of the sequence numbers; None before the first one, and after they are of no use."""
+        self._spent: ProducerIdentity | None = None
+        """The last identity; its numbers must not begin anew."""
+        self._next_sequence = 0
         self._on_settled = on_settled
         self._on_split = on_split
         self._on_pause_over = on_pause_over
@@ -73,6 +114,10 @@ class PartitionLane:
         sending.
         """
 
+    def needs_identity(self, identity: ProducerIdentity | None) -> bool:
+        """Whether its batches wait for another identity than this one."""
+        return self._is_idempotent and self._identity is None and identity in (None, self._spent)
+
     @property
     def in_flight_count(self) -> int:
         return len(self._in_flight)
@@ -87,6 +132,18 @@ class PartitionLane:
         sequences = [sequence for sequence, _ in self._in_flight]
         assert sequences == sorted(set(sequences))
         assert len(sequences) <= MAX_IN_FLIGHT_COUNT
+        batches = [*(batch for _, batch in self._in_flight), *self._queued]
+        numbered = [batch for batch in batches if batch.producer not in (None, NO_PRODUCER)]
+        assert numbered == batches[: len(numbered)], "batches get their numbers in order"
+        end_sequence = self._next_sequence
+        for batch in reversed(numbered):
+            assert self._identity is not None
+            assert batch.producer is not None
+            assert batch.producer[:2] == self._identity
+            assert add_to_sequence(batch.producer.base_sequence, batch.record_count) == end_sequence
+            end_sequence = batch.producer.base_sequence
+        doubted = [batch.is_in_doubt for batch in batches]
+        assert doubted == sorted(doubted, reverse=True), "the oldest batches are in doubt"
 
     def queue(self, batch: SealedBatch) -> None:
         if not self.is_busy:
@@ -94,30 +151,34 @@ class PartitionLane:
             self._patience.succeed()
         self._queued.append(batch)
 
-    def may_send(self, max_request_bytes: int | None) -> bool:
+    def may_send(self, max_request_bytes: int | None, identity: ProducerIdentity | None = None) -> bool:
         """Whether the oldest queued batch may be sent beside those in flight. `max_request_bytes` is the
-        limit of the server; None before it is known.
+        limit of the server; None before it is known. `identity` is that of the producer.
         """
-        if self._pause is not None or not self._queued:
+        if self._pause is not None or not self._queued or self._queued[0].section is None:
             return False
-        size_bytes = len(self._queued[0].batch)
+        if self.needs_identity(identity):
+            return False
+        size_bytes = self._queued[0].encoded_bytes
         has_room = len(self._in_flight) < MAX_IN_FLIGHT_COUNT
         if max_request_bytes is None:
             return has_room and size_bytes <= SURE_BYTES
         # A batch that is too large fails in its turn.
         return (has_room and size_bytes <= max_request_bytes) or not self._in_flight
 
-    def take(self, sequence: int, max_request_bytes: int | None) -> TakenBatch | None:
+    def take(
+        self, sequence: int, max_request_bytes: int | None, identity: ProducerIdentity | None = None
+    ) -> TakenBatch | None:
         """Take the oldest queued batch, or its beginning if batches of that size are refused. None if none
         may be sent, or it is a record that is too large for the server, which has failed.
         """
-        if not self.may_send(max_request_bytes):
+        if not self.may_send(max_request_bytes, identity):
             return None
         batch = self._queued.popleft()
-        while batch.record_count > 1 and self._is_refused(len(batch.batch), max_request_bytes):
+        while batch.record_count > 1 and self._is_refused(batch.encoded_bytes, max_request_bytes):
             self._split(batch)
             batch = self._queued.popleft()
-        size_bytes = len(batch.batch)
+        size_bytes = batch.encoded_bytes
         if max_request_bytes is not None and size_bytes > max_request_bytes:
             refusal = RecordTooLargeError(
                 "the request is larger than the server accepts; send less at once",
@@ -126,22 +187,19 @@ class PartitionLane:
             )
             self._fail_one(batch, _too_large_alone(refusal))
             return None
+        encoded = batch.encode(batch.producer or self._number(batch, identity))
         resume, self._needs_resume = self._needs_resume, False
         self._in_flight.append((sequence, batch))
-        return TakenBatch(batch.batch, resume)
+        return TakenBatch(encoded, resume)
 
     def acknowledge(self, sequence: int, ack: log_pb2.AppendResponse) -> None:
         """Settle the oldest batch in flight, which has the answer `ack`."""
         if self._is_past(sequence):
             return
-        _, batch = self._in_flight[0]
+        _, batch = self._in_flight.popleft()
         assert ack.last_offset - ack.base_offset + 1 == batch.record_count
         self._patience.succeed()
-        durability = Durability(ack.durability)
-        for place, future in batch.futures:
-            if not future.done():
-                future.set_result(Acknowledged(self.topic_partition, ack.base_offset + place, durability))
-        self._in_flight.popleft()
+        batch.acknowledge(ack.base_offset, Durability(ack.durability))
         self._on_settled(batch, None)
 
     def refuse(self, sequence: int, cause: LogStoreError) -> None:
@@ -149,11 +207,24 @@ class PartitionLane:
         if self._is_past(sequence):
             return
         self._needs_resume = True
-        had_no_effect = isinstance(cause, OverloadedError | PrecedingAppendFailedError)
-        if had_no_effect and self._may_try_again(cause):
-            self.put_back()
-        else:
+        oldest = self._in_flight[0][1]
+        has_no_effect = isinstance(cause, WITHOUT_EFFECT)
+        begins_anew = cause.code in BEGIN_ANEW_CODES and not oldest.is_in_doubt
+        is_repeatable = has_no_effect or begins_anew or (self._is_idempotent and cause.retriable)
+        if not is_repeatable or not self._may_try_again(cause):
             self.fail_oldest(cause)
+            return
+        # Those behind it were refused because it was.
+        oldest.is_in_doubt |= not has_no_effect and not begins_anew
+        self.put_back()
+        if begins_anew:
+            self._begin_anew(cause)
+
+    def lose(self) -> None:
+        """Queue the batches in flight again after their connection failed, each with the same numbers."""
+        for _, batch in self._in_flight:
+            batch.is_in_doubt = True
+        self.put_back()
 
     def put_back(self) -> None:
         """Queue the batches in flight again, in order."""
@@ -169,31 +240,73 @@ class PartitionLane:
         elif batch.record_count == 1:
             self._fail_one(batch, _too_large_alone(cause))
         else:
-            if cause.fields.get("size_bytes", len(batch.batch)) == len(batch.batch):
+            if cause.fields.get("size_bytes", batch.encoded_bytes) == batch.encoded_bytes:
                 # The size as sent, not the size in the topic's own compression.
-                self._refused_bytes = len(batch.batch)
+                self._refused_bytes = batch.encoded_bytes
             self._split(batch)
 
     def fail_in_flight(self, cause: LogStoreError) -> None:
-        """Fail the batches in flight."""
-        while self._in_flight:
-            _, batch = self._in_flight.popleft()
-            self._fail_one(batch, cause)
+        """Fail the batches in flight, whose outcome is unknown."""
+        failed = [batch for _, batch in self._in_flight]
+        self._in_flight.clear()
+        for batch in failed:
+            self._settle_failed(batch, cause)
+        self._begin_anew(cause)
 
     def fail_all(self, cause: LogStoreError) -> None:
         """Fail all batches."""
         self.put_back()
-        # A callback may abandon the batches.
-        while self._queued:
-            self._fail_one(self._queued.popleft(), cause)
+        failed = list(self._queued)
+        self._queued.clear()
+        self._begin_anew(cause)
+        for batch in failed:
+            self._settle_failed(batch, cause)
 
     def abandon(self) -> None:
         """Forget all batches."""
+        self.put_back()
         self._queued.clear()
-        self._in_flight.clear()
+        self._begin_anew(None)
+        self._needs_resume = True
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
+
+    def forget_limits(self) -> None:
+        """Send batches of every size again: the topic's limits may have changed."""
+        self._refused_bytes = None
+
+    def _number(self, batch: SealedBatch, identity: ProducerIdentity | None) -> BatchProducer:
+        """The producer fields for a batch that is sent for the first time."""
+        if not self._is_idempotent:
+            return NO_PRODUCER
+        if self._identity is None:
+            assert identity is not None
+            self._identity = self._spent = identity
+            self._next_sequence = 0
+        producer = BatchProducer(*self._identity, self._next_sequence)
+        self._next_sequence = add_to_sequence(self._next_sequence, batch.record_count)
+        return producer
+
+    def _begin_anew(self, cause: LogStoreError | None) -> None:
+        """Give up the sequence numbers, fail the queued batches that are in doubt, and let the others wait
+        for a new identity.
+        """
+        self._identity = None
+        doubted: list[SealedBatch] = []
+        while self._queued and self._queued[0].is_in_doubt:
+            doubted.append(self._queued.popleft())
+        for batch in self._queued:
+            batch.producer = None
+        for batch in doubted:
+            self._settle_failed(
+                batch,
+                ServerUnavailableError(
+                    "the records may or may not be stored: the connection failed before they were "
+                    "acknowledged, and the server did not recognise them when they were sent again",
+                    reason=cause,
+                ),
+            )
 
     def _is_past(self, sequence: int) -> bool:
         """Whether the batch of the request has been put back since."""
@@ -212,6 +325,17 @@ class PartitionLane:
         self._on_split(batch, halves)
 
     def _fail_one(self, batch: SealedBatch, cause: LogStoreError) -> None:
+        """Fail the oldest batch, when the others are queued."""
+        if batch.producer not in (None, NO_PRODUCER):
+            if batch.is_in_doubt or not isinstance(cause, NOT_STORED):
+                self._begin_anew(cause)
+            else:
+                self._next_sequence = batch.producer.base_sequence
+                for later in self._queued:
+                    later.producer = None
+        self._settle_failed(batch, cause)
+
+    def _settle_failed(self, batch: SealedBatch, cause: LogStoreError) -> None:
         batch.fail(cause)
         self._on_settled(batch, cause)
 

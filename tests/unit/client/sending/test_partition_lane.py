@@ -10,17 +10,29 @@ import pytest
 from stratalog.base.errors import (
     InvalidRecordError,
     LogStoreError,
+    OutOfOrderSequenceError,
     OverloadedError,
     PrecedingAppendFailedError,
+    ProducerFencedError,
     RecordTooLargeError,
 )
-from stratalog.base.types import TopicPartition
+from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
-from stratalog.client.partition_lane import MAX_IN_FLIGHT_COUNT, SURE_BYTES, PartitionLane
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sealed_batch import Acknowledged, SealedBatch
+from stratalog.client.sending.batch_receipt import BatchReceipt
+from stratalog.client.sending.partition_lane import (
+    MAX_IN_FLIGHT_COUNT,
+    SURE_BYTES,
+    PartitionLane,
+    ProducerIdentity,
+)
+from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
+from stratalog.record.ack import Ack
 from stratalog.record.batch import decode
 from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import HEADER_SIZE, parse_header
+from stratalog.record.native.record_accumulator import Delivery
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 
@@ -32,32 +44,53 @@ AT_ONCE = RetryPolicy(deadline_s=60.0, first_pause_s=0.0, max_pause_s=0.0)
 class LaneBench:
     """A lane whose requests the test answers. Belongs to the test's loop."""
 
-    def __init__(self, retry: RetryPolicy = AT_ONCE) -> None:
+    def __init__(self, retry: RetryPolicy = AT_ONCE, identity: ProducerIdentity | None = None) -> None:
         self.outcomes: list[tuple[bytes, type[LogStoreError] | None]] = []
         """The first value and the error of each batch that is settled."""
         self.pause_is_over = asyncio.Event()
-        self.lane = PartitionLane(HERE, retry, self._settled, self._split, lambda _: self.pause_is_over.set())
-        self.futures: list[asyncio.Future[Acknowledged]] = []
+        self.identity = identity
+        self.lane = PartitionLane(
+            HERE,
+            retry,
+            self._settled,
+            self._split,
+            lambda _: self.pause_is_over.set(),
+            is_idempotent=identity is not None,
+        )
+        self.receipts: list[BatchReceipt] = []
         self.sequence = 0
         self._values: dict[SealedBatch, bytes] = {}
 
     def queue(self, *values: bytes) -> None:
         """Queue one batch of these records."""
         batch = encode_batch([Record(0, 0, None, value) for value in values])
-        futures = [asyncio.get_running_loop().create_future() for _ in values]
-        self.futures += futures
-        sealed = SealedBatch(HERE, batch, range(len(values)), list(enumerate(futures)), len(batch))
+        self.receipts.append(BatchReceipt(*HERE))
+        contents = BatchContents(len(values), 0, 0, Codec.NONE)
+        sealed = SealedBatch(HERE, self.receipts[-1], 0, contents, len(batch), batch[HEADER_SIZE:])
         self._values[sealed] = values[0]
         self.lane.queue(sealed)
 
     def take(self, limit_bytes: int | None = LIMIT_BYTES) -> tuple[int, bytes, bool] | None:
         """The sequence, the first value and the resume of the next request."""
-        taken = self.lane.take(self.sequence + 1, limit_bytes)
+        batch = self.take_batch(limit_bytes)
+        return None if batch is None else (self.sequence, decode(batch[0])[0].value or b"", batch[1])
+
+    def take_batch(self, limit_bytes: int | None = LIMIT_BYTES) -> tuple[bytes, bool] | None:
+        """The batch and the resume of the next request."""
+        taken = self.lane.take(self.sequence + 1, limit_bytes, self.identity)
         self.lane.check()
         if taken is None:
             return None
         self.sequence += 1
-        return self.sequence, decode(taken.batch)[0].value or b"", taken.resume
+        return taken
+
+    def take_numbers(self) -> list[tuple[bytes, int, int]]:
+        """The first value, the producer id and the base sequence of each request that may be sent now."""
+        taken: list[tuple[bytes, int, int]] = []
+        while (request := self.take_batch()) is not None:
+            header = parse_header(request[0])
+            taken.append((decode(request[0])[0].value or b"", header.producer_id, header.base_sequence))
+        return taken
 
     def take_all(self) -> list[tuple[int, bytes, bool]]:
         taken: list[tuple[int, bytes, bool]] = []
@@ -84,7 +117,8 @@ class LaneBench:
     def _split(self, batch: SealedBatch, halves: Sequence[SealedBatch]) -> None:
         del self._values[batch]
         for half in halves:
-            self._values[half] = decode(half.batch)[0].value or b""
+            assert half.encoded is not None
+            self._values[half] = decode(half.encoded)[0].value or b""
 
 
 async def test_a_lane_has_a_bounded_number_of_batches_in_flight_and_settles_them_in_order() -> None:
@@ -98,8 +132,8 @@ async def test_a_lane_has_a_bounded_number_of_batches_in_flight_and_settles_them
     assert bench.take() == (MAX_IN_FLIGHT_COUNT + 1, values[-2], False)
     for sequence in range(2, MAX_IN_FLIGHT_COUNT + 2):
         bench.acknowledge(sequence, 100 + sequence)
-    assert [future.done() for future in bench.futures] == [True] * (len(values) - 1) + [False]
-    assert bench.futures[0].result().offset == 100
+    assert [receipt.is_settled(0) for receipt in bench.receipts] == [True] * (len(values) - 1) + [False]
+    assert Delivery(bench.receipts[0], 0, 7).result() == Ack("t", 0, 100, 7, Durability.OS)
 
 
 async def test_behind_a_refused_batch_the_others_go_again_and_the_first_resumes() -> None:
@@ -209,3 +243,121 @@ async def test_an_abandoned_lane_settles_nothing() -> None:
     bench.refuse(1, OverloadedError("full"))
     bench.lane.abandon()
     assert (bench.lane.is_busy, bench.outcomes) == (False, [])
+
+
+ONE, TWO = ProducerIdentity(1, 0), ProducerIdentity(2, 0)
+
+
+async def test_after_a_lost_connection_batches_keep_their_numbers() -> None:
+    bench = LaneBench(identity=ONE)
+    bench.queue(b"a", b"b", b"c")
+    bench.queue(b"d")
+    assert bench.take_numbers() == [(b"a", 1, 0), (b"d", 1, 3)]
+    bench.queue(b"e")
+    bench.lane.lose()
+    bench.lane.check()
+    # A lane keeps the identity of its numbers, whatever is given to others.
+    bench.identity = TWO
+    assert bench.take_numbers() == [(b"a", 1, 0), (b"d", 1, 3), (b"e", 1, 4)]
+    bench.acknowledge(3, 0, 3)
+    bench.acknowledge(4, 3)
+    bench.acknowledge(5, 4)
+    assert bench.outcomes == [(b"a", None), (b"d", None), (b"e", None)]
+
+
+async def test_behind_a_batch_that_is_certainly_not_stored_numbers_close_up() -> None:
+    bench = LaneBench(identity=ONE)
+    for value in (b"a", b"b", b"c"):
+        bench.queue(value)
+    bench.take_all()
+    bench.acknowledge(1, 0)
+    bench.refuse(2, InvalidRecordError("bad"))
+    assert bench.take_numbers() == [(b"c", 1, 1)]
+
+
+@pytest.mark.parametrize("cause", [ServerUnavailableError("gone"), InvalidRecordError("bad")])
+async def test_a_failed_batch_in_doubt_ends_the_use_of_the_numbers(cause: LogStoreError) -> None:
+    bench = LaneBench(RetryPolicy(deadline_s=0), identity=ONE)
+    for value in (b"a", b"b"):
+        bench.queue(value)
+    bench.take_all()
+    bench.lane.lose()
+    bench.queue(b"c")
+    assert bench.take_numbers() == [(b"a", 1, 0), (b"b", 1, 1), (b"c", 1, 2)]
+    # It may be stored since the first time, and so may the next one. The last one is not.
+    bench.refuse(3, cause)
+    assert sorted(bench.outcomes) == [(b"a", type(cause)), (b"b", ServerUnavailableError)]
+    assert bench.lane.needs_identity(ONE)
+    assert bench.take() is None, "numbers of the old id must not begin anew"
+    bench.identity = TWO
+    assert not bench.lane.needs_identity(TWO)
+    assert bench.take_numbers() == [(b"c", 2, 0)]
+
+
+@pytest.mark.parametrize("error", [OutOfOrderSequenceError("gap"), ProducerFencedError("other")])
+async def test_a_sequence_that_the_server_does_not_know_fails_its_batch_alone(error: LogStoreError) -> None:
+    bench = LaneBench(identity=ONE)
+    for value in (b"a", b"b", b"c"):
+        bench.queue(value)
+    bench.take_all()
+    bench.refuse(1, error)
+    assert bench.outcomes == [(b"a", type(error))]
+    bench.identity = TWO
+    assert bench.take_numbers() == [(b"b", 2, 0), (b"c", 2, 1)]
+
+
+@pytest.mark.parametrize("code", ["UNKNOWN_PRODUCER_ID", "INCONSISTENT_TOPIC_ID"])
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+async def test_an_unknown_id_fails_batches_in_doubt_and_no_other(code: str, is_in_doubt: bool) -> None:
+    bench = LaneBench(identity=ONE)
+    bench.queue(b"a")
+    bench.take()
+    if is_in_doubt:
+        bench.lane.lose()
+        bench.take()
+    bench.queue(b"b")
+    bench.take()
+    error = LogStoreError("unknown")
+    vars(error)["code"] = code
+    bench.refuse(bench.sequence - 1, error)
+    bench.identity = TWO
+    if is_in_doubt:
+        assert bench.outcomes == [(b"a", LogStoreError)]
+        assert bench.take_numbers() == [(b"b", 2, 0)]
+    else:
+        await bench.pause_is_over.wait()
+        assert bench.outcomes == []
+        assert bench.take_numbers() == [(b"a", 2, 0), (b"b", 2, 1)]
+
+
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+async def test_halves_have_the_numbers_of_the_whole(is_in_doubt: bool) -> None:
+    bench = LaneBench(identity=ONE)
+    bench.queue(b"1", b"2", b"3")
+    bench.queue(b"4")
+    bench.take_all()
+    if is_in_doubt:
+        bench.lane.lose()
+        bench.take_all()
+    bench.refuse(bench.sequence - 1, RecordTooLargeError("too large"))
+    assert bench.take_numbers() == [(b"1", 1, 0), (b"2", 1, 1), (b"4", 1, 3)]
+
+
+async def test_an_abandoned_lane_does_not_use_its_numbers_again() -> None:
+    bench = LaneBench(identity=ONE)
+    bench.queue(b"a")
+    bench.take()
+    bench.lane.abandon()
+    bench.queue(b"b")
+    assert bench.take() is None
+    bench.identity = TWO
+    assert bench.take_numbers() == [(b"b", 2, 0)]
+
+
+async def test_numbers_begin_again_behind_the_highest_one() -> None:
+    bench = LaneBench(identity=ONE)
+    bench.lane._next_sequence = 2**31 - 2  # pyright: ignore[reportPrivateUsage]  # 2^31 records take too long
+    bench.lane._identity = ONE  # pyright: ignore[reportPrivateUsage]  # the same
+    bench.queue(b"1", b"2", b"3")
+    bench.queue(b"4")
+    assert bench.take_numbers() == [(b"1", 1, 2**31 - 2), (b"4", 1, 1)]

@@ -9,12 +9,17 @@ for one of these reasons:
 
 * The server has no room for another call (`OverloadedError`): nothing was applied. The sender tries again in
   the same way; at the deadline the oldest batch of each lane fails.
-* The transport fails: the outcome of the batches in flight is unknown. Those of all lanes fail with
-  `ServerUnavailableError`; sending them again could store their records twice. Queued ones use a new stream.
+* The transport fails, or an answer does not come in time: the outcome of the batches in flight is unknown. An
+  idempotent producer sends them again, until the deadline: the server recognises those that it has. Without
+  idempotence those of all lanes fail with `ServerUnavailableError`, because sending them again could store
+  their records twice; queued ones use a new stream.
 
 A batch that is larger than the server accepts is not sent: its transport would break the stream, and put all
 batches in flight in doubt. The headers of the stream have the limit. A batch that every server accepts does
 not wait for them.
+
+An idempotent producer has an id from the server. When a lane can no longer use it, the stream ends, and the
+lane goes on with a new id; the other lanes keep theirs.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import logging
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
 
 import grpc
 
@@ -32,15 +38,43 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
 from stratalog.client.messages import wire_durability
-from stratalog.client.partition_lane import PartitionLane
 from stratalog.client.retry import Patience, RetryPolicy
-from stratalog.client.sealed_batch import SealedBatch
+from stratalog.client.sending.partition_lane import PartitionLane, ProducerIdentity
+from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES_METADATA_KEY = "stratalog-max-request-bytes"
 """Initial metadata of a stream of appends: the size of the largest request that the server accepts."""
+
+STALE_CODES = frozenset(("UNKNOWN_TOPIC_OR_PARTITION", "INCONSISTENT_TOPIC_ID"))
+"""The producer knows another state of the topic than the server."""
+
+ANSWER_TIMEOUT_S = 30.0
+"""A stream with requests and without answers for this time is broken."""
+
+CALL_TIMEOUT_S = 30.0
+
+
+class SenderEvents(Protocol):
+    """The user of a sender. Called on its event loop."""
+
+    def on_settled(self, batch: SealedBatch, error: LogStoreError | None) -> None:
+        """The batch is acknowledged or has failed. Called once for each batch."""
+        ...
+
+    def on_split(self, batch: SealedBatch, parts: Sequence[SealedBatch]) -> None:
+        """The batch is replaced by its parts, and will not be settled."""
+        ...
+
+    def topic_id(self, topic: str) -> str:
+        """The id of the topic that the batches are for; empty if it is unknown."""
+        ...
+
+    def on_stale(self, topic: str) -> None:
+        """The server does not have the topic, or has another one of this name."""
+        ...
 
 
 class AppendSender:
@@ -52,18 +86,17 @@ class AppendSender:
         channel: ServerChannel,
         durability: Durability | None,
         retry: RetryPolicy,
-        on_settled: Callable[[SealedBatch, LogStoreError | None], None],
-        on_split: Callable[[SealedBatch, Sequence[SealedBatch]], None],
+        events: SenderEvents,
+        is_idempotent: bool = False,
     ) -> None:
-        """`on_settled` is called once for each batch that is acknowledged or fails. For a batch that is
-        replaced by its halves `on_split` is called instead; for an abandoned one there is no call.
-        """
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._durability = wire_durability(durability)
         self._retry = retry
-        self._on_settled = on_settled
-        self._on_split = on_split
+        self._events = events
+        self._is_idempotent = is_idempotent
+        self._identity: ProducerIdentity | None = None
+        """For lanes that begin anew."""
         self._patience = Patience(retry)
         """Counts failures of the stream that had no effect."""
         self._pause_s = 0.0
@@ -79,8 +112,10 @@ class AppendSender:
         self._max_request_bytes: int | None = None
         """Limit of the server of the current stream; None before its headers have come."""
         self._changed = asyncio.Event()
-        self._stream = 0
-        """Number of the stream that may take batches from the lanes."""
+        self._wants_identity = False
+        """A lane with batches needs another identity: the current stream takes no more batches."""
+        self._stream: object = None
+        """The stream that may take batches from the lanes."""
         self._task: asyncio.Task[None] | None = None
 
     def send(self, batch: SealedBatch) -> None:
@@ -89,7 +124,12 @@ class AppendSender:
         lane = self._lanes.get(topic_partition)
         if lane is None:
             lane = PartitionLane(
-                topic_partition, self._retry, self._on_settled, self._on_split, self._lane_changed
+                topic_partition,
+                self._retry,
+                self._events.on_settled,
+                self._events.on_split,
+                self._lane_changed,
+                self._is_idempotent,
             )
             self._lanes[topic_partition] = lane
         lane.queue(batch)
@@ -98,10 +138,25 @@ class AppendSender:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
+    def compressed(self, batch: SealedBatch) -> None:
+        """Note that a queued batch has its records now."""
+        lane = self._lanes.get(batch.topic_partition)
+        if lane is not None:
+            self._lane_changed(lane)
+
+    def forget_limits(self, topic: str) -> None:
+        """Note that the limits of a topic may have changed."""
+        for topic_partition, lane in self._lanes.items():
+            if topic_partition.topic == topic:
+                lane.forget_limits()
+
     def abandon(self) -> None:
         """Stop at once and discard unacknowledged batches, which may or may not have been applied."""
         if self._task is not None:
             self._task.cancel()
+        # The task ends later. Batches from now on get a task and a stream of their own.
+        self._task = None
+        self._stream = None
         for lane in self._busy.values():
             lane.abandon()
         self._busy.clear()
@@ -136,58 +191,76 @@ class AppendSender:
                 await asyncio.sleep(self._pause_s)
             try:
                 await self._channel.connect()
+                if any(lane.needs_identity(self._identity) for lane in self._busy.values()):
+                    self._identity = await self._new_identity()
                 await self._send_over_stream()
             except LogStoreError as error:
                 self._fail(error)
 
+    async def _new_identity(self) -> ProducerIdentity:
+        request = log_pb2.InitProducerRequest()
+        response = await self._channel.call(self._stub.InitProducer(request, timeout=CALL_TIMEOUT_S))
+        return ProducerIdentity(response.producer_id, response.producer_epoch)
+
     async def _send_over_stream(self) -> None:
-        """Send over one stream until no lane has batches or the stream breaks. Raises LogStoreError of the
-        transport.
+        """Send over one stream until no lane has batches, one needs another identity, or the stream breaks.
+        Raises LogStoreError of the transport.
         """
+        stream = self._stream = object()
         self._max_request_bytes = None
         self._lane_by_sequence.clear()
+        self._row.clear()
+        self._wants_identity = False
         self._offer_all()
-        call = self._stub.AppendStream(self._requests(self._stream))
+        call = self._stub.AppendStream(self._requests(stream))
         try:
-            headers = await call.initial_metadata()
-            self._max_request_bytes = int(headers.get(MAX_REQUEST_BYTES_METADATA_KEY, sys.maxsize))
-            # Large batches waited for the limit.
-            self._offer_all()
-            async for response in call:
-                self._take_answer(response)
-                if not self._busy:
-                    # Everything is answered. The next batch does not wait for the end of this stream.
-                    break
+            async with asyncio.timeout(ANSWER_TIMEOUT_S) as deadline:
+                headers = await call.initial_metadata()
+                self._max_request_bytes = int(headers.get(MAX_REQUEST_BYTES_METADATA_KEY, sys.maxsize))
+                # Large batches waited for the limit.
+                self._offer_all()
+                loop = asyncio.get_running_loop()
+                async for response in call:
+                    self._take_answer(response)
+                    if not self._busy:
+                        # Everything is answered. The next batch does not wait for the end of this stream.
+                        break
+                    deadline.reschedule(loop.time() + ANSWER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise error_of_call(error, self._channel.address) from None
+        except TimeoutError:
+            raise ServerUnavailableError(
+                "the server did not answer in time; try again", server=self._channel.address
+            ) from None
         finally:
             call.cancel()
             # grpc.aio may ask for requests after a call has failed. It must not get batches of the next
             # stream.
-            self._stream += 1
-            self._changed.set()
+            if self._stream is stream:
+                self._stream = None
+                self._changed.set()
         if any(lane.in_flight_count for lane in self._busy.values()):
             # A server answers every request before it ends a stream, unless it is stopped.
             raise ServerUnavailableError(
                 "the server ended the stream early; try again", server=self._channel.address
             )
 
-    async def _requests(self, stream: int) -> AsyncIterator[log_pb2.AppendStreamRequest]:
+    async def _requests(self, stream: object) -> AsyncIterator[log_pb2.AppendStreamRequest]:
         """The requests of one stream. Ends when no lane has batches, or the stream has ended."""
-        while stream == self._stream:
+        while stream is self._stream:
             self._changed.clear()
-            while stream == self._stream and (request := self._next_request()) is not None:
+            while stream is self._stream and (request := self._next_request()) is not None:
                 yield request
-            if not self._busy:
+            if not self._busy or self._wants_identity:
                 return
             await self._changed.wait()
 
     def _next_request(self) -> log_pb2.AppendStreamRequest | None:
         """The next batch of the lane whose turn it is; None if no lane may send one now."""
-        while self._row:
+        while self._row and not self._wants_identity:
             topic_partition, lane = self._row.popitem(last=False)
             sequence = self._last_sequence + 1
-            taken = lane.take(sequence, self._max_request_bytes)
+            taken = lane.take(sequence, self._max_request_bytes, self._identity)
             self._offer(lane)
             if taken is not None:
                 self._last_sequence = sequence
@@ -199,6 +272,7 @@ class AppendSender:
                     batches=taken.batch,
                     sequence=sequence,
                     resume=taken.resume,
+                    topic_id=self._events.topic_id(topic_partition.topic),
                 )
         return None
 
@@ -211,7 +285,10 @@ class AppendSender:
         self._patience.succeed()
         self._pause_s = 0.0
         if response.HasField("status"):
-            lane.refuse(response.sequence, error_of_status(response.status))
+            error = error_of_status(response.status)
+            if error.code in STALE_CODES:
+                self._events.on_stale(lane.topic_partition.topic)
+            lane.refuse(response.sequence, error)
         else:
             lane.acknowledge(response.sequence, response.ack)
         self._lane_changed(lane)
@@ -230,7 +307,9 @@ class AppendSender:
         if not lane.is_busy:
             self._busy.pop(lane.topic_partition, None)
             self._row.pop(lane.topic_partition, None)
-        elif lane.may_send(self._max_request_bytes):
+        elif lane.needs_identity(self._identity):
+            self._wants_identity = True
+        elif lane.may_send(self._max_request_bytes, self._identity):
             self._row.setdefault(lane.topic_partition, lane)
 
     def _fail(self, cause: LogStoreError) -> None:
@@ -239,6 +318,11 @@ class AppendSender:
         if isinstance(cause, OverloadedError):
             may_try_again = self._may_try_again(cause)
             self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.fail_oldest(cause))
+        elif in_flight_count and self._is_idempotent and cause.retriable:
+            may_try_again = self._may_try_again(cause)
+            self._fail_lanes(lambda lane: lane.lose())
+            if not may_try_again:
+                self._fail_lanes(lambda lane: lane.fail_all(cause))
         elif in_flight_count == 1:
             # The cause is about this batch.
             self._fail_lanes(lambda lane: lane.fail_oldest(cause) if lane.in_flight_count else None)

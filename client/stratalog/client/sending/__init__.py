@@ -1,0 +1,1 @@
+"""The way of a producer's batches to the server: sealed, in order, once."""

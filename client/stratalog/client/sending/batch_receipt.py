@@ -1,0 +1,178 @@
+"""The outcome of a producer's batch, for those who wait for its records.
+
+The records of a batch have the same outcome, unless the batch was sent in parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import NamedTuple
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import Durability
+from stratalog.record.ack import Ack
+from stratalog.record.native.record_accumulator import Delivery
+
+
+class _Outcome(NamedTuple):
+    """The outcome of the records [first_index, end_index) of a batch."""
+
+    first_index: int
+    end_index: int
+    base_offset: int
+    durability: Durability
+    error: LogStoreError | None
+
+
+class BatchReceipt:
+    """Knows what became of the records of one batch, and wakes those who wait for them. Thread-safe: a lock
+    guards it; `settle` is called by one thread.
+    """
+
+    __slots__ = (
+        "_claimed",
+        "_claimed_ranges",
+        "_events",
+        "_futures",
+        "_lock",
+        "_outcomes",
+        "partition",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._lock = threading.Lock()
+        self._outcomes: list[_Outcome] = []
+        self._futures: list[tuple[int, asyncio.Future[None]]] = []
+        self._events: list[tuple[int, threading.Event]] = []
+        self._claimed: set[int] = set()
+        """Records whose outcome was asked for."""
+        self._claimed_ranges: list[range] = []
+        """The same, of several records at a time."""
+
+    @property
+    def receipt(self) -> BatchReceipt:
+        """Itself: a record that is in no batch yet has a receipt only."""
+        return self
+
+    def is_settled(self, index: int) -> bool:
+        """Whether the record is stored or has failed."""
+        return self._outcome(index) is not None
+
+    async def wait(self, delivery: Delivery) -> Ack:
+        """Wait for a record. Raises the LogStoreError by which it failed."""
+        while True:
+            receipt, index = delivery.receipt, delivery.index
+            assert isinstance(receipt, BatchReceipt)
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if receipt._claim(index, future, None):
+                return receipt._ack(delivery)
+            # A record that was in no batch may be in one afterwards.
+            await future
+
+    def result(self, delivery: Delivery, timeout_s: float | None) -> Ack:
+        """Block until a record is stored. Raises the LogStoreError by which it failed, and TimeoutError. The
+        thread must not be that of the producer's event loop.
+        """
+        while True:
+            receipt, index = delivery.receipt, delivery.index
+            assert isinstance(receipt, BatchReceipt)
+            event = threading.Event()
+            if receipt._claim(index, None, event):
+                return receipt._ack(delivery)
+            if not event.wait(timeout_s):
+                raise TimeoutError
+
+    def settle(
+        self,
+        first_index: int,
+        end_index: int,
+        *,
+        base_offset: int = -1,
+        durability: Durability = Durability.OS,
+        error: LogStoreError | None = None,
+    ) -> None:
+        """Note the outcome of records: their first offset, or the error."""
+        assert first_index < end_index
+        with self._lock:
+            self._outcomes.append(_Outcome(first_index, end_index, base_offset, durability, error))
+        self.wake(first_index, end_index)
+
+    def wake(self, first_index: int, end_index: int) -> None:
+        """Let those who wait for the records look again."""
+        if not self._futures and not self._events:
+            return
+        with self._lock:
+            futures, events = self._futures, self._events
+            self._futures = [entry for entry in futures if not first_index <= entry[0] < end_index]
+            self._events = [entry for entry in events if not first_index <= entry[0] < end_index]
+        running = asyncio.get_running_loop()
+        for index, future in futures:
+            if not first_index <= index < end_index:
+                continue
+            if future.get_loop() is running:
+                _finish(future)
+            else:
+                future.get_loop().call_soon_threadsafe(_finish, future)
+        for index, event in events:
+            if first_index <= index < end_index:
+                event.set()
+
+    async def wait_for_all(self, first_index: int, end_index: int) -> None:
+        """Wait for the records of a range. Raises the LogStoreError of the first that failed."""
+        self._claimed_ranges.append(range(first_index, end_index))
+        index = first_index
+        while index < end_index:
+            await self.wait(Delivery(self, index, 0))
+            outcome = self._outcome(index)
+            assert outcome is not None
+            index = outcome.end_index
+
+    def is_claimed(self, first_index: int, end_index: int) -> bool:
+        """Whether the outcome of each of the records was asked for."""
+        if any(
+            claimed[0] <= first_index and end_index - 1 <= claimed[-1] for claimed in self._claimed_ranges
+        ):
+            return True
+        count = end_index - first_index
+        return len(self._claimed) >= count and self._claimed.issuperset(range(first_index, end_index))
+
+    def _claim(self, index: int, future: asyncio.Future[None] | None, event: threading.Event | None) -> bool:
+        """Ask for the outcome of a record. Returns False if it has none, and wakes the caller later."""
+        with self._lock:
+            self._claimed.add(index)
+            if self._outcome(index) is not None:
+                return True
+            if future is not None:
+                self._futures.append((index, future))
+            if event is not None:
+                self._events.append((index, event))
+            return False
+
+    def _outcome(self, index: int) -> _Outcome | None:
+        for outcome in self._outcomes:
+            if outcome.first_index <= index < outcome.end_index:
+                return outcome
+        return None
+
+    def _ack(self, delivery: Delivery) -> Ack:
+        outcome = self._outcome(delivery.index)
+        assert outcome is not None
+        if outcome.error is not None:
+            # Several callers raise the same error.
+            raise outcome.error.with_traceback(None)
+        return Ack(
+            self.topic,
+            self.partition,
+            outcome.base_offset + delivery.index - outcome.first_index,
+            delivery.timestamp_ms,
+            outcome.durability,
+        )
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

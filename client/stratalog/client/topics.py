@@ -1,0 +1,72 @@
+"""The topics of a server, under short names: a part of the admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stratalog.client.admin import Admin
+from stratalog.v1 import admin_pb2
+
+
+class Topic(NamedTuple):
+    """A topic of the server."""
+
+    name: str
+    topic_id: str
+    """A UUID in lower-case hexadecimal with hyphens; never used again."""
+    partition_count: int
+    config: Mapping[str, str]
+    """All keys with the values in force."""
+
+
+class Topics:
+    """Creates, finds, changes and deletes topics. Belongs to one event loop. Every method raises
+    LogStoreError; `Client.admin` has more.
+    """
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = 0,
+        compact: bool = False,
+        config: Mapping[str, str] | None = None,
+        exists_ok: bool = False,
+    ) -> Topic:
+        """Create a topic; 0 partitions mean the server's default. `compact` keeps the last record of each key
+        (`cleanup.policy`); `config` uses Kafka's names. With `exists_ok` a topic that exists is returned
+        unchanged. Raises TopicAlreadyExistsError, InvalidRequestError, InvalidConfigError.
+        """
+        policy = {"cleanup.policy": "compact"} if compact else {}
+        return _topic(
+            await self._admin.create_topic(
+                name, partitions, {**policy, **(config or {})}, exists_ok=exists_ok
+            )
+        )
+
+    async def list(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return sorted(topic.name for topic in await self._admin.list_topics())
+
+    async def describe(self, name: str) -> Topic:
+        """One topic. Raises UnknownTopicOrPartitionError."""
+        [topic] = await self._admin.describe_topics([name])
+        return _topic(topic)
+
+    async def alter(self, name: str, config: Mapping[str, str | None]) -> None:
+        """Set keys of a topic; None resets a key. Applies all changes or none. Raises
+        UnknownTopicOrPartitionError, InvalidConfigError.
+        """
+        await self._admin.alter_configs(config, name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic and all its records. Raises UnknownTopicOrPartitionError."""
+        await self._admin.delete_topic(name)
+
+
+def _topic(topic: admin_pb2.Topic) -> Topic:
+    return Topic(topic.name, topic.topic_id, topic.partition_count, dict(topic.config))
