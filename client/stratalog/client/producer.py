@@ -87,6 +87,10 @@ class Producer(RecordAccumulator):
             None if clock is None else clock.now_ms,
         )
         self._codec = settings.codec
+        self._ready_bytes = max(
+            settings.max_buffered_bytes - settings.batch_bytes, settings.max_buffered_bytes // 2
+        )
+        """The buffer has room for a batch up to this."""
         self._linger_s = settings.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._sender = AppendSender(channel, settings.durability, retry, self, settings.idempotent)
@@ -101,10 +105,16 @@ class Producer(RecordAccumulator):
         """Those that `flush` may have to raise."""
 
     async def ready(self) -> None:
-        """Wait until the buffer has room for a record, and let complete batches go out."""
+        """Let complete batches go out, and wait until the buffer has room for one more: for several records,
+        so that not each needs a call.
+        """
         if self._collect():
             await asyncio.sleep(0)
-        while self.buffered_bytes > self.max_buffered_bytes:
+        while self.buffered_bytes > self._ready_bytes:
+            if not self._unsettled:
+                # All records linger in open batches.
+                self.close_all()
+                self._collect()
             self._settled.clear()
             await self._settled.wait()
 

@@ -213,6 +213,19 @@ async def test_a_full_buffer_refuses_records_until_there_is_room(bench: ServiceB
     await producer.close()
 
 
+async def test_the_buffer_is_ready_for_several_records_though_all_linger(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 8)
+    async with bench.client.producer(
+        batch_bytes=2_000, max_buffered_bytes=10_000, linger_ms=LONG_MS
+    ) as producer:
+        for number in range(200):
+            # The batches of all partitions together are larger than the buffer.
+            await asyncio.wait_for(producer.ready(), 30)
+            for _ in range(2):
+                producer.send("t", None, bytes(900), partition=number % 8)
+    assert sum(len(records) for records in await bench.read_all("t")) == 400
+
+
 async def test_records_that_are_sent_before_the_topic_is_known_keep_their_order(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", 3)
     async with bench.client.producer(linger_ms=0) as producer:
