@@ -16,7 +16,7 @@ from grpc_status import rpc_status
 
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc, operation_pb2, tier_pb2
 from tests.support.service.error_details import error_info, retry_info
 from tests.support.service.service_bench import ServiceBench, service_bench
 
