@@ -157,8 +157,9 @@ async def test_a_query_without_sense_is_refused_and_harms_no_other(bench: Servic
     with pytest.raises(UnknownTopicOrPartitionError):
         await bench.client.list_offsets([(TopicPartition("t", 1), log_pb2.OFFSET_SPEC_LATEST, None)])
     request = log_pb2.ListOffsetsRequest()
-    request.queries.add(topic="nope", spec=log_pb2.OFFSET_SPEC_LATEST)
-    request.queries.add(topic="t", spec=log_pb2.OFFSET_SPEC_LATEST)
+    latest = log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST)
+    request.queries.add(topic="nope", at=latest)
+    request.queries.add(topic="t", at=latest)
     answers = (await bench.client.log.ListOffsets(request)).answers
     assert [(error_info(answer.error).reason, answer.offset) for answer in answers] == [
         ("UNKNOWN_TOPIC_OR_PARTITION", -1),
