@@ -15,7 +15,7 @@ import google.rpc.status_pb2
 
 from tests.support.places import REPOSITORY
 
-_SOURCE: Final = REPOSITORY / "tests" / "integration" / "service" / "go_client"
+_SOURCE: Final = REPOSITORY / "tests" / "integration" / "service" / "clients" / "go_client"
 _PACKAGE: Final = "stratalog.test/client/stratalogv1"
 _BUILD_TIMEOUT_S: Final = 250.0
 
