@@ -30,8 +30,8 @@ from stratalog.client.messages import fetch_request
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import parse_header
+from stratalog.record.reading.record_portions import RecordReading, record_portions
 from stratalog.record.record import Record
-from stratalog.record.record_portions import RecordReading, record_portions
 from stratalog.server.process_tuning import keep_freed_memory
 
 OBJECTS_PER_S = 1_600_000

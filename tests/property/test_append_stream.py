@@ -119,7 +119,6 @@ class Run:
             durability=step.durability,
             future=future,
             memory=self.memory.lease(1),
-            size_bytes=1,
             identity=SOME_LOG,
             session=session,
         )

@@ -189,7 +189,6 @@ class Run:
                 durability=Durability.DISK if step.is_flushed else Durability.OS,
                 future=sent.future,
                 memory=self.memory.lease(1),
-                size_bytes=1,
                 conditions=convert.append_conditions(request),
             )
         )

@@ -31,7 +31,7 @@ COMMANDS = {
     "records": ("commands.records_commands:records", "Delete records from the start of partitions."),
     "produce": (
         "commands.produce_command:produce",
-        "Append the lines of FILE, or of standard input, to TOPIC.",
+        "Append records to TOPIC: lines of a file, or one value.",
     ),
     "consume": ("commands.consume_command:consume", "Print the records of TOPIC."),
     "log": ("commands.log_commands:log", "Show partitions and their files, and roll and flush them."),
@@ -43,7 +43,10 @@ COMMANDS = {
     ),
     "cleaner": ("commands.cleaner_commands:cleaner", "Show the cleaner of local logs."),
     "compaction": ("commands.compaction_commands:compaction", "Compact tiered data now."),
-    "retention": ("commands.retention_commands:retention", "Apply the retention of topics, or explain it."),
+    "retention": (
+        "commands.retention_commands:retention",
+        "Apply the retention of topics now, or explain it.",
+    ),
     "operation": (
         "commands.operation_commands:operation",
         "Show, watch and cancel the long work of a server.",

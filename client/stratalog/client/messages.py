@@ -101,8 +101,8 @@ def fetched_parts(
     or the end offset. Raises CorruptRecordError, after the records of all batches before the damaged one.
     """
     # Not above: messages without records need no record format.
-    from stratalog.record.readable_batches import readable_batches
-    from stratalog.record.record_portions import RecordReading, record_portions
+    from stratalog.record.reading.readable_batches import readable_batches
+    from stratalog.record.reading.record_portions import RecordReading, record_portions
 
     place = TopicPartition(answer.topic, answer.partition)
     limit = answer_end(answer, end_offset)

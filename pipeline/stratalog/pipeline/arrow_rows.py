@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.pipeline.schema import arrow_schema
-from stratalog.record.arrow_arrays import bits_of, headers_of, keys_of, numbers_of, values_of
 from stratalog.record.columns import ColumnBuffers
+from stratalog.record.reading.arrow_arrays import bits_of, headers_of, keys_of, numbers_of, values_of
 
 if TYPE_CHECKING:
     AnyArray = pa.Array[Any]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from stratalog.record.arrow_arrays import HEADER_TYPE
+from stratalog.record.reading.arrow_arrays import HEADER_TYPE
 
 
 class Column(NamedTuple):

@@ -26,7 +26,7 @@ from stratalog.record.batch import batches, complete_prefix_size, crc_matches, r
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.record.native import kernels
-from stratalog.record.record_portions import payload_spans
+from stratalog.record.reading.record_portions import payload_spans
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.store_layout import StoreLayout
 

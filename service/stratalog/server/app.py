@@ -39,18 +39,18 @@ from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
 from stratalog.server.request_memory import RequestMemories, RequestMemory
-from stratalog.server.rpc.admin_servicer import AdminServicer
+from stratalog.server.rpc.admin.admin_servicer import AdminServicer
+from stratalog.server.rpc.admin.operation_servicer import OperationServicer
+from stratalog.server.rpc.admin.server_info import ServerInfo
+from stratalog.server.rpc.admin.tier_servicer import TierServicer
 from stratalog.server.rpc.append_intake import AppendIntake
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.metadata_servicer import MetadataServicer
 from stratalog.server.rpc.method_handlers import described_handlers, refusing_undecodable
-from stratalog.server.rpc.operation_servicer import OperationServicer
 from stratalog.server.rpc.producer_servicer import ProducerServicer
-from stratalog.server.rpc.read_servicer import ReadServicer
-from stratalog.server.rpc.record_reads import RecordReads
-from stratalog.server.rpc.server_info import ServerInfo
-from stratalog.server.rpc.tier_servicer import TierServicer
+from stratalog.server.rpc.read.read_servicer import ReadServicer
+from stratalog.server.rpc.read.record_reads import RecordReads
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2

@@ -69,10 +69,12 @@ class RequestMemory:
 class MemoryLease:
     """The share of one request in a `RequestMemory`. Thread-safe: `_lock` guards the size."""
 
-    __slots__ = ("_is_closed", "_lock", "_memory", "_size_bytes")
+    __slots__ = ("_is_closed", "_lock", "_memory", "_size_bytes", "leased_bytes")
 
     def __init__(self, memory: RequestMemory, size_bytes: int) -> None:
         """Use `RequestMemory.lease`; `size_bytes` are taken already."""
+        self.leased_bytes = size_bytes
+        """The size at its begin."""
         self._memory = memory
         self._size_bytes = size_bytes
         self._is_closed = False

@@ -215,8 +215,10 @@ def test_active_segments_are_closed_and_records_flushed(topic: str) -> None:
 
 def test_producers_are_listed(topic: str) -> None:
     run("topic", "create", topic)
-    produce(topic, 1)
     assert run_json("producers", "list", topic) == []
+    produce(topic, 1)
+    [listed] = run_json("producers", "list", topic)
+    assert (listed["producer_epoch"], listed["last_sequence"]) == (0, 0)
     assert run("producers", "list", topic).split()[:2] == ["PARTITION", "PRODUCER"]
 
 

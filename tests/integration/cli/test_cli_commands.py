@@ -360,7 +360,9 @@ def test_the_status_of_a_server_that_was_replaced_says_so(
         assert takeover["owner"].endswith(f":{owner.pid}")
         assert takeover["epoch"] == 2
         *_, last = run("tier", "status").splitlines()
-        assert last.startswith(f"another server, {takeover['owner']}, has owned shard 0 since epoch 2 (")
+        assert takeover["endpoint"] == owner.address
+        whole = f"another server, {takeover['owner']} at {owner.address}, has owned shard 0 since epoch 2 ("
+        assert last.startswith(whole)
 
 
 def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> None:

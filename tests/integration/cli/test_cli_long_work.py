@@ -88,7 +88,7 @@ def test_a_plan_says_what_a_compaction_does(run: Shell, topic: str) -> None:
 def test_retention_is_explained_then_run(run: Shell, topic: str) -> None:
     assert run("retention", "run", topic, "--dry-run") == "nothing has expired\n"
     assert "no limit" in run("retention", "explain", topic)
-    run("config", "alter", topic, "--add", "retention.bytes=1")
+    run("topic", "alter", topic, "--add", "retention.bytes=1")
     [explained] = run.json("retention", "explain", topic)
     assert explained["new_log_start_offset"] == 4
     [expired] = explained["expired"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +35,7 @@ from tests.support.service.error_details import error_info, retry_info
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
 T = TypeVar("T")
+FIRST = log_pb2.Position(offset=0)
 LOCAL = {"remote.storage.enable": "false"}
 
 
@@ -167,10 +168,10 @@ async def test_an_append_that_waits_for_a_deleted_topic_is_not_in_the_new_one(
     is_at_the_log, may_go_on = threading.Event(), threading.Event()
     append_group = appender.append_group
 
-    def held(requests: Sequence[Any], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
+    def held(*arguments: Any) -> list[AppendInfo | LogStoreError]:
         is_at_the_log.set()
         assert may_go_on.wait(PATIENCE_S)
-        return append_group(requests, leader_epoch)
+        return append_group(*arguments)
 
     monkeypatch.setattr(appender, "append_group", held)
     waiting = [asyncio.create_task(append(bench.client, b"first"))]
@@ -233,7 +234,7 @@ async def test_a_session_ends_with_its_topic_and_never_goes_on_in_the_next_one(b
     admin = bench.client.admin
     former = await admin.create_topic("t", 1)
     await append(bench.client, b"of the former")
-    partition = log_pb2.FetchPartition(topic="t", topic_id=former.topic_id)
+    partition = log_pb2.FetchPartition(topic="t", topic_id=former.topic_id, start=FIRST)
     call = bench.client.log.FetchStream(log_pb2.FetchRequest(partitions=[partition]))
     responses = aiter(call)
     [answer] = (await anext(responses)).partitions
@@ -352,7 +353,7 @@ async def test_a_session_ends_when_another_server_takes_over(tmp_path: Path) -> 
     async with service_bench(tmp_path / "a", store=store) as former:
         await former.client.admin.create_topic("t", 1)
         call = former.client.log.FetchStream(
-            log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t", leader_epoch=1)])
+            log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t", leader_epoch=1, start=FIRST)])
         )
         await former.until_waiting(1)
         async with service_bench(tmp_path / "b", store=store, advertise="log.example:443") as owner:

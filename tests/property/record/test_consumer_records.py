@@ -20,19 +20,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record import column_portions as columns_module
-from stratalog.record import record_portions as portions_module
 from stratalog.record.batch import batches, decode
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
-from stratalog.record.column_portions import column_portions
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.native import pure_batch_kernels, pure_consumer_records, pure_kernels
+from stratalog.record.reading import column_portions as columns_module
+from stratalog.record.reading import record_portions as portions_module
+from stratalog.record.reading.column_portions import column_portions
+from stratalog.record.reading.record_portions import RecordReading, record_portions
 from stratalog.record.record import Record
-from stratalog.record.record_portions import RecordReading, record_portions
 from tests.property.record.test_record_kernels import TIMESTAMPS, payloads
 from tests.support.kernels import each_kind, native, needs_native
 from tests.support.logs.plain_batches import with_section

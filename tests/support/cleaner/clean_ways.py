@@ -15,7 +15,7 @@ from stratalog.record.batch import require_crc
 from stratalog.record.native import pure_clean_kernels, pure_offset_map
 from stratalog.record.native.aborted_spans import is_aborted
 from stratalog.record.native.cleaned_batches import CleanedBatches, CleanRule
-from stratalog.record.record_sections import RecordSections
+from stratalog.record.reading.record_sections import RecordSections
 from tests.support.logs.damaged_batches import sound_headers
 
 try:

@@ -82,11 +82,10 @@ class ServiceBench:
         await asyncio.to_thread(self.server.engine.tier.manager.remote_retention_pass)
 
     async def take_producer_ids(self, last_id: int) -> None:
-        """Let the catalog have given the ids up to this one, so that a test may choose among them."""
-        catalog = self.server.engine.topics.catalog
-        count = last_id + 1 - catalog.state().next_producer_id
-        if count > 0:
-            await asyncio.to_thread(catalog.take_producer_ids, count)
+        """Let the server give ids up to this one, so that a test may choose among them."""
+        producer_ids = self.server.engine.topics.producer_ids
+        while not producer_ids.is_given(last_id):
+            await asyncio.to_thread(producer_ids.give)
 
     async def command(self, *arguments: str) -> Result:
         """Run `stratalog` against the server, in a thread with an event loop of its own."""

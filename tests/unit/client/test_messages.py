@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.client.messages import FetchedRecords, fetched_parts
-from stratalog.record import record_portions
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import ATTRIBUTES_POSITION
+from stratalog.record.reading import record_portions
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 

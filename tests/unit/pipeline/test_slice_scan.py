@@ -17,8 +17,8 @@ from stratalog.pipeline.topic_snapshot import SliceSpan
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, CONTROL_BIT, TRANSACTIONAL_BIT
+from stratalog.record.reading.record_portions import PORTION_COUNT
 from stratalog.record.record import Record
-from stratalog.record.record_portions import PORTION_COUNT
 from stratalog.testing.manual_clock import ManualClock
 
 ALL = tuple(column.name for column in COLUMNS)

@@ -62,7 +62,7 @@ def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> N
 @json_option
 @server_option
 def plan(topics: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Show the jobs that `compaction run` would run, and why topics have none."""
+    """Show the jobs of a compaction now, and why topics have none."""
     planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
     if as_json:
         print_json(message_document(planned))

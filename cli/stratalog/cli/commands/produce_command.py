@@ -89,7 +89,7 @@ def produce(
     as_json: bool,
     server: str,
 ) -> None:
-    """Append the lines of FILE, or of standard input, to TOPIC; or one record, whose value is an option."""
+    """Append records to TOPIC: lines of a file, or one value."""
     if (key_separator, key) != (None, None) and line_format != "text":
         raise click.UsageError(
             "--key and --key-separator go with --format text; JSON lines have a key of their own"

@@ -29,7 +29,7 @@ def retention() -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted now.")
 @long_work_options
 def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
-    """Delete the records of TOPICS, or of all, that retention does not keep.
+    """Delete records that retention does not keep.
 
     Moves the log start of tiered topics, and deletes old segments on local disks. Objects are deleted later,
     by `tier collect`. Ctrl-C leaves the operation running.
@@ -60,7 +60,7 @@ def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, se
 @json_option
 @server_option
 def explain(topics: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Explain for TOPICS, or for all, what retention deletes now and next.
+    """Explain what retention deletes now and next.
 
     The first table shows what `retention run` would delete, and the rule. The second one shows the oldest
     data that stays in each tier: why, the time from which on it is too old, and the size of further records

@@ -39,7 +39,7 @@ def tier() -> None:
 @json_option
 @server_option
 def status(as_json: bool, server: str) -> None:
-    """Show the contents of the object store by shard, and the lag of the uploader by topic.
+    """Show the objects by shard, and the lag of uploads by topic.
 
     \b
     EPOCH     how many times a server has claimed the shard
@@ -179,7 +179,7 @@ def upload(topics: tuple[str, ...], delete_local: bool, no_wait: bool, as_json: 
 @click.argument("topics", nargs=-1)
 @long_work_options
 def verify(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> None:
-    """Read all tiered data of TOPICS, or of all, and compare it with the metadata.
+    """Compare tiered data of TOPICS, or all, with the metadata.
 
     Every checksum and every offset is compared. Damage is shown, and the exit code is 1 then. Ctrl-C leaves
     the operation running.
@@ -215,7 +215,7 @@ def verify(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted, and what waits.")
 @long_work_options
 def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
-    """Delete the objects that commits have dropped and whose grace is over.
+    """Delete dropped objects whose grace is over.
 
     The server does so by itself, too. Ctrl-C leaves the operation running.
     """

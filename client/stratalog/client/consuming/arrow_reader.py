@@ -11,10 +11,10 @@ from stratalog.base.errors import InvalidRequestError, UnsupportedOperationError
 from stratalog.client.consuming.consumer_settings import ConsumerSettings
 from stratalog.client.consuming.topic_follower import FollowedPartition, TopicFollower
 from stratalog.client.messages import answer_end
-from stratalog.record.column_portions import ColumnPortion, column_portions
 from stratalog.record.columns import ColumnBuffers
-from stratalog.record.readable_batches import readable_batches
-from stratalog.record.record_portions import RecordReading
+from stratalog.record.reading.column_portions import ColumnPortion, column_portions
+from stratalog.record.reading.readable_batches import readable_batches
+from stratalog.record.reading.record_portions import RecordReading
 from stratalog.v1 import log_pb2
 
 try:
@@ -25,7 +25,7 @@ except ImportError as missing:
         "reading as Arrow needs pyarrow; install the extra `arrow`", reason=missing
     ) from missing
 
-from stratalog.record.arrow_arrays import HEADER_TYPE, headers_of, keys_of, numbers_of, values_of
+from stratalog.record.reading.arrow_arrays import HEADER_TYPE, headers_of, keys_of, numbers_of, values_of
 
 if TYPE_CHECKING:
     from stratalog.record.native.consumer_records import Decoder

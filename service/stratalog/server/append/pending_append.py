@@ -56,15 +56,17 @@ class PendingAppend:
     memory: MemoryLease
     """The memory of the batches."""
 
-    size_bytes: int
-    """The size of the request on the wire."""
-
     identity: LogIdentity
     """The log that it is appended to, for the answer."""
 
     session: AppendSession | None = None
 
     conditions: AppendConditions = NO_CONDITIONS
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the request on the wire."""
+        return self.memory.leased_bytes
 
     def give_back_memory(self) -> None:
         """Give back the memory once there is an answer. May be called twice."""

@@ -168,7 +168,6 @@ class LogServicer:
             durability=durability,
             future=future,
             memory=memory,
-            size_bytes=decoded.size_bytes,
             identity=partition.identity,
             session=session,
             conditions=conditions,

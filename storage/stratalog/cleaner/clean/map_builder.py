@@ -17,7 +17,7 @@ from stratalog.record.batch import require_crc
 from stratalog.record.header import BatchHeader
 from stratalog.record.native.aborted_spans import AbortedSpans
 from stratalog.record.native.offset_map import OffsetMap
-from stratalog.record.record_sections import RecordSections
+from stratalog.record.reading.record_sections import RecordSections
 from stratalog.segment.log_segment import LogSegment
 
 

@@ -31,7 +31,7 @@ from stratalog.record.keep_rules import gets_horizon, is_due
 from stratalog.record.native import kernels
 from stratalog.record.native.cleaned_batches import CleanedRecords, CleanRule
 from stratalog.record.native.offset_map import OffsetMap, clean_records
-from stratalog.record.record_sections import RecordSections
+from stratalog.record.reading.record_sections import RecordSections
 
 NOTHING = b""
 

@@ -24,8 +24,8 @@ from stratalog.log.log_segments import LogSegments
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
 from stratalog.record.native.batch_row import BatchRow
+from stratalog.record.reading.record_portions import batch_records
 from stratalog.record.record import Record
-from stratalog.record.record_portions import batch_records
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset

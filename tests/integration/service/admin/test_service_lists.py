@@ -12,7 +12,7 @@ from stratalog.client.errors import error_of_call
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.rpc import paging
+from stratalog.server.rpc.admin import paging
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
 from tests.support.service.service_bench import ServiceBench, end_transaction
 
@@ -157,6 +157,7 @@ async def append_as(bench: ServiceBench, producer: BatchProducer, count: int, ti
 async def test_producers_are_listed_with_their_last_batch_and_transaction(bench: ServiceBench) -> None:
     admin = bench.client.admin
     await admin.create_topic("t")
+    await bench.take_producer_ids(9)
     await append_as(bench, BatchProducer(producer_id=9, producer_epoch=2, base_sequence=0), 3, 1000)
     await append_as(bench, BatchProducer(producer_id=4, producer_epoch=0, base_sequence=0), 1, 2000)
     await append_as(bench, BatchProducer(producer_id=4, producer_epoch=0, base_sequence=1), 2, 3000)

@@ -22,7 +22,7 @@ from stratalog.client.operations import OperationCancelledError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.operations import operation as operation_module
 from stratalog.server.operations.operation_registry import MAX_ENDED_COUNT
-from stratalog.server.rpc.operation_servicer import WATCH_PERIOD_S
+from stratalog.server.rpc.admin.operation_servicer import WATCH_PERIOD_S
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
 from stratalog.v1 import operation_pb2

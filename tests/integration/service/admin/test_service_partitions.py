@@ -33,7 +33,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.server.rpc.server_info import installed_version
+from stratalog.server.rpc.admin.server_info import installed_version
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
 from tests.support.service.service_bench import (

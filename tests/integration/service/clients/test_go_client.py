@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 
 PARTITION_COUNT = 3
 STREAM_COUNT = 1000
-"""As in main.go; the last one is refused."""
+"""The appends of the stream in main.go, of which the last one is refused."""
 
 REFUSALS = {
     "unknown_topic": ("NotFound", "UNKNOWN_TOPIC_OR_PARTITION"),

@@ -304,7 +304,7 @@ async def test_a_read_without_sense_is_refused(bench: ServiceBench) -> None:
         log_pb2.ReadRequest(topic="t", partitions=of(0), start=log_pb2.Position()),
         log_pb2.ReadRequest(topic="t", partitions=of(0), start=log_pb2.Position(tail_count=-1)),
         log_pb2.ReadRequest(topic="t", partitions=of(0), until=log_pb2.Position(timestamp_ms=-1)),
-        log_pb2.ReadRequest(topic="t", partitions=of(0), until=log_pb2.Position(spec=99)),  # type: ignore[arg-type]
+        log_pb2.ReadRequest(topic="t", partitions=of(0), until=log_pb2.Position(spec=99)),  # type: ignore[arg-type]  # on purpose
     ):
         assert await refusal(bench, request) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
 

@@ -14,7 +14,7 @@ import pytest
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.server.rpc.read_encoding import FetchedBatches, ReadEncoder
+from stratalog.server.rpc.read.read_encoding import FetchedBatches, ReadEncoder
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.gate import Gate
 from tests.support.service.plain_reads import PlainRead, read_plain, reason_of

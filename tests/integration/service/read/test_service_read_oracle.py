@@ -10,13 +10,13 @@ import pytest
 from stratalog.base.types import TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import wire_isolation
-from stratalog.record import record_sections
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.reading import record_sections
 from stratalog.record.record import Record
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.rpc import read_encoding
+from stratalog.server.rpc.read import read_encoding
 from stratalog.v1 import log_pb2
 from tests.support.service.plain_reads import fetched_records, read_plain, reason_of
 from tests.support.service.service_bench import ServiceBench, end_transaction

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from stratalog.cleaner.clean.rebuilt_batch import CleanedBatch, clean_records_of, since_offset
-from stratalog.record import record_sections
 from stratalog.record.batch import decode, require_crc
 from stratalog.record.builder import encode_batch, rebuild_compressed
 from stratalog.record.codecs.compressed_pieces import compress_pieces
@@ -18,6 +17,7 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.native.cleaned_batches import CleanRule
 from stratalog.record.native.offset_map import OffsetMap
+from stratalog.record.reading import record_sections
 from stratalog.record.record import Record
 from stratalog.record.varint import append_varint
 from tests.support.cleaner.cleaned_log import CONFIG, Cleaned

@@ -116,7 +116,6 @@ class Stream:
             durability=Durability(decoded.request.durability),
             future=future,
             memory=memory,
-            size_bytes=decoded.size_bytes,
             identity=SOME_LOG,
             session=session,
         )

@@ -136,7 +136,6 @@ class Bench:
                 durability=durability,
                 future=future,
                 memory=self.memory.lease(1),
-                size_bytes=1,
                 identity=SOME_LOG,
                 session=session,
                 conditions=AppendConditions(fencing_token=token),
@@ -419,7 +418,6 @@ async def test_an_answered_append_holds_no_bytes_while_others_wait_for_their_fsy
         durability=Durability.OS,
         future=future,
         memory=bench.memory.lease(1),
-        size_bytes=1,
         identity=SOME_LOG,
     )
     bench.writer.submit(append)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stratalog.record.reading.record_portions import batch_records
 from stratalog.record.record import Record
-from stratalog.record.record_portions import batch_records
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.tier.slice_source import SliceSource

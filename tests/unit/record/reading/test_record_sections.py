@@ -7,13 +7,13 @@ import random
 import pytest
 
 from stratalog.base.errors import CorruptRecordError, OverloadedError
-from stratalog.record import record_sections
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import parse_header
 from stratalog.record.native.kernels import decode_records, encode_records
+from stratalog.record.reading import record_sections
+from stratalog.record.reading.record_sections import RecordSections
 from stratalog.record.record import Record
-from stratalog.record.record_sections import RecordSections
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 

@@ -17,8 +17,8 @@ from stratalog.server.partitions.partition_registry import HostedTopic, Partitio
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.rpc import convert
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.read_encoding import ReadEncoder
-from stratalog.server.rpc.record_read import RecordRead
+from stratalog.server.rpc.read.read_encoding import ReadEncoder
+from stratalog.server.rpc.read.record_read import RecordRead
 from stratalog.server.rpc.start_lookup import StartLookup
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2

@@ -16,7 +16,7 @@ from stratalog.record.codecs.compressed_pieces import decompressed_pieces
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import HEADER_SIZE, BatchHeader
 from stratalog.record.native import kernels
-from stratalog.record.record_portions import PORTION_BYTES, PORTION_COUNT
+from stratalog.record.reading.record_portions import PORTION_BYTES, PORTION_COUNT
 from stratalog.record.varint import MAX_VARINT_BYTES, MAX_VARLONG_BYTES, read_varint, read_varlong
 
 WHOLE_BYTES = 8 * 1024 * 1024

@@ -13,8 +13,7 @@ from stratalog.record.builder import rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import TRANSACTIONAL_BIT, BatchHeader, parse_header
 from stratalog.record.native import kernels
-from stratalog.record.record import Record
-from stratalog.record.record_portions import (
+from stratalog.record.reading.record_portions import (
     CONSUMED_COUNT,
     PORTION_BYTES,
     PORTION_COUNT,
@@ -23,6 +22,7 @@ from stratalog.record.record_portions import (
     payload_spans,
     record_portions,
 )
+from stratalog.record.record import Record
 from tests.support.decoded_records import decode_all, plain_record
 from tests.support.logs.plain_batches import timed_batch, with_header
 

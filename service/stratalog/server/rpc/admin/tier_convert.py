@@ -15,7 +15,7 @@ from stratalog.remote.tier.loading_cache import CacheStats
 from stratalog.remote.tier.remote_retention import ExplainedPartition
 from stratalog.remote.tier.slice_source import ReaderCaches
 from stratalog.server.background.tier_compaction import PlannedCompaction
-from stratalog.server.rpc.admin_convert import UNKNOWN
+from stratalog.server.rpc.admin.admin_convert import UNKNOWN
 from stratalog.v1 import tier_pb2
 
 _LOCAL, _STORED = tier_pb2.RETENTION_TIER_LOCAL, tier_pb2.RETENTION_TIER_OBJECT_STORE

@@ -8,7 +8,7 @@ from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
-from stratalog.server.rpc.admin_convert import UNKNOWN, offline_partition_message
+from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.v1 import tier_pb2
 

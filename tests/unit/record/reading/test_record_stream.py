@@ -7,12 +7,12 @@ import random
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record import record_sections
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import BatchHeader
+from stratalog.record.reading import record_sections
+from stratalog.record.reading.record_stream import RecordPiece, record_stream
 from stratalog.record.record import Record
-from stratalog.record.record_stream import RecordPiece, record_stream
 
 
 @pytest.fixture(autouse=True)

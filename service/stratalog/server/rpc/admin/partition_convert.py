@@ -8,7 +8,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.rpc.admin_convert import UNKNOWN, offline_partition_message
+from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message
 from stratalog.v1 import admin_pb2, partition_pb2
 
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLargeError
-from stratalog.record.readable_batches import readable_batches
+from stratalog.record.reading.readable_batches import readable_batches
+from stratalog.record.reading.record_stream import RecordPiece, record_stream
 from stratalog.record.record import Record
-from stratalog.record.record_stream import RecordPiece, record_stream
 from stratalog.server.fetch.fetch_cursor import Collected, FetchCursor, Watermarks
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.rpc.error_statuses import ErrorStatuses

@@ -15,8 +15,8 @@ from stratalog.manager.moves.log_move import MoveState
 from stratalog.server.configuration.broker_config import UpdateMode
 from stratalog.server.configuration.config_entry import ConfigSource
 from stratalog.server.operations.operation import OperationKind, OperationState
-from stratalog.server.rpc.admin_convert import configured_topic
-from stratalog.server.rpc.operation_convert import compaction_job_message
+from stratalog.server.rpc.admin.admin_convert import configured_topic
+from stratalog.server.rpc.admin.operation_convert import compaction_job_message
 from stratalog.v1 import admin_pb2, operation_pb2, tier_pb2
 
 

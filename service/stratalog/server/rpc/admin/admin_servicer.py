@@ -8,7 +8,7 @@ from operator import attrgetter
 from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
-from stratalog.server.rpc.admin_convert import (
+from stratalog.server.rpc.admin.admin_convert import (
     cleaner_status_message,
     config_changes,
     config_entry_message,
@@ -18,12 +18,12 @@ from stratalog.server.rpc.admin_convert import (
     topic_listing_message,
     topic_message,
 )
+from stratalog.server.rpc.admin.operation_convert import operation_message
+from stratalog.server.rpc.admin.paging import MAX_PAGE_SIZE, PageCursor
+from stratalog.server.rpc.admin.partition_admin import PartitionAdmin
+from stratalog.server.rpc.admin.server_info import ServerInfo
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.operation_convert import operation_message
-from stratalog.server.rpc.paging import MAX_PAGE_SIZE, PageCursor
-from stratalog.server.rpc.partition_admin import PartitionAdmin
-from stratalog.server.rpc.server_info import ServerInfo
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.topics.config_manager import ConfigManager
 from stratalog.server.worker_pools import WorkerPools

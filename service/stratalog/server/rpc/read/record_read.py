@@ -17,7 +17,7 @@ from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor
 from stratalog.server.fetch.fetch_session import Answered, FetchSession
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
-from stratalog.server.rpc.read_encoding import FetchedBatches, ReadEncoder, take_batches
+from stratalog.server.rpc.read.read_encoding import FetchedBatches, ReadEncoder, take_batches
 from stratalog.server.worker_pools import WorkerPools
 
 

@@ -15,8 +15,13 @@ from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader
 from stratalog.record.native import kernels
 from stratalog.record.native.batch_kernels import decode_column_batches
+from stratalog.record.reading.record_portions import (
+    RecordReading,
+    payload_spans,
+    placed_error,
+    wanted_payload,
+)
 from stratalog.record.record_frame import frame_fault
-from stratalog.record.record_portions import RecordReading, payload_spans, placed_error, wanted_payload
 
 COLUMNS_BYTES = 4 * 1024 * 1024
 """The most bytes of data in the buffers before the next section of a batch is added."""

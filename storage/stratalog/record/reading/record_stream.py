@@ -15,9 +15,9 @@ from typing import NamedTuple
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import batches, require_crc_as_read
 from stratalog.record.header import BatchHeader
+from stratalog.record.reading.record_portions import section_portions
+from stratalog.record.reading.record_sections import RecordSections
 from stratalog.record.record import Record
-from stratalog.record.record_portions import section_portions
-from stratalog.record.record_sections import RecordSections
 
 
 class RecordPiece(NamedTuple):

@@ -8,10 +8,10 @@ from functools import partial
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
 from stratalog.server.operations.operation_registry import OperationRegistry
+from stratalog.server.rpc.admin.operation_convert import kinds_of, operation_message, states_of, view_message
+from stratalog.server.rpc.admin.paging import PageCursor
 from stratalog.server.rpc.call_guard import Context, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.operation_convert import kinds_of, operation_message, states_of, view_message
-from stratalog.server.rpc.paging import PageCursor
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import operation_pb2, operation_pb2_grpc
 

@@ -9,7 +9,7 @@ import grpc
 
 from stratalog.server.rpc.call_guard import Context, announce, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.record_reads import RecordReads
+from stratalog.server.rpc.read.record_reads import RecordReads
 from stratalog.v1 import log_pb2
 
 

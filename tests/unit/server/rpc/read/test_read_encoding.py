@@ -13,7 +13,7 @@ from stratalog.record.record import Record
 from stratalog.server.fetch.fetch_cursor import Collected, Watermarks
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.read_encoding import (
+from stratalog.server.rpc.read.read_encoding import (
     MAX_RESPONSE_BYTES,
     MAX_STEP_BYTES,
     FetchedBatches,

@@ -12,15 +12,15 @@ from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.record_deletion import RecordDeletion, delete_records
-from stratalog.server.rpc.admin_convert import UNKNOWN
-from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.paging import PageCursor
-from stratalog.server.rpc.partition_convert import (
+from stratalog.server.rpc.admin.admin_convert import UNKNOWN
+from stratalog.server.rpc.admin.paging import PageCursor
+from stratalog.server.rpc.admin.partition_convert import (
     partition_log_message,
     producer_message,
     segment_message,
     slice_message,
 )
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.v1 import admin_pb2, partition_pb2
 
 MAX_PARTITION_COUNT = 10_000

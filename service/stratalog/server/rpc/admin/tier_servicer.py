@@ -8,16 +8,16 @@ from functools import partial
 from stratalog.base.clock import Clock
 from stratalog.server.operations.operation import OperationKind
 from stratalog.server.operations.operation_registry import Work
-from stratalog.server.rpc.call_guard import Context, guarded
-from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.operation_convert import operation_message
-from stratalog.server.rpc.tier_convert import (
+from stratalog.server.rpc.admin.operation_convert import operation_message
+from stratalog.server.rpc.admin.tier_convert import (
     caches_message,
     excluded_message,
     explained_message,
     plan_message,
 )
-from stratalog.server.rpc.tier_status import tier_status_message
+from stratalog.server.rpc.admin.tier_status import tier_status_message
+from stratalog.server.rpc.call_guard import Context, guarded
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import operation_pb2, tier_pb2, tier_pb2_grpc

@@ -1,0 +1,1 @@
+"""The control plane over gRPC: topics, partitions, tiers and operations."""

@@ -1,0 +1,1 @@
+"""Reads of plain records: fetched batches become responses."""

@@ -1,0 +1,1 @@
+"""Batches become records and columns, in portions of bounded size."""
