@@ -64,7 +64,7 @@ simulate: $(DEV)  ## Run the simulations and all sweeps, nothing sampled, with n
 	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier \
 		$$(grep -rlE 'CrashSweep\(|Sampling\(' tests/unit) $(ARGS)
 
-torture: $(DEV)  ## Local logs under everything at once, for ten minutes, with a new seed
+torture: $(DEV)  ## Local logs under everything at once, and clients through restarts, for ten minutes each
 	@export STRATALOG_TORTURE_S=$${STRATALOG_TORTURE_S:-600}; \
 	export STRATALOG_TORTURE_SEED=$${STRATALOG_TORTURE_SEED:-$$(date +%s)}; \
 	$(BIN)/python -m pytest tests/torture $(ARGS)

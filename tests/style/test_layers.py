@@ -50,6 +50,10 @@ PLANTED = {
         "service/stratalog/server/fetch/planted.py",
         "import stratalog.server.rpc.status",
     ),
+    "the rooms of rpc go down only": (
+        "service/stratalog/server/rpc/read/planted.py",
+        "import stratalog.server.rpc.admin.paging",
+    ),
     "the rooms of client go down only": (
         "client/stratalog/client/consuming/planted.py",
         "import stratalog.client.client",

@@ -392,7 +392,7 @@ class StorageEngineBuilder:
 
     def _hosting(self, host: PartitionHost, catalog: Catalog, tiers: Sequence[ShardTier]) -> Host:
         """Makes the hosted partitions of logs, with readers of their shards and the tokens of the catalog."""
-        readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
+        readers = {tier.shard: tier.reader for tier in tiers}
 
         def hosted(log: UnifiedLog, shard: HostedShard) -> HostedPartition:
             fencing_token = partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition)
