@@ -63,6 +63,12 @@ class Topics:
         """
         await self._admin.alter_configs(config, name)
 
+    async def add_partitions(self, name: str, partitions: int) -> Topic:
+        """Give a topic this many partitions in all. Safe to repeat. Raises UnknownTopicOrPartitionError,
+        InvalidRequestError for fewer than it has.
+        """
+        return _topic(await self._admin.add_partitions(name, partitions))
+
     async def delete(self, name: str) -> None:
         """Delete a topic and all its records. Raises UnknownTopicOrPartitionError."""
         await self._admin.delete_topic(name)

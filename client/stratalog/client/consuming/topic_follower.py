@@ -123,8 +123,25 @@ class TopicFollower:
         starts = await self._offsets(numbers, start)
         for number, offset in starts.items():
             if number not in self._offline:
-                self._partitions[number] = FollowedPartition(offset, ends.get(number))
+                is_named = isinstance(start, Mapping) and number in start
+                is_behind = is_named and until == "latest" and offset > ends[number]
+                begin = await self._inside(number, offset, ends[number]) if is_behind else offset
+                self._partitions[number] = FollowedPartition(begin, ends.get(number))
         self._is_open = True
+
+    async def _inside(self, number: int, offset: int, log_end_offset: int) -> int:
+        """Where to begin instead of an offset behind the end of the log, of which no fetch would tell. Raises
+        OffsetOutOfRangeError, unless the settings say how to go on."""
+        reset = self._settings.auto_offset_reset
+        if reset != "error":
+            return (await self._offsets([number], reset)).get(number, log_end_offset)
+        raise OffsetOutOfRangeError(
+            "the consumer begins behind the end of the log; begin at its end or before",
+            topic=self._wanted.topic,
+            partition=number,
+            offset=offset,
+            log_end_offset=log_end_offset,
+        )
 
     async def seek(self, partition: int, place: Place) -> None:
         """Go on from another position of the partition. Raises UnknownTopicOrPartitionError."""
