@@ -45,7 +45,11 @@ class Place(NamedTuple):
 
 
 class RefusedError(Exception):
-    """The server refused; the reason is its text."""
+    """The server refused."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class WireClient(Protocol):

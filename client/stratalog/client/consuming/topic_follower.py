@@ -33,6 +33,7 @@ from stratalog.client.consuming.consumer_settings import ConsumedRange, Consumer
 from stratalog.client.consuming.position import EARLIEST, Place, Places, Position, position_of
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchedRecords, FetchStart, fetch_request, fetched_parts
 from stratalog.client.retry import Patience
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -125,13 +126,17 @@ class TopicFollower:
             if number not in self._offline:
                 is_named = isinstance(start, Mapping) and number in start
                 is_behind = is_named and until == "latest" and offset > ends[number]
-                begin = await self._inside(number, offset, ends[number]) if is_behind else offset
+                begin = await self._inside(number, offset) if is_behind else offset
                 self._partitions[number] = FollowedPartition(begin, ends.get(number))
         self._is_open = True
 
-    async def _inside(self, number: int, offset: int, log_end_offset: int) -> int:
+    async def _inside(self, number: int, offset: int) -> int:
         """Where to begin instead of an offset behind the end of the log, of which no fetch would tell. Raises
         OffsetOutOfRangeError, unless the settings say how to go on."""
+        uncommitted = self._finder._replace(isolation=IsolationLevel.READ_UNCOMMITTED)
+        [log_end_offset] = (await uncommitted.ends([self._place(number)])).values()
+        if offset <= log_end_offset:
+            return offset
         reset = self._settings.auto_offset_reset
         if reset != "error":
             return (await self._offsets([number], reset)).get(number, log_end_offset)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
 
 import pytest
 import pytest_asyncio
@@ -25,6 +26,13 @@ async def client(
     made: OurClient | PlainClient = request.param(bench.client.address)
     yield made
     await made.close()
+
+
+@contextmanager
+def refused(reason: str) -> Generator[None]:
+    with pytest.raises(RefusedError) as caught:
+        yield
+    assert caught.value.reason == reason
 
 
 async def test_records_come_back_by_key_and_in_order(client: WireClient) -> None:
@@ -69,14 +77,14 @@ async def test_a_reader_that_follows_gets_later_records(client: WireClient) -> N
 
 
 async def test_what_is_not_there_is_refused(client: WireClient) -> None:
-    with pytest.raises(RefusedError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+    with refused("UNKNOWN_TOPIC_OR_PARTITION"):
         await client.send("nope", [Sent(b"k", b"v")])
-    with pytest.raises(RefusedError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+    with refused("UNKNOWN_TOPIC_OR_PARTITION"):
         await client.read("nope")
     await client.create("t", 1)
-    with pytest.raises(RefusedError, match="TOPIC_ALREADY_EXISTS"):
+    with refused("TOPIC_ALREADY_EXISTS"):
         await client.create("t", 1)
-    with pytest.raises(RefusedError, match="OFFSET_OUT_OF_RANGE"):
+    with refused("OFFSET_OUT_OF_RANGE"):
         await client.read("t", start={0: 1})
 
 
@@ -86,6 +94,6 @@ async def test_a_topic_that_was_made_again_is_another_one(client: WireClient) ->
     await client.delete("t")
     topic_id = await client.create("t", 1)
     assert topic_id != former_id
-    with pytest.raises(RefusedError, match="INCONSISTENT_TOPIC_ID"):
+    with refused("INCONSISTENT_TOPIC_ID"):
         await client.read("t", topic_id=former_id)
     assert not (await client.read("t", topic_id=topic_id)).get(0)
