@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import operator
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - an application has no Scheduler
 from types import TracebackType
@@ -17,6 +18,7 @@ from stratalog.client.admin import Admin
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer import Consumer
 from stratalog.client.errors import BufferFullError
+from stratalog.client.operations import Operations
 from stratalog.client.producer import Producer
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.topics import Topics
@@ -82,6 +84,17 @@ class Blocking:
             if hasattr(iterator, "aclose"):
                 self._thread.run(iterator.aclose())
 
+    def __getitem__(self, key: object) -> Any:
+        return self._thread.run(_called(operator.getitem, (self._target, key), {}))
+
+    def __contains__(self, key: object) -> bool:
+        found: bool = self._thread.run(_called(operator.contains, (self._target, key), {}))
+        return found
+
+    def __len__(self) -> int:
+        count: int = self._thread.run(_called(len, (self._target,), {}))
+        return count
+
     def __enter__(self) -> Any:
         self._thread.run(_called(getattr(self._target, "__aenter__"), (), {}))  # noqa: B009
         return self
@@ -98,7 +111,7 @@ class Blocking:
             return SyncProducer(self._thread, value)
         if isinstance(value, Consumer):
             return SyncConsumer(self._thread, value)
-        if isinstance(value, Admin | Topics) or hasattr(value, "__aiter__"):
+        if isinstance(value, Admin | Operations | Topics) or hasattr(value, "__aiter__"):
             return Blocking(self._thread, value)
         return value
 

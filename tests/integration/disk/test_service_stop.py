@@ -77,6 +77,9 @@ async def stop_while(
     transfers.stall()
     calling = call()
     await until(transfers.gate.is_reached.is_set)
+    # The client watches its operation.
+    newest, *_ = bench.server.engine.operations.operations()
+    await until(lambda: bool(newest._listeners))  # pyright: ignore[reportPrivateUsage]  # only tests look
     stopping = asyncio.create_task(bench.server.stop())
     await poll
     transfers.gate.open()

@@ -434,6 +434,17 @@ async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline() -
             assert isinstance(outcome, ServerUnavailableError)
 
 
+async def test_a_wrong_record_of_a_topic_not_yet_known_fails_alone(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t")
+    async with bench.client.producer() as producer:
+        wrong = producer.send("t", "k", "bad", partition=-1)
+        right = producer.send("t", "k", "good")
+        with pytest.raises(InvalidRequestError):
+            await wrong
+        assert (await right).offset == 0
+    assert producer.buffered_bytes == 0
+
+
 @pytest.mark.parametrize("idempotent", [True, False])
 async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path, idempotent: bool) -> None:
     with ServerProcess(f"{tmp_path}/data") as server:

@@ -111,7 +111,13 @@ async def scripted(service: ScriptedService) -> AsyncGenerator[str]:
 
 
 def answer(
-    offset: int, count: int, *, partition: int = 0, epoch: int = 1, topic_id: str = ""
+    offset: int,
+    count: int,
+    *,
+    partition: int = 0,
+    epoch: int = 1,
+    topic_id: str = "",
+    last_epoch: int = -1,
 ) -> log_pb2.FetchedPartition:
     """A batch of records from an offset on; the value of a record is its offset."""
     records = [Record(0, 5, b"k", b"%d" % at) for at in range(offset, offset + count)]
@@ -121,4 +127,5 @@ def answer(
         batches=encode_batch(records, base_offset=offset, leader_epoch=epoch),
         next_fetch_offset=offset + count,
         topic_id=topic_id,
+        last_epoch=last_epoch,
     )

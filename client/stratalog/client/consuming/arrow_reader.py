@@ -107,8 +107,7 @@ def _portions(
         column_portions(answer.batches, reading, readable_batches(answer.aborted_transactions), new_columns)
     )
     followed.next_offset = limit
-    if portions:
-        followed.last_epoch = portions[-1].last_epoch
+    followed.pass_epoch(answer, portions[-1].last_epoch if portions else -1)
     return portions
 
 

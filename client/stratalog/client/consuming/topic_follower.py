@@ -65,7 +65,15 @@ class FollowedPartition:
     next_offset: int
     end_offset: int | None
     last_epoch: int = -1
-    """The leader epoch of the last batch that was read; -1 before the first one."""
+    """The leader epoch before the position; -1 if none is known."""
+
+    def pass_epoch(self, answer: log_pb2.FetchedPartition, last_epoch: int) -> None:
+        """Note the epoch before a new position in the answer: at its end the server says which, because no
+        batch may be left of it; before that it is the one of the last batch, or -1 without any."""
+        if self.next_offset == answer.next_fetch_offset and answer.last_epoch >= 0:
+            last_epoch = answer.last_epoch
+        if last_epoch >= 0:
+            self.last_epoch = last_epoch
 
     @property
     def is_done(self) -> bool:
@@ -184,8 +192,7 @@ class TopicFollower:
                     decode_value=settings.decode_value,
                 ):
                     followed.next_offset = part.next_offset
-                    if part.last_epoch >= 0:
-                        followed.last_epoch = part.last_epoch
+                    followed.pass_epoch(answer, part.last_epoch)
                     yield part
                     if self._changed.is_set():
                         break

@@ -145,15 +145,19 @@ class KnownTopics:
                 self._fail(record, error)
                 continue
             receipt = record.delivery.receipt
-            placed = self._accumulator.send_encoded(
-                topic,
-                record.key,
-                record.value,
-                record.partition,
-                record.delivery.timestamp_ms,
-                record.headers_count,
-                record.headers,
-            )
+            try:
+                placed = self._accumulator.send_encoded(
+                    topic,
+                    record.key,
+                    record.value,
+                    record.partition,
+                    record.delivery.timestamp_ms,
+                    record.headers_count,
+                    record.headers,
+                )
+            except LogStoreError as error:
+                self._fail(record, error)
+                continue
             self._accumulator.release(record.size_bytes)
             record.delivery.follow(placed)
             assert isinstance(receipt, BatchReceipt)

@@ -79,6 +79,14 @@ async def test_a_session_that_comes_back_names_topic_position_and_epoch() -> Non
     assert [type(error) for error in broken] == [StoppingError], "once each time that it breaks"
 
 
+async def test_the_epoch_at_the_end_of_an_answer_is_the_servers() -> None:
+    """Compaction may have left no batch of the last epoch before the position."""
+    service = ScriptedService([[answer(0, 5, epoch=4, last_epoch=6), STOPPING], [answer(5, 1, last_epoch=6)]])
+    async with scripted(service) as address, Client(address, retry=QUICK) as client:
+        await offsets_until(aiter(client.consume("t", start=0)), 6)
+    assert [one.last_fetched_epoch for one in service.requests[1].partitions if one.partition == 0] == [6]
+
+
 async def test_new_partitions_appear_from_their_log_starts() -> None:
     service = ScriptedService([[answer(7, 1)], [answer(3, 2, partition=1)]])
     async with scripted(service) as address, Client(address) as client:

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.server.log_identity import ANY_LEADER_EPOCH
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
@@ -89,6 +90,10 @@ class PartitionAdmin:
                 max_partition_count=MAX_PARTITION_COUNT,
             )
         partitions = self._each_once(request.topic, numbers)
+        for partition in partitions:
+            # Another topic may have taken the name since the check.
+            if isinstance(partition, HostedPartition):
+                partition.identity.require(request.topic_id, ANY_LEADER_EPOCH)
         deletions = {
             wanted.partition: RecordDeletion.of(partition, wanted.before_offset)
             for wanted, partition in zip(request.partitions, partitions, strict=True)

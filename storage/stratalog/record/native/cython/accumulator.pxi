@@ -366,7 +366,10 @@ cdef class RecordAccumulator:
         known = <KnownTopic> self.topics[topic]
         for number in range(partition_count, <int32_t> len(known.batches)):
             self.close_at(known, number)
-        known.batches = known.batches[:partition_count] + [None] * (partition_count - len(known.batches))
+        # In place, without a new list: that could run the collector, and with it a `send` into the old one.
+        while len(known.batches) < partition_count:
+            known.batches.append(None)
+        del known.batches[partition_count:]
         known.partition_count = partition_count
         known.current_partition %= partition_count
 
