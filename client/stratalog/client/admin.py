@@ -5,8 +5,7 @@ Methods return messages of ``stratalog.v1.admin_pb2``, which documents their fie
 
 from __future__ import annotations
 
-from stratalog.client.admin_calls import CALL_TIMEOUT_S
-from stratalog.client.channel import ServerChannel
+from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.operations import Operations
 from stratalog.client.partitions_admin import PartitionsAdmin

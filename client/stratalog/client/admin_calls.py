@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
-from typing import Protocol, TypeVar
 
 from stratalog.client.channel import ServerChannel
-from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.client.pages import PageT, pages
+from stratalog.client.retry import RetryPolicy
 from stratalog.v1 import admin_pb2_grpc
-
-CALL_TIMEOUT_S = 30.0
-
-
-class PagedResponse(Protocol):
-    """An answer with one page of a list."""
-
-    @property
-    def next_page_token(self) -> str: ...
-
-
-PageT = TypeVar("PageT", bound=PagedResponse)
 
 
 class AdminCalls:
@@ -31,15 +18,6 @@ class AdminCalls:
         self._retry = retry
         self._stub = admin_pb2_grpc.AdminServiceStub(channel.grpc)
 
-    async def _pages(self, call: Callable[[str], Awaitable[PageT]]) -> AsyncIterator[PageT]:
-        """The pages of a list, each by a call with its token. Repeats a call as other reads are."""
-        token = ""
-        while True:
-            page = await retrying(self._retry, partial(self._page, call, token))
-            yield page
-            token = page.next_page_token
-            if not token:
-                return
-
-    async def _page(self, call: Callable[[str], Awaitable[PageT]], token: str) -> PageT:
-        return await self._channel.call(call(token))
+    def _pages(self, call: Callable[[str], Awaitable[PageT]]) -> AsyncIterator[PageT]:
+        """The pages of a list, each by a call with its token."""
+        return pages(self._channel, self._retry, call)

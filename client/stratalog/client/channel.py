@@ -12,6 +12,9 @@ from stratalog.client.errors import error_of_call, refusing_misfits, unreachable
 
 _T = TypeVar("_T")
 
+CALL_TIMEOUT_S = 30.0
+"""The deadline of a call that waits for nothing but the server."""
+
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # The server limits its responses by the request, but a single batch may be larger.
     ("grpc.max_receive_message_length", -1),

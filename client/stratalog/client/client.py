@@ -14,7 +14,7 @@ from stratalog.base.errors import OverloadedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
-from stratalog.client.channel import ServerChannel
+from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerOptions, consumer_settings
 from stratalog.client.consuming.position import Places
 from stratalog.client.consuming.position_finder import OffsetQuery
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from stratalog.record.codecs.compression import Codec
     from stratalog.record.native.consumer_records import Decoder
     from stratalog.record.record import RecordLike
-
-CALL_TIMEOUT_S = 30.0
 
 
 class Client:

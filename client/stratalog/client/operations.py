@@ -11,12 +11,11 @@ from contextlib import aclosing
 import grpc
 
 from stratalog.base.errors import LogStoreError
-from stratalog.client.channel import ServerChannel
+from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import error_of_call, error_of_status, refusing_misfits
+from stratalog.client.pages import pages
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.v1 import operation_pb2, operation_pb2_grpc
-
-CALL_TIMEOUT_S = 30.0
 
 
 class OperationCancelledError(LogStoreError):
@@ -51,17 +50,15 @@ class Operations:
     ) -> list[operation_pb2.Operation]:
         """All operations of these kinds and states, the newest first; every kind and state if none is
         named."""
-        found: list[operation_pb2.Operation] = []
-        request = operation_pb2.ListOperationsRequest(kinds=kinds, states=states)
-        while True:
-            response = await retrying(
-                self._retry,
-                lambda: self._channel.call(self._stub.ListOperations(request, timeout=CALL_TIMEOUT_S)),
-            )
-            found += response.operations
-            if not response.next_page_token:
-                return found
-            request.page_token = response.next_page_token
+        found = pages(
+            self._channel,
+            self._retry,
+            lambda token: self._stub.ListOperations(
+                operation_pb2.ListOperationsRequest(kinds=kinds, states=states, page_token=token),
+                timeout=CALL_TIMEOUT_S,
+            ),
+        )
+        return [operation async for page in found for operation in page.operations]
 
     async def watch(self, operation_id: str) -> AsyncGenerator[operation_pb2.Operation]:
         """The operation as it is now, then after changes, until it has ended. Close the generator to leave;

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.client.channel import ServerChannel
+from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
-from stratalog.client.operations import CALL_TIMEOUT_S, Operations
+from stratalog.client.operations import Operations
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.v1 import operation_pb2, tier_pb2, tier_pb2_grpc
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stratalog.base.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
-from stratalog.client.admin_calls import CALL_TIMEOUT_S, AdminCalls
+from stratalog.client.admin_calls import AdminCalls
+from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.retry import retrying
 from stratalog.v1 import admin_pb2

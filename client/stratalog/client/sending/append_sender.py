@@ -35,7 +35,7 @@ import grpc
 
 from stratalog.base.errors import LogStoreError, OverloadedError
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.channel import ServerChannel
+from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
 from stratalog.client.messages import wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
@@ -53,8 +53,6 @@ STALE_CODES = frozenset(("UNKNOWN_TOPIC_OR_PARTITION", "INCONSISTENT_TOPIC_ID"))
 
 ANSWER_TIMEOUT_S = 30.0
 """A stream with requests and without answers for this time is broken."""
-
-CALL_TIMEOUT_S = 30.0
 
 
 class SenderEvents(Protocol):
