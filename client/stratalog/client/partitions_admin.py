@@ -9,7 +9,7 @@ from stratalog.client.admin_calls import AdminCalls
 from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.retry import retrying
-from stratalog.v1 import admin_pb2, partition_pb2
+from stratalog.v1 import admin_pb2, log_pb2, partition_pb2
 
 
 class PartitionsAdmin(AdminCalls):
@@ -69,7 +69,12 @@ class PartitionsAdmin(AdminCalls):
                 topic=topic,
                 topic_id=topic_id,
                 partitions=[
-                    partition_pb2.RecordsToDelete(partition=partition, before_offset=offset)
+                    partition_pb2.RecordsToDelete(
+                        partition=partition,
+                        before=log_pb2.Position(offset=offset)
+                        if offset != -1
+                        else log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST),
+                    )
                     for partition, offset in before_offsets.items()
                 ],
             )

@@ -630,16 +630,22 @@ class DeleteTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """An existing topic."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the call with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -883,8 +889,13 @@ class AlterConfigsRequest(_message.Message):
     RESOURCE_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
     """Only checks the changes. Default: makes them."""
+    topic_id: _builtins.str
+    """Not for the server: the topic that the client means. Another topic of this name fails the call with
+    INCONSISTENT_TOPIC_ID. Empty, the default: any.
+    """
     @_builtins.property
     def resource(self) -> Global___ConfigResource:
         """Required."""
@@ -899,10 +910,11 @@ class AlterConfigsRequest(_message.Message):
         resource: Global___ConfigResource | None = ...,
         changes: _abc.Iterable[Global___ConfigChange] | None = ...,
         validate_only: _builtins.bool = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "resource", b"resource", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "resource", b"resource", "topic_id", b"topic_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -940,21 +952,29 @@ class DescribeLogRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """An existing topic."""
+    page_size: _builtins.int
+    """Most partitions in the answer, see the top of this file."""
+    page_token: _builtins.str
+    """Empty: the first page."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Empty: all of the topic."""
+        """Each number once. Empty: all of the topic."""
 
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -998,7 +1018,10 @@ class PartitionLog(_message.Message):
     earliest_pending_upload_offset: _builtins.int
     """First local offset that is not in the object store; -1 if the topic is not tiered."""
     compacted_upto: _builtins.int
-    """An offset (exclusive): one record of each key is left below it at most. 0 if nothing was compacted."""
+    """An offset (exclusive): below it, the object store has at most one record of each key. A reader may still see more of
+    them while local segments cover the same offsets. Of a topic that is not tiered: below it, the local log has at most
+    one. 0 if nothing was compacted.
+    """
     high_watermark: _builtins.int
     """End of the visible records (exclusive)."""
     last_stable_offset: _builtins.int
@@ -1063,18 +1086,22 @@ class DescribeLogResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionLog]:
-        """In the order of the request; all are sorted by number."""
+        """Sorted by number."""
 
     def __init__(
         self,
         *,
         partitions: _abc.Iterable[Global___PartitionLog] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1374,22 +1401,28 @@ class MovePartitionRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     TARGET_PATH_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partition: _builtins.int
     """The number of the partition."""
     target_path: _builtins.str
-    """The log directory that it goes to."""
+    """The log directory that it goes to, one of DescribeLogDirs."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the call with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
         target_path: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "target_path", b"target_path", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "target_path", b"target_path", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1305,18 +1305,28 @@ class MetadataRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most topics in the answer; fewer if they have more than 10,000 partitions together. 0, the default, and more than
+    1,000: 1,000.
+    """
+    page_token: _builtins.str
+    """`next_page_token` of the last response. Empty: the first page."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """At most 10,000. Empty: all topics."""
+        """At most 10,000, each once. Empty: all topics."""
 
     def __init__(
         self,
         *,
         topics: _abc.Iterable[_builtins.str] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1415,13 +1425,16 @@ class MetadataResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     store_id: _builtins.str
     """The id of the store, a UUID in lower-case hexadecimal with hyphens."""
     max_request_bytes: _builtins.int
     """Bytes of the largest append request that this server accepts."""
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicMetadata]:
-        """In the order of the request; all are sorted by name."""
+        """Sorted by name."""
 
     def __init__(
         self,
@@ -1429,10 +1442,11 @@ class MetadataResponse(_message.Message):
         topics: _abc.Iterable[Global___TopicMetadata] | None = ...,
         store_id: _builtins.str = ...,
         max_request_bytes: _builtins.int = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_request_bytes", b"max_request_bytes", "store_id", b"store_id", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_request_bytes", b"max_request_bytes", "next_page_token", b"next_page_token", "store_id", b"store_id", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -839,7 +839,7 @@ class ListOperationsResponse(_message.Message):
     """Asks for the next page. Empty: this is the last one."""
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
-        """The newest first."""
+        """The newest first. Without their results: GetOperation has them."""
 
     def __init__(
         self,

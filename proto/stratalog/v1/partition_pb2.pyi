@@ -11,6 +11,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.rpc import status_pb2 as _status_pb2
+from stratalog.v1 import log_pb2 as _log_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -337,20 +338,24 @@ class RecordsToDelete(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITION_FIELD_NUMBER: _builtins.int
-    BEFORE_OFFSET_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """The number of the partition, once in the request."""
-    before_offset: _builtins.int
-    """The log start moves to this offset, from 0 to the high watermark; -1: the high watermark. It never moves back."""
+    @_builtins.property
+    def before(self) -> _log_pb2.Position:
+        """Required. The log start moves to this place, which is at most the high watermark, and never back: `spec` LATEST deletes
+        all records, `tail_count` all but so many offsets, `timestamp_ms` those before the first record of that time or later.
+        """
+
     def __init__(
         self,
         *,
         partition: _builtins.int = ...,
-        before_offset: _builtins.int = ...,
+        before: _log_pb2.Position | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_offset", b"before_offset", "partition", b"partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "partition", b"partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,7 +378,7 @@ class DeleteRecordsRequest(_message.Message):
     """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordsToDelete]:
-        """From 1 to 10,000. An unknown partition, or an offset that is out of range, fails the call, and nothing is deleted."""
+        """From 1 to 10,000. An unknown partition, or a place behind the high watermark, fails the call, and nothing is deleted."""
 
     def __init__(
         self,
@@ -454,8 +459,13 @@ class RollRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the call with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Each number once. Empty: all of the topic."""
@@ -465,10 +475,11 @@ class RollRequest(_message.Message):
         *,
         topic: _builtins.str = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -538,8 +549,13 @@ class FlushRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the call with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Each number once. Empty: all of the topic."""
@@ -549,10 +565,11 @@ class FlushRequest(_message.Message):
         *,
         topic: _builtins.str = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,7 +35,7 @@ from stratalog.record.record import Record
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.rpc.admin.server_info import installed_version
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, partition_pb2
 from tests.support.service.service_bench import (
     PATIENCE_S,
     ServiceBench,
@@ -176,7 +176,7 @@ async def test_a_deletion_that_is_wrong_in_one_partition_deletes_nothing(
         request = partition_pb2.DeleteRecordsRequest(
             topic="t",
             partitions=[
-                partition_pb2.RecordsToDelete(partition=number, before_offset=offset)
+                partition_pb2.RecordsToDelete(partition=number, before=log_pb2.Position(offset=offset))
                 for number, offset in partitions
             ],
         )

@@ -95,7 +95,9 @@ class PartitionAdmin:
             if isinstance(partition, HostedPartition):
                 partition.identity.require(request.topic_id, ANY_LEADER_EPOCH)
         deletions = {
-            wanted.partition: RecordDeletion.of(partition, wanted.before_offset)
+            wanted.partition: RecordDeletion.of(
+                partition, wanted.before.offset if wanted.before.HasField("offset") else -1
+            )
             for wanted, partition in zip(request.partitions, partitions, strict=True)
             if isinstance(partition, HostedPartition)
         }
