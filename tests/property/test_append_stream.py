@@ -1,7 +1,8 @@
 """A stream of appends against an oracle that sees each partition's requests alone and in order.
 
 Requests, writes, fsyncs and topics that are created again alternate at random. The oracle knows nothing of
-them, because the outcome of a request depends only on the requests of its partition before it.
+them, because the outcome of a request depends only on the requests before it that name its partition. If it
+names none, its outcome depends on nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from typing import NamedTuple
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import InvalidRecordError, OverloadedError, PrecedingAppendFailedError
+from stratalog.base.errors import (
+    InvalidRecordError,
+    InvalidRequestError,
+    LogStoreError,
+    OverloadedError,
+    PrecedingAppendFailedError,
+)
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.append.append_decoding import Decoded, DecodedStreamAppend
@@ -35,17 +42,30 @@ class Step(NamedTuple):
 
     kind: str
     partition: int
+    is_named: bool
+    """The request names its partition; otherwise the server chooses it."""
     resume: bool
     durability: Durability
 
 
 STEPS = st.builds(
     Step,
-    kind=st.sampled_from(["good"] * 4 + ["bad", "overload"] + ["write"] * 4 + ["flush", "create again"]),
+    kind=st.sampled_from(
+        ["good"] * 4 + ["bad", "overload", "unresolved"] + ["write"] * 4 + ["flush", "create again"]
+    ),
     partition=st.integers(0, PARTITION_COUNT - 1),
+    is_named=st.sampled_from([True, True, False]),
     resume=st.sampled_from([False, False, False, True]),
     durability=st.sampled_from([Durability.OS, Durability.DISK]),
 )
+
+
+FAILURES: dict[str, type[LogStoreError]] = {
+    "bad": InvalidRecordError,
+    "overload": OverloadedError,
+    "unresolved": InvalidRequestError,
+}
+"""The error of a request of each kind that fails by itself."""
 
 
 class Expected(NamedTuple):
@@ -60,26 +80,20 @@ def oracle(requests: Sequence[Step]) -> tuple[dict[int, Expected], dict[int, lis
     stored: dict[int, list[bytes]] = defaultdict(list)
     has_failed: dict[int, bool] = defaultdict(bool)
     for sequence, request in enumerate(requests):
-        if request.resume:
+        if request.is_named and request.resume:
             has_failed[request.partition] = False
-        if has_failed[request.partition]:
+        if request.is_named and has_failed[request.partition]:
             outcomes[sequence] = Expected({PrecedingAppendFailedError})
-            if request.kind == "overload":
+            if request.kind in ("overload", "unresolved"):
                 # It may arrive before the failure is known.
-                outcomes[sequence].errors.add(OverloadedError)
+                outcomes[sequence].errors.add(FAILURES[request.kind])
         elif request.kind == "good":
             outcomes[sequence] = Expected({None})
             stored[request.partition].append(b"%d" % sequence)
         else:
-            error = InvalidRecordError if request.kind == "bad" else OverloadedError
-            outcomes[sequence] = Expected({error})
-            has_failed[request.partition] = True
+            outcomes[sequence] = Expected({FAILURES[request.kind]})
+            has_failed[request.partition] |= request.is_named
     return outcomes, stored
-
-
-async def resolved(decoded: DecodedStreamAppend) -> None:
-    """Every request names its partition."""
-    assert decoded.request.HasField("partition")
 
 
 class Run:
@@ -94,7 +108,7 @@ class Run:
         }
         """By partition: those of the deleted topics, and the current one."""
         self._arriving: asyncio.Queue[DecodedStreamAppend | None] = asyncio.Queue()
-        self.pipeline = AppendPipeline(self._source(), resolved, self._prepare, self.memory)
+        self.pipeline = AppendPipeline(self._source(), self._resolve, self._prepare, self.memory)
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -106,10 +120,17 @@ class Run:
         while (request := await self._arriving.get()) is not None:
             yield request
 
+    async def _resolve(self, decoded: DecodedStreamAppend) -> None:
+        step = self.requests[decoded.request.sequence]
+        if step.kind == "unresolved":
+            raise InvalidRequestError("no producer, or keys of several partitions")
+        decoded.request.partition = step.partition
+
     def _prepare(
-        self, decoded: DecodedStreamAppend, session: AppendSession
+        self, decoded: DecodedStreamAppend, session: AppendSession | None
     ) -> tuple[PartitionWriter, PendingAppend]:
         step = self.requests[decoded.request.sequence]
+        assert (session is not None) == step.is_named
         if step.kind == "overload":
             raise OverloadedError("no room")
         data = BAD if step.kind == "bad" else b"%d" % decoded.request.sequence
@@ -136,9 +157,9 @@ class Run:
         elif step.kind == "create again":
             writers.append(HeldWriter())
         else:
-            message = log_pb2.AppendStreamRequest(
-                partition=step.partition, sequence=len(self.requests), resume=step.resume
-            )
+            message = log_pb2.AppendStreamRequest(sequence=len(self.requests), resume=step.resume)
+            if step.is_named:
+                message.partition = step.partition
             self.requests.append(step)
             self._arriving.put_nowait(Decoded(message, None, 1))
         await self._settle()
@@ -173,14 +194,23 @@ class Run:
 
     def check(self, *, has_ended: bool) -> None:
         outcomes, stored = oracle(self.requests)
-        by_partition: dict[int, list[int]] = defaultdict(list)
+        by_lane: dict[int | None, list[int]] = defaultdict(list)
         for answer in self.answers:
-            by_partition[self.requests[answer.sequence].partition].append(answer.sequence)
+            request = self.requests[answer.sequence]
+            by_lane[request.partition if request.is_named else None].append(answer.sequence)
             error = None if answer.error is None else type(answer.error)
             assert error in outcomes[answer.sequence].errors
+        alone = {n for n, request in enumerate(self.requests) if not request.is_named}
+        assert len(set(by_lane[None])) == len(by_lane[None]), "one answer for each request"
+        assert alone >= set(by_lane[None])
+        assert alone == set(by_lane[None]) or not has_ended
         for partition in range(PARTITION_COUNT):
-            sequences = [n for n, request in enumerate(self.requests) if request.partition == partition]
-            answered = by_partition[partition]
+            sequences = [
+                n
+                for n, request in enumerate(self.requests)
+                if request.is_named and request.partition == partition
+            ]
+            answered = by_lane[partition]
             written = self.stored(partition)
             assert answered == sequences[: len(answered)], "in the order of the requests"
             assert written == stored[partition][: len(written)]

@@ -420,8 +420,9 @@ class AppendStreamRequest(_message.Message):
     """The topic's name."""
     partition: _builtins.int
     """The number of the partition. Not set, for plain records only: the partition of their keys by Kafka's murmur2, which
-    must be the same for all; without any key a partition of the server's choice. Required with `batches`,
-    `expected_offset`, `fencing_token` and `producer`.
+    must be the same for all; without any key a partition of the server's choice. Such a request succeeds or fails alone:
+    it has no place in the order of a partition. Required with `batches`, `expected_offset`, `fencing_token` and
+    `producer`.
     """
     durability: Global___Durability.ValueType
     """The effective level is the stronger of this and the topic's `min.durability`. Default: the topic's."""
@@ -432,7 +433,9 @@ class AppendStreamRequest(_message.Message):
     sequence: _builtins.int
     """Names the request in its answer. The client chooses it; larger than that of the request before it in the stream."""
     resume: _builtins.bool
-    """Begins the partition anew in this stream: this request is applied although an earlier one has failed. Default: false."""
+    """Begins the partition anew in this stream: this request is applied although an earlier one has failed. No effect
+    without `partition`. Default: false.
+    """
     topic_id: _builtins.str
     """The topic that the client means. Another topic of this name fails the append with INCONSISTENT_TOPIC_ID. Empty, the
     default: any.

@@ -43,13 +43,13 @@ class HeldWriter(PartitionWriter):
         """Write the oldest append."""
         append = self.waiting.pop(0)
         session = append.session
-        assert session is not None
         data = append.take_batches()
         assert isinstance(data, bytes)
-        if session.is_broken:
+        if session is not None and session.is_broken:
             self._answer(append, preceding_append_failed())
         elif data == BAD:
-            session.is_broken = True
+            if session is not None:
+                session.is_broken = True
             self._answer(append, InvalidRecordError("bad"))
         else:
             offset = len(self.written)

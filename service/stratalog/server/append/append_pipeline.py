@@ -1,9 +1,12 @@
 """One AppendStream: requests of many partitions in flight, each partition in order and by itself.
 
-A reader task takes requests off the wire and submits them to the writers of their partitions. A partition's
-requests are a `StreamLane`, which keeps their order and their failures. When a writer has answered a request,
-the ready answers of its lane move to one outgoing queue, so a slow partition does not delay the answers of
-the others.
+A reader task takes requests off the wire and submits them to the writers of their partitions. The requests
+that name a partition are a `StreamLane`, which keeps their order and their failures. When a writer has
+answered a request, the ready answers of its lane move to one outgoing queue, so a slow partition does not
+delay the answers of the others.
+
+A request that names no partition has no lane, because its client knows none to resume: it succeeds or fails
+alone, and is answered as soon as its writer has answered.
 
 The numbers of requests and of bytes in flight are bounded for each stream: beyond them the next request stays
 on the wire, and the transport's flow control holds the client back. A request is in flight until its answer
@@ -33,15 +36,15 @@ MAX_IN_FLIGHT_BYTES = 32 << 20
 """The request that reaches this is the last one in flight."""
 
 MAX_LANE_COUNT = 10_000
-"""The most partitions of a stream that have requests in flight or a failure."""
-
+"""The most partitions of a stream with a lane: they have requests in flight or a failure."""
 
 Resolve = Callable[[DecodedStreamAppend], Awaitable[None]]
 """Sets the partition of a request that names none, and learns what the check of the request needs. Raises
-LogStoreError; the partition may be set then."""
+LogStoreError."""
 
-Prepare = Callable[[DecodedStreamAppend, AppendSession], tuple[PartitionWriter, PendingAppend]]
-"""Checks a request, takes its memory, and returns the append with its writer. Raises LogStoreError."""
+Prepare = Callable[[DecodedStreamAppend, AppendSession | None], tuple[PartitionWriter, PendingAppend]]
+"""Checks a request, takes its memory, and returns the append with its writer; without a session it fails
+alone. Raises LogStoreError."""
 
 
 class AppendPipeline:
@@ -61,6 +64,8 @@ class AppendPipeline:
         self._prepare = prepare
         self._lanes: dict[TopicPartition, StreamLane] = {}
         """Those with requests in flight or a failure."""
+        self._alone: set[PendingAppend] = set()
+        """The appends in flight that have no lane."""
         self._outgoing: deque[StreamAnswer] = deque()
         self._has_news = asyncio.Event()
         """Set when there is an answer, or the reader has ended."""
@@ -101,7 +106,8 @@ class AppendPipeline:
     def check(self) -> None:
         """Assert the invariants of the state."""
         assert 0 <= len(self._outgoing) <= self._in_flight_count
-        assert self._in_flight_bytes >= sum(answer.size_bytes for answer in self._outgoing)
+        answered_bytes = sum(answer.size_bytes for answer in self._outgoing)
+        assert self._in_flight_bytes >= answered_bytes + sum(append.size_bytes for append in self._alone)
         for topic_partition, lane in self._lanes.items():
             assert lane.topic_partition == topic_partition
             assert not lane.is_idle, "a lane without requests and without a failure has no state"
@@ -131,18 +137,15 @@ class AppendPipeline:
     async def _take(self, decoded: DecodedStreamAppend) -> None:
         """Pass a request to its writer, or answer it with a failure."""
         request = decoded.request
+        if not request.HasField("partition"):
+            await self._take_alone(decoded)
+            return
         failure: Exception | None = None
         try:
             await self._resolve(decoded)
         except Exception as error:  # noqa: BLE001 - it is the answer to this request
             forget_frames(error)
             failure = error
-        if failure is not None and not request.HasField("partition"):
-            # It has no lane, so it fails alone.
-            self._in_flight_count += 1
-            self._outgoing.append(StreamAnswer(request.sequence, None, failure))
-            self._has_news.set()
-            return
         lane = self._lane(TopicPartition(request.topic, request.partition))
         self._in_flight_count += 1
         if request.resume:
@@ -172,6 +175,35 @@ class AppendPipeline:
         self._in_flight_bytes += append.size_bytes
         lane.submit(request.sequence, append, writer)
         append.future.add_done_callback(partial(self._collect, lane))
+
+    async def _take_alone(self, decoded: DecodedStreamAppend) -> None:
+        """Pass a request without a partition to the writer of the one that is chosen for it, or answer it
+        with a failure.
+        """
+        sequence = decoded.request.sequence
+        try:
+            await self._resolve(decoded)
+            writer, append = self._prepare(decoded, None)
+        except Exception as error:  # noqa: BLE001 - it is the answer to this request
+            forget_frames(error)
+            self._in_flight_count += 1
+            self._outgoing.append(StreamAnswer(sequence, None, error))
+            self._has_news.set()
+            return
+        self._in_flight_count += 1
+        self._in_flight_bytes += append.size_bytes
+        self._alone.add(append)
+        writer.submit(append)
+        append.future.add_done_callback(partial(self._collect_alone, sequence, append))
+
+    def _collect_alone(
+        self, sequence: int, append: PendingAppend, _future: asyncio.Future[AppendInfo]
+    ) -> None:
+        """Move the answer of a request without a lane to the outgoing queue, unless it is abandoned."""
+        if append in self._alone:
+            self._alone.remove(append)
+            self._outgoing.append(StreamAnswer(sequence, append, append.failure()))
+            self._has_news.set()
 
     def _lane(self, topic_partition: TopicPartition) -> StreamLane:
         lane = self._lanes.get(topic_partition)
@@ -222,4 +254,7 @@ class AppendPipeline:
         for lane in self._lanes.values():
             lane.abandon()
         self._lanes.clear()
+        for append in self._alone:
+            append.abandon()
+        self._alone.clear()
         self._outgoing.clear()

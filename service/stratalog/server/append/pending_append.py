@@ -60,6 +60,7 @@ class PendingAppend:
     """The log that it is appended to, for the answer."""
 
     session: AppendSession | None = None
+    """None if it fails alone."""
 
     conditions: AppendConditions = NO_CONDITIONS
 
@@ -72,6 +73,18 @@ class PendingAppend:
         """Give back the memory once there is an answer. May be called twice."""
         self.batches = b""
         self.memory.close()
+
+    def failure(self) -> Exception | None:
+        """The reason why it failed, or None. Call it when `future` is done."""
+        error = self.future.exception()
+        assert error is None or isinstance(error, Exception), "a writer fails appends with exceptions"
+        return error
+
+    def abandon(self) -> None:
+        """Forget the outcome. The append may be applied, unless its session is broken."""
+        if not self.future.cancel():
+            # Retrieve the result, or asyncio warns about an exception that was never retrieved.
+            self.future.exception()
 
     def take_batches(self) -> Buffer:
         """Return the encoded batches and forget them, so that an append that waits for its fsync does not

@@ -1,4 +1,4 @@
-"""The requests of one partition in a stream of appends.
+"""The requests of a stream of appends that name the same partition.
 
 Each request has one answer, and the answers leave in the order of the requests. After a failed request the
 lane refuses the later ones until it is resumed. Requests that are with the writer keep the session that they
@@ -24,8 +24,6 @@ class StreamAnswer(NamedTuple):
     """None if the request failed before it reached the writer."""
     error: Exception | None = None
     """The reason for a failure."""
-    partition: int = -1
-    """The number of the partition that a pending one goes to."""
 
     @property
     def size_bytes(self) -> int:
@@ -34,7 +32,7 @@ class StreamAnswer(NamedTuple):
 
 
 class StreamLane:
-    """The requests of one partition in a stream. Belongs to the event loop."""
+    """The requests of a stream that name one partition. Belongs to the event loop."""
 
     __slots__ = ("_pending", "_writer", "session", "topic_partition")
 
@@ -78,8 +76,7 @@ class StreamLane:
     def submit(self, sequence: int, append: PendingAppend, writer: PartitionWriter) -> None:
         """Pass a request to its writer."""
         self._writer = writer
-        answer = StreamAnswer(sequence, append, partition=self.topic_partition.partition)
-        self._pending.append(answer)
+        self._pending.append(StreamAnswer(sequence, append))
         writer.submit(append)
 
     def collect(self, take: Callable[[StreamAnswer], None]) -> None:
@@ -90,20 +87,13 @@ class StreamLane:
             if answer.append is not None:
                 if not answer.append.future.done():
                     return
-                answer = answer._replace(error=_failure(answer.append))
+                answer = answer._replace(error=answer.append.failure())
             pending.popleft()
             take(answer)
 
     def abandon(self) -> None:
         """Forget the requests in flight. They may be applied, unless their session is broken."""
         for answer in self._pending:
-            if answer.append is not None and not answer.append.future.cancel():
-                # Retrieve the result, or asyncio warns about an exception that was never retrieved.
-                answer.append.future.exception()
+            if answer.append is not None:
+                answer.append.abandon()
         self._pending.clear()
-
-
-def _failure(append: PendingAppend) -> Exception | None:
-    error = append.future.exception()
-    assert error is None or isinstance(error, Exception), "a writer fails appends with exceptions"
-    return error

@@ -46,8 +46,9 @@ def plain(*values: bytes) -> log_pb2.Records:
     return log_pb2.Records(records=[log_pb2.Record(value=value) for value in values])
 
 
-def keyed(*keys: bytes | None) -> log_pb2.Records:
-    return log_pb2.Records(records=[log_pb2.Record(key=key, value=b"v") for key in keys])
+def keyed(*keys: bytes | None, timestamp_ms: int | None = None) -> log_pb2.Records:
+    records = [log_pb2.Record(key=key, value=b"v", timestamp_ms=timestamp_ms) for key in keys]
+    return log_pb2.Records(records=records)
 
 
 def of_producer(
@@ -339,7 +340,7 @@ async def test_what_belongs_to_one_partition_names_it(bench: ServiceBench) -> No
     assert await bench.values("t") == [[]]
 
 
-async def test_the_lane_of_a_stream_is_the_partition_that_was_chosen(bench: ServiceBench) -> None:
+async def test_a_request_of_a_stream_without_a_partition_fails_alone(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", 5)
     key = b"k"
     chosen = partition_for_key(key, 5)
@@ -349,19 +350,24 @@ async def test_the_lane_of_a_stream_is_the_partition_that_was_chosen(bench: Serv
         bench,
         [
             log_pb2.AppendRequest(topic="t", records=keyed(key)),
-            # It has no partition, so no other request stands behind it.
+            # No partition can be chosen.
             log_pb2.AppendRequest(topic="t", records=keyed(key, other)),
             log_pb2.AppendRequest(topic="t", records=keyed(key)),
             bad,
+            log_pb2.AppendRequest(topic="t", partition=chosen, records=plain(b"behind"), expected_offset=2),
+            log_pb2.AppendRequest(topic="t", records=keyed(key)),
+            # It fails in its partition, and the next one does not stand behind it.
+            log_pb2.AppendRequest(topic="t", records=keyed(key, timestamp_ms=-1)),
             log_pb2.AppendRequest(topic="t", records=keyed(key)),
             log_pb2.AppendRequest(topic="t", records=keyed(other)),
         ],
     )
-    assert [base_offset(outcomes[number]) for number in (0, 2, 5)] == [0, 1, 0]
-    assert [type(outcomes[number]) for number in (1, 3, 4)] == [
+    assert [base_offset(outcomes[number]) for number in (0, 2, 5, 7, 8)] == [0, 1, 2, 3, 0]
+    assert [type(outcomes[number]) for number in (1, 3, 4, 6)] == [
         InvalidRequestError,
         UnexpectedOffsetError,
         PrecedingAppendFailedError,
+        InvalidRequestError,
     ]
 
 

@@ -33,8 +33,18 @@ from tests.support.service.held_writer import BAD, SOME_LOG, HeldWriter
 class Request:
     """A request of a stream, short."""
 
-    def __init__(self, partition: int, data: bytes, *, resume: bool = False, disk: bool = False) -> None:
+    def __init__(
+        self,
+        partition: int,
+        data: bytes,
+        *,
+        is_named: bool = True,
+        resume: bool = False,
+        disk: bool = False,
+    ) -> None:
+        """`is_named`: the request names its partition; otherwise the server chooses that one."""
         self.partition = partition
+        self.is_named = is_named
         self.data = data
         self.resume = resume
         self.durability = Durability.DISK if disk else Durability.OS
@@ -66,7 +76,7 @@ class Stream:
         self.may_end.set()
         self._requests = requests
         self._sequences = range(len(requests)) if sequences is None else sequences
-        self.pipeline = AppendPipeline(self._source(), resolved, self._prepare, self.memory)
+        self.pipeline = AppendPipeline(self._source(), self._resolve, self._prepare, self.memory)
         self._task = asyncio.create_task(self._run())
 
     @property
@@ -93,7 +103,7 @@ class Stream:
             self.taken += 1
             message = log_pb2.AppendStreamRequest(
                 topic="t",
-                partition=request.partition,
+                partition=request.partition if request.is_named else None,
                 durability=log_pb2.DURABILITY_DISK
                 if request.durability is Durability.DISK
                 else log_pb2.DURABILITY_OS,
@@ -103,8 +113,12 @@ class Stream:
             yield Decoded(message, memoryview(request.data), len(request.data))
         await self.may_end.wait()
 
+    async def _resolve(self, decoded: DecodedStreamAppend) -> None:
+        request = self._requests[self._sequences.index(decoded.request.sequence)]
+        decoded.request.partition = request.partition
+
     def _prepare(
-        self, decoded: DecodedStreamAppend, session: AppendSession
+        self, decoded: DecodedStreamAppend, session: AppendSession | None
     ) -> tuple[PartitionWriter, PendingAppend]:
         if decoded.request.partition >= len(self.writers):
             raise UnknownTopicOrPartitionError("no such partition")
@@ -328,7 +342,7 @@ async def test_refusals_that_the_client_does_not_read_are_bounded_too(
             taken += 1
             yield Decoded(log_pb2.AppendStreamRequest(partition=0, sequence=sequence), None, 1)
 
-    def refuse(_: DecodedStreamAppend, __: AppendSession) -> tuple[PartitionWriter, PendingAppend]:
+    def refuse(_: DecodedStreamAppend, __: AppendSession | None) -> tuple[PartitionWriter, PendingAppend]:
         raise UnknownTopicOrPartitionError("no such partition")
 
     answers = AppendPipeline(source(), resolved, refuse, RequestMemory(100)).answers()
@@ -375,6 +389,57 @@ async def test_a_stream_that_is_cut_off_gives_everything_back() -> None:
     await stream.settle()
     assert stream.memory.held_bytes == 0
     assert (stream.writers[0].written, stream.writers[1].written) == ([bytes(10)], [bytes(10)])
+
+
+async def test_a_request_without_a_partition_fails_alone() -> None:
+    requests = [
+        Request(0, BAD),
+        Request(0, b"alone", is_named=False),
+        Request(0, b"refused"),
+        Request(0, BAD, is_named=False),
+        Request(0, b"refused, too"),
+        Request(1, BAD, is_named=False),
+        Request(1, b"behind it"),
+        Request(7, b"nowhere", is_named=False),
+        Request(0, b"no lane is resumed", is_named=False, resume=True),
+        Request(0, b"still refused"),
+    ]
+    stream = Stream(requests)
+    await stream.write_until_done()
+    assert stream.failure is None
+    assert stream.errors == {
+        **dict.fromkeys((0, 3, 5), InvalidRecordError),
+        **dict.fromkeys((2, 4, 9), PrecedingAppendFailedError),
+        7: UnknownTopicOrPartitionError,
+    }
+    assert stream.writers[0].written == [b"alone", b"no lane is resumed"]
+    assert stream.writers[1].written == [b"behind it"]
+
+
+async def test_a_request_without_a_partition_has_no_state_and_waits_for_no_earlier_answer() -> None:
+    requests = [Request(0, b"a", disk=True), Request(0, b"b", is_named=False)]
+    stream = Stream([*requests, *[Request(0, BAD, is_named=False) for _ in range(3)]])
+    await stream.settle()
+    assert stream.pipeline.lane_count == 1, "that of the first one"
+    stream.writers[0].write_os()
+    await stream.settle()
+    assert stream.answered == [1, 2, 3, 4]
+    stream.writers[0].flush()
+    await stream.settle()
+    assert stream.pipeline.lane_count == 0
+    await stream.write_until_done()
+
+
+async def test_a_stream_that_is_cut_off_forgets_the_requests_without_a_partition() -> None:
+    stream = Stream([Request(0, bytes(10), is_named=False), Request(0, BAD, is_named=False)])
+    await stream.settle()
+    stream.writers[0].write_one()
+    stream.cancel()
+    await stream.settle()
+    stream.writers[0].write_all()
+    await stream.settle()
+    assert stream.memory.held_bytes == 0
+    assert stream.writers[0].written == [bytes(10)]
 
 
 async def test_a_request_that_waits_for_the_deleted_topic_gives_its_memory_back() -> None:
