@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,10 +62,11 @@ async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path
         assert path_of(bench, 0, "w") == other
         assert [len(part) for part in await bench.read_all("t")] == [1, 1, 1, 1]
         again = await bench.command("log-dirs", "uncordon", other)
-        assert again.exit_code != 0
+        assert isinstance(again.exception, InvalidRequestError)
+        assert again.exception.fields == {"path": other}
         with pytest.raises(InvalidConfigError) as refusal:
             await admin.alter_configs({"cordoned.log.dirs": "/nowhere"})
-        assert refusal.value.fields["allowed"] == f"{data}, {other}"
+        assert str(tmp_path) not in str(refusal.value)
 
 
 async def test_operators_who_cordon_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -93,10 +95,15 @@ async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> Non
         shown = await bench.command("log-dirs", *arguments)
         assert (shown.exit_code, shown.output) == (0, f"t-0 has moved to {target}\n")
         await until_moved(bench)
-        for wrong in ("nowhere", f"{other}/deeper", ""):
-            with pytest.raises(InvalidRequestError) as refusal:
-                await bench.client.admin.cordon_log_dir(wrong)
-            assert refusal.value.fields["log_dirs"] == f"{tmp_path}/data, {other}"
+        for wrong in ("nowhere", f"{other}/deeper", "/nowhere", ""):
+            for call in (
+                partial(bench.client.admin.cordon_log_dir, wrong),
+                partial(bench.client.admin.cordon_log_dir, wrong, is_cordoned=False),
+                partial(bench.client.admin.move_partition, "t", 0, wrong),
+            ):
+                with pytest.raises(InvalidRequestError) as refusal:
+                    await call()
+                assert refusal.value.fields == {"path": wrong}, "and no path that the client did not name"
 
 
 async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
@@ -124,9 +131,8 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         assert f"t-0   {target}" in shown.output
         document = json.loads((await bench.command("log-dirs", "describe", "--json")).output)
         assert [one["partition_count"] for one in document["log_dirs"] if one["path"] == target] == [1]
-        for wrong in (target, "/nowhere"):
-            with pytest.raises((InvalidRequestError, DataDirectoryError)):
-                await bench.client.admin.move_partition("t", 0, wrong)
+        with pytest.raises(InvalidRequestError):
+            await bench.client.admin.move_partition("t", 0, target)
         cancelled = await bench.client.operations.cancel(move.operation_id)
         assert cancelled.state == operation_pb2.OPERATION_STATE_SUCCEEDED, "it is too late"
         assert (cancelled.move.source_path, cancelled.move.target_path) == (source, target)
@@ -154,7 +160,7 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         started = await admin.move_partition("t", 0, target)
         with pytest.raises(InvalidRequestError) as refusal:
             await admin.move_partition("t", 0, target)
-        assert refusal.value.fields == {"partition": "t-0", "target_path": target}
+        assert refusal.value.fields == {"partition": "t-0"}
         assert (await bench.command("operation", "cancel", started.operation_id)).exit_code == 0
         ended = await bench.client.operations.wait(started.operation_id)
         assert (ended.state, list(ended.topics)) == (operation_pb2.OPERATION_STATE_CANCELLED, ["t"])

@@ -72,11 +72,10 @@ class DirectoryAdmin:
         for path in config.cordoned_log_dirs:
             if path not in self._logs.data_dirs:
                 raise InvalidConfigError(
-                    f"{CORDONED} names a directory that is not a log directory of this server; name one of"
-                    " `allowed`",
+                    f"{CORDONED} names a directory that is not a log directory of this server",
                     name=CORDONED,
                     value=path,
-                    allowed=", ".join(self._logs.data_dirs),
+                    allowed="the paths that `stratalog log-dirs describe` shows",
                 )
 
     def apply(self, config: BrokerConfig) -> None:
@@ -121,21 +120,13 @@ class DirectoryAdmin:
         Raises InvalidRequestError if there is no such directory, or a directory to uncordon is not cordoned;
         DataDirectoryError if its manifest cannot be written, with the former state in force.
         """
-        path = os.path.abspath(path)
+        path = self._logs.directories.at(_normalized(path)).path
 
         def change(cordoned: tuple[str, ...]) -> tuple[str, ...]:
-            if path not in self._logs.data_dirs:
-                raise InvalidRequestError(
-                    "there is no log directory of this path; name one of those that the server was started"
-                    " with",
-                    path=path,
-                    log_dirs=", ".join(self._logs.data_dirs),
-                )
             if not is_cordoned and path not in cordoned:
                 raise InvalidRequestError(
                     "the log directory is not cordoned; `stratalog log-dirs describe` shows which are",
                     path=path,
-                    cordoned=", ".join(cordoned),
                 )
             others = [one for one in self._logs.data_dirs if one in cordoned and one != path]
             return (*others, path) if is_cordoned else tuple(others)
@@ -161,7 +152,7 @@ class DirectoryAdmin:
         UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
         """
         hosted = self._registry.partition(topic, partition)
-        operation = self._begin(hosted.topic_partition, os.path.abspath(target_path))
+        operation = self._begin(hosted.topic_partition, _normalized(target_path))
         held = self._held.pop(hosted.topic_partition, None)
         if held is not None:
             self._operations.release(
@@ -213,6 +204,14 @@ class DirectoryAdmin:
             result=MoveResult(partition, move.source_path, move.target_path),
             on_cancel=lambda: move.ask_to_end("an operator has cancelled it"),
         )
+
+
+def _normalized(path: str) -> str:
+    """The path as a log directory of this server would have it. Raises InvalidRequestError for a path that is
+    not absolute: a client does not know where the server was started."""
+    if not posixpath.isabs(path):
+        raise InvalidRequestError("the path of a log directory is absolute; correct it", path=path)
+    return os.path.abspath(path)
 
 
 def _run(move: LogMove, operation: Operation) -> None:

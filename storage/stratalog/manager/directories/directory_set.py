@@ -18,7 +18,7 @@ import posixpath
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import DataDirectoryError, InvalidRequestError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
@@ -146,14 +146,14 @@ class DirectorySet:
         return [directory for directory in self._directories if directory.is_online]
 
     def at(self, path: str) -> LogDirectory:
-        """The directory of this path. Raises DataDirectoryError if there is none."""
+        """The directory of this path. Raises InvalidRequestError if there is none."""
         for directory in self._directories:
             if directory.path == path:
                 return directory
-        raise DataDirectoryError(
-            "there is no log directory of this path; name one of those that the server was started with",
+        # A caller without access to this machine sees the others where they are described.
+        raise InvalidRequestError(
+            "there is no log directory of this path; name one that `stratalog log-dirs describe` shows",
             path=path,
-            log_dirs=", ".join(directory.path for directory in self._directories),
         )
 
     def of(self, log: UnifiedLog) -> LogDirectory:
@@ -254,9 +254,9 @@ class DirectorySet:
         """Let these directories take no new partitions from now on, and all others take them; None: as the
         settings say. Durable when it returns.
 
-        Raises DataDirectoryError if a path is not that of a log directory, or a directory that would change
-        is offline: then nothing has changed. If a disk refuses the change, it holds for the directories
-        before that one, and the error names them. A crash may leave the same.
+        Raises InvalidRequestError if a path is not that of a log directory, DataDirectoryError if a directory
+        that would change is offline: then nothing has changed. If a disk refuses the change, it holds for the
+        directories before that one, and the error names them. A crash may leave the same.
         """
         with self.guard:
             chosen = None if paths is None else {self.at(path) for path in paths}

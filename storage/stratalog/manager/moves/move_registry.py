@@ -107,8 +107,8 @@ class MoveRegistry:
     def begin(self, log: UnifiedLog, target_path: str) -> LogMove:
         """A move of the log to that log directory; the caller calls `run`. Removes copies of earlier moves.
 
-        Raises InvalidRequestError if the move is impossible, DataDirectoryError if a directory is absent,
-        offline or full.
+        Raises InvalidRequestError if the move is impossible, or there is no such directory;
+        DataDirectoryError if a directory is offline or full.
         """
         partition = log.topic_partition
         target = self._directories.at(target_path)
@@ -117,9 +117,7 @@ class MoveRegistry:
             former = self.running(partition)
             if former is not None:
                 raise InvalidRequestError(
-                    "the partition is moving already; wait for that move or cancel it",
-                    partition=partition,
-                    target_path=former.target_path,
+                    "the partition is moving already; wait for that move or cancel it", partition=partition
                 )
             self._require_possible(log, source, target)
             self._discard(partition, but_in=target.path)
