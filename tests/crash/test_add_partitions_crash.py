@@ -76,6 +76,9 @@ class Process:
     def add(self) -> None:
         self.engine.topics.manager.add_partitions(TOPIC, "", WANTED_COUNT)
 
+    def delete(self) -> None:
+        self.engine.topics.manager.delete(TOPIC)
+
     def follow(self) -> None:
         self.engine.topics.manager.follow_catalog()
 
@@ -164,6 +167,27 @@ def test_an_addition_that_the_disk_refuses_is_completed_by_a_later_look(threads:
 
     sweep = CrashSweep(lambda: Addition(threads), Addition.add, count=25)
     sweep.at_failures(verify, errors=(errno.ENOSPC, errno.EPERM))
+
+
+def test_a_deletion_behind_an_addition_that_the_disk_refuses_leaves_no_log(threads: Threads) -> None:
+    """The logs that were open by then belong to no published partition."""
+    left_counts: set[int] = set()
+
+    def verify(failure: Failure[Addition]) -> None:
+        process = failure.subject.process
+        logs = process.engine.local.logs
+        if any(log.availability.refusal() for log in logs.logs()):
+            # The refusal came in the midst of a sync: the next start removes the log.
+            return
+        left_counts.add(len(logs.logs()))
+        process.delete()
+        assert logs.logs() == ()
+        assert logs.found.with_topics() == ()
+        logs.check()
+
+    sweep = CrashSweep(lambda: Addition(threads), Addition.add, count=25)
+    sweep.at_failures(verify, errors=(errno.ENOSPC, errno.EPERM))
+    assert max(left_counts) > FORMER_COUNT, "a failed addition left an open log"
 
 
 def test_a_failure_of_a_disk_leaves_a_start_that_completes_the_addition(threads: Threads) -> None:

@@ -122,10 +122,10 @@ class TopicHost:
         """The configuration of a topic that sets these keys. Raises InvalidConfigError."""
         return LogConfig.from_overrides(overrides, self._runtime.topic_defaults)
 
-    def withdraw(self, topic: HostedTopic) -> tuple[str, ...]:
-        """Hide a topic that the catalog marks as deleted, wake its waiting calls, and delete its local logs.
-        Returns the directories that stay until the next start, because a disk refuses or the partition is
-        offline.
+    def withdraw(self, topic: HostedTopic, entry: TopicEntry) -> tuple[str, ...]:
+        """Hide a topic that the catalog marks as deleted, wake its waiting calls, and delete its local logs,
+        also those of partitions of `entry` that could not be opened all. Returns the directories that stay
+        until the next start, because a disk refuses or the partition is offline.
         """
         self.registry.withdraw(topic.name)
         for partition in topic.partitions:
@@ -135,10 +135,14 @@ class TopicHost:
             for partition in topic.offline_partitions
             if not self._logs.forget_lost(partition.topic_partition)
         ]
-        for partition in topic.partitions:
-            path = self._logs.path_of(partition.topic_partition)
+        added = (
+            TopicPartition(entry.name, number)
+            for number in range(len(topic.all_partitions), entry.partition_count)
+        )
+        for topic_partition in chain((one.topic_partition for one in topic.partitions), added):
+            path = self._logs.path_of(topic_partition)
             try:
-                self._logs.delete_log(partition.topic_partition)
+                self._delete_log_of(topic_partition, topic.topic_id)
             except LogStoreError as error:
                 logger.warning("%s of a deleted topic stays until the next start: %s", path, error)
                 left_over.append(path)

@@ -79,6 +79,8 @@ class TopicManager:
         self._registry = host.registry
         self._settings = settings
         self._lock = threading.Lock()
+        self.max_partition_count: int = settings.max_partition_count
+        """Most partitions of one topic, and of one request."""
         # Entries that could not be followed. Each is logged once and tried again with every look.
         self._refused: dict[UUID, TopicEntry] = {}
 
@@ -99,7 +101,7 @@ class TopicManager:
         leaves nothing behind."""
         partition_count = partition_count or self._settings.default_partition_count
         require_topic_name(name, ())
-        self._require_allowed(partition_count)
+        require_partition_count(partition_count, at_most=self.max_partition_count)
         self._acceptable(config)
         with self._lock:
             self._shards.confirm_owned()
@@ -128,7 +130,7 @@ class TopicManager:
             topic = self._registry.topic(name)
             self._shards.confirm_owned()
             self._catalog.delete(topic.topic_id)
-            left_over = self._host.withdraw(topic)
+            left_over = self._host.withdraw(topic, self._catalog.state().entries[topic.topic_id])
             self._try_drop_leftovers()
             return left_over
 
@@ -161,11 +163,15 @@ class TopicManager:
         be added or not, and asking again is safe. DataDirectoryError if a log cannot be created: the catalog
         has the partitions then, and every look at it tries again to open them.
         """
-        self._require_allowed(partition_count)
         with self._lock:
             topic = self._registry.topic(name, topic_id)
             self._shards.confirm_owned()
-            self._require_live(topic)
+            present_count = self._require_live(topic).partition_count
+            require_partition_count(
+                partition_count,
+                at_least=present_count,
+                at_most=max(present_count, self.max_partition_count),
+            )
             entry = self._catalog.alter(topic.topic_id, partition_count=partition_count)
             self._apply(topic, entry)
             return self._registry.topic(name)
@@ -212,18 +218,6 @@ class TopicManager:
         is_known = topic_id is not None and self._catalog.by_id(topic_id) is not None
         return PartitionClaim.KNOWN if is_known else PartitionClaim.NONE
 
-    def _require_allowed(self, partition_count: int) -> None:
-        """Raise InvalidRequestError for a number that no topic may have, InvalidConfigError for one above the
-        server's limit."""
-        require_partition_count(partition_count)
-        if partition_count > self._settings.max_partition_count:
-            raise InvalidConfigError(
-                "the server does not allow so many partitions in one topic; choose a smaller number",
-                name="partition_count",
-                value=partition_count,
-                allowed=f"at most {self._settings.max_partition_count}",
-            )
-
     def _require_live(self, topic: HostedTopic) -> TopicEntry:
         """Read the catalog, and return the topic's entry. Raises UnknownTopicOrPartitionError if it is
         deleted, StoreError."""
@@ -245,7 +239,7 @@ class TopicManager:
         gone = [topic for topic in self._registry.topics() if _is_deleted(topic, state)]
         for topic in gone:
             logger.warning("withdrawing topic %s, which another server deleted", topic.name)
-            self._host.withdraw(topic)
+            self._host.withdraw(topic, state.entries[topic.topic_id])
         if gone:
             self._try_drop_leftovers()
         refused: dict[UUID, TopicEntry] = {}

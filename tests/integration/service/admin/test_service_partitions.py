@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections.abc import AsyncGenerator
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,6 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     DataDirectoryError,
     InconsistentTopicIdError,
-    InvalidConfigError,
     InvalidRequestError,
     LogStoreError,
     OffsetOutOfRangeError,
@@ -88,8 +88,10 @@ async def test_an_addition_is_refused_with_a_reason(bench: ServiceBench) -> None
         smaller = await refusal(InvalidRequestError, "t", count)
         assert smaller.fields["partition_count"] == count
     assert smaller.fields["min_partition_count"] == 3
-    larger = await refusal(InvalidConfigError, "t", 10_001)
-    assert (larger.fields["name"], larger.fields["value"]) == ("partition_count", 10_001)
+    assert smaller.fields["max_partition_count"] == 10_000
+    for count in (10_001, 2**31 - 1):
+        larger = await refusal(InvalidRequestError, "t", count)
+        assert larger.fields == {**smaller.fields, "partition_count": count}
     other_id = str(uuid4())
     assert (await refusal(InconsistentTopicIdError, "t", 4, other_id)).fields == {
         "topic": "t",
@@ -422,6 +424,27 @@ async def test_a_server_that_was_replaced_owns_no_shard_and_changes_nothing(tmp_
                 await admin.add_partitions("t", 2)
             assert former.partition().log.offsets.log_start_offset == 0
             assert len(former.partition().log.reader.segments()) == 1
+
+
+async def test_the_limit_of_the_server_bounds_a_topic_and_a_request(tmp_path: Path) -> None:
+    """Another limit than the default one."""
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("wide", 4)
+    async with service_bench(tmp_path, max_partition_count=2) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1)
+        for refused in (
+            partial(admin.create_topic, "u", 3),
+            partial(admin.add_partitions, "t", 3),
+            partial(admin.delete_records_of, "wide", dict.fromkeys(range(3), 0)),
+        ):
+            with pytest.raises(InvalidRequestError) as refusal:
+                await refused()
+            assert refusal.value.fields["max_partition_count"] == 2
+        assert (await admin.add_partitions("t", 2)).partition_count == 2
+        assert (await admin.add_partitions("wide", 4)).partition_count == 4, "the present number"
+        with pytest.raises(InvalidRequestError):
+            await admin.add_partitions("wide", 5)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> None:
         self._engine = engine
         self._info = info
-        self._partitions = PartitionAdmin(engine.topics.registry, statuses)
+        self._partitions = PartitionAdmin(
+            engine.topics.registry, statuses, engine.topics.manager.max_partition_count
+        )
         self.statuses = statuses
         self._registry = engine.topics.registry
         self._topics = engine.topics.manager

@@ -3,6 +3,7 @@ records, rolls and flushes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
@@ -24,9 +25,6 @@ from stratalog.server.rpc.admin.partition_convert import (
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.v1 import admin_pb2, partition_pb2
 
-MAX_PARTITION_COUNT = 10_000
-"""Partitions of one request."""
-
 R = TypeVar("R")
 Found = HostedPartition | OfflinePartition
 
@@ -36,9 +34,13 @@ class PartitionAdmin:
     it on a pool. Every method raises UnknownTopicOrPartitionError and InvalidRequestError, with nothing
     changed."""
 
-    def __init__(self, registry: PartitionRegistry, statuses: ErrorStatuses) -> None:
+    def __init__(
+        self, registry: PartitionRegistry, statuses: ErrorStatuses, max_partition_count: int
+    ) -> None:
+        """`max_partition_count` bounds the partitions of one request."""
         self._registry = registry
         self._statuses = statuses
+        self._max_partition_count = max_partition_count
 
     def describe(self, request: admin_pb2.DescribeLogRequest) -> admin_pb2.DescribeLogResponse:
         partitions = self._registry.find_partitions(request.topic, request.partitions)
@@ -83,11 +85,11 @@ class PartitionAdmin:
         """Move log starts. Raises OffsetOutOfRangeError, InconsistentTopicIdError."""
         self._registry.topic(request.topic, request.topic_id)
         numbers = [wanted.partition for wanted in request.partitions]
-        if not 1 <= len(numbers) <= MAX_PARTITION_COUNT:
+        if not 1 <= len(numbers) <= self._max_partition_count:
             raise InvalidRequestError(
                 "a deletion of records names partitions; name from one to the largest number",
                 partition_count=len(numbers),
-                max_partition_count=MAX_PARTITION_COUNT,
+                max_partition_count=self._max_partition_count,
             )
         partitions = self._each_once(request.topic, numbers)
         for partition in partitions:
@@ -141,7 +143,7 @@ class PartitionAdmin:
     def _each_once(self, topic: str, numbers: Sequence[int]) -> list[Found]:
         """The partitions with these numbers, or all. Raises InvalidRequestError if a number comes twice."""
         if len(set(numbers)) < len(numbers):
-            twice = next(number for number in numbers if list(numbers).count(number) > 1)
+            twice = next(number for number, count in Counter(numbers).items() if count > 1)
             raise InvalidRequestError(
                 "a partition comes twice in the request; name it once", topic=topic, partition=twice
             )

@@ -81,12 +81,14 @@ def require_topic_name(name: str, taken: Iterable[str]) -> None:
             )
 
 
-def require_partition_count(partition_count: int, *, at_least: int = 1) -> None:
-    """Raise InvalidRequestError if the number is below `at_least` or above the maximum."""
-    if not at_least <= partition_count <= MAX_PARTITION_COUNT:
+def require_partition_count(
+    partition_count: int, *, at_least: int = 1, at_most: int = MAX_PARTITION_COUNT
+) -> None:
+    """Raise InvalidRequestError if the number is below `at_least` or above `at_most`."""
+    if not at_least <= partition_count <= at_most:
         raise InvalidRequestError(
             "the number of partitions is out of range, and never shrinks; choose one between the bounds",
             partition_count=partition_count,
             min_partition_count=at_least,
-            max_partition_count=MAX_PARTITION_COUNT,
+            max_partition_count=at_most,
         )
