@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
+import os
+import re
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -11,14 +14,19 @@ from typing import Any, cast
 import grpc
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc, operation_pb2, tier_pb2
+from stratalog.server.app import SERVICES
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
 from tests.support.service.error_details import error_info, retry_info
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.odd_requests import odd_requests
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
 BATCH = encode_batch([Record(0, 0, None, b"value")])
@@ -30,11 +38,17 @@ def refused() -> Generator[list[Status]]:
     statuses: list[Status] = []
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         yield statuses
-    error = failure.value
-    # Raises if code and message of the call differ from those of the status.
-    status = cast(object, rpc_status.from_call(cast(grpc.Call, error)))  # pyright: ignore[reportUnknownMemberType]  # without types
-    assert isinstance(status, Status)
+    status = status_of_call(failure.value)
+    assert status is not None
     statuses.append(status)
+
+
+def status_of_call(error: grpc.aio.AioRpcError) -> Status | None:
+    """The status in the trailing metadata; None if there is none. Raises if its code or message differ from
+    those of the call."""
+    status = cast(object, rpc_status.from_call(cast(grpc.Call, error)))  # pyright: ignore[reportUnknownMemberType]  # without types
+    assert status is None or isinstance(status, Status)
+    return status
 
 
 def described(status: Status) -> tuple[int, str, dict[str, str]]:
@@ -140,16 +154,21 @@ async def test_a_defect_is_answered_with_the_id_of_its_log_line(
     assert record.exc_info is not None
 
 
+@pytest.mark.parametrize("path", ["NoService/Append", f"{SERVICES[0]}/Appended", f"{SERVICES[0]}/append"])
+async def test_a_method_that_the_server_does_not_know_is_refused_by_the_transport(
+    bench: ServiceBench, path: str
+) -> None:
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await cast(Any, channel).unary_unary(f"/{path}")(b"")
+    assert refusal.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert not refusal.value.trailing_metadata(), "no details"
+
+
 NO_MESSAGE = b"\xff\xff\xff"
-METHODS = [
-    method
-    for service in (
-        log_pb2.DESCRIPTOR.services_by_name["LogService"],
-        admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
-        operation_pb2.DESCRIPTOR.services_by_name["OperationService"],
-        tier_pb2.DESCRIPTOR.services_by_name["TierService"],
-    )
-    for method in service.methods
+POOL: DescriptorPool = log_pb2.DESCRIPTOR.pool
+METHODS: list[MethodDescriptor] = [
+    method for name in SERVICES for method in POOL.FindServiceByName(name).methods
 ]
 
 
@@ -208,3 +227,66 @@ async def test_the_requests_before_one_that_cannot_be_decoded_are_answered(bench
                 answers.append(log_pb2.AppendStreamResponse.FromString(data))  # noqa: PERF401 - the stream fails
     assert [(one.sequence, one.ack.base_offset) for one in answers] == [(1, 0), (2, 1)]
     assert described(statuses[0])[:2] == (number(grpc.StatusCode.INVALID_ARGUMENT), "INVALID_REQUEST")
+
+
+# --- requests without sense --------------------------------------------------------------------------------
+
+
+def statuses_in(message: Message) -> Iterator[Status]:
+    """The statuses of an answer with several results."""
+    if isinstance(message, Status):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for inner in value if field.is_repeated else [value]:
+                yield from statuses_in(inner)
+
+
+async def failures_of(
+    channel: grpc.aio.Channel, method: MethodDescriptor, request: Message
+) -> list[Status | None]:
+    """The statuses of the call and in its first answer; None for a failure without one."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    codec = (type(request).SerializeToString, GetMessageClass(method.output_type).FromString)
+    raw = cast(Any, channel)
+    try:
+        if method.client_streaming:
+            call = raw.stream_stream(path, *codec)(iter([request]), timeout=PATIENCE_S)
+            answers = [one async for one in call]
+        elif method.server_streaming:
+            call = raw.unary_stream(path, *codec)(request, timeout=PATIENCE_S)
+            first = await call.read()
+            call.cancel()
+            answers = [] if first is grpc.aio.EOF else [first]
+        else:
+            answers = [await raw.unary_unary(path, *codec)(request, timeout=PATIENCE_S)]
+    except grpc.aio.AioRpcError as error:
+        return [status_of_call(error)]
+    return [status for answer in answers for status in statuses_in(answer)]
+
+
+async def test_no_request_without_sense_is_a_defect_or_shows_the_inside_of_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults: list[str] = []
+    unwanted = {number(grpc.StatusCode.INTERNAL), number(grpc.StatusCode.UNKNOWN)}
+    inside = re.compile(rf"{re.escape(str(tmp_path))}|{re.escape(os.getcwd())}|Error\b|Exception|Traceback")
+
+    def is_fault(status: Status | None) -> bool:
+        if status is None or status.code in unwanted or inside.search(str(status)):
+            return True
+        return error_info(status).domain != "stratalog"
+
+    async with service_bench(tmp_path) as bench:
+        channel = grpc.aio.insecure_channel(bench.client.address)
+        for method in METHODS:
+            await bench.client.admin.create_topic("t", exists_ok=True)
+            await bench.append("t", [b"value"])
+            odd = [*odd_requests(method.input_type)]
+            sent = (failures_of(channel, method, request) for _, request in odd)
+            for (label, _), statuses in zip(odd, await asyncio.gather(*sent), strict=True):
+                faults += [f"{method.name}, {label}: {one}" for one in statuses if is_fault(one)]
+        await channel.close()
+    assert faults == []
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
