@@ -32,7 +32,13 @@ def operation() -> None:
 @json_option
 @server_option
 def list_(kinds: tuple[str, ...], states: tuple[str, ...], as_json: bool, server: str) -> None:
-    """List operations, the newest first."""
+    """List operations, the newest first.
+
+    \b
+    Examples:
+      stratalog operation list
+      stratalog operation list --kind upload --state running
+    """
     kind_numbers = [operation_pb2.OperationKind.Value(f"OPERATION_KIND_{one.upper()}") for one in kinds]
     state_numbers = [operation_pb2.OperationState.Value(f"OPERATION_STATE_{one.upper()}") for one in states]
     found = with_client(server, lambda client: client.operations.list(kind_numbers, state_numbers))
@@ -62,7 +68,11 @@ def list_(kinds: tuple[str, ...], states: tuple[str, ...], as_json: bool, server
 @json_option
 @server_option
 def show(operation_id: str, as_json: bool, server: str) -> None:
-    """Show an operation as it is now."""
+    """Show an operation as it is now.
+
+    \b
+    Example: stratalog operation show 0a9d6313-d4c4-4148-b3a6-ed203eb844a2
+    """
     _print(with_client(server, lambda client: client.operations.get(operation_id)), as_json=as_json)
 
 
@@ -74,6 +84,9 @@ def watch(operation_id: str, as_json: bool, server: str) -> None:
     """Follow an operation to its end, and show it then.
 
     The exit code is 1 if it failed or was cancelled. Ctrl-C leaves it running.
+
+    \b
+    Example: stratalog operation watch 0a9d6313-d4c4-4148-b3a6-ed203eb844a2
     """
     ended = with_client(server, lambda client: follow(client, operation_id))
     _print(ended, as_json=as_json)
@@ -88,6 +101,9 @@ def cancel(operation_id: str, as_json: bool, server: str) -> None:
     """Ask an operation to end.
 
     It ends between two steps, and what it has done stays. It may be complete by then.
+
+    \b
+    Example: stratalog operation cancel 0a9d6313-d4c4-4148-b3a6-ed203eb844a2
     """
     asked = with_client(server, lambda client: client.operations.cancel(operation_id))
     if as_json:

@@ -33,6 +33,11 @@ def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, se
 
     Moves the log start of tiered topics, and deletes old segments on local disks. Objects are deleted later,
     by `tier collect`. Ctrl-C leaves the operation running.
+
+    \b
+    Examples:
+      stratalog retention run orders --dry-run
+      stratalog retention run
     """
     if dry_run:
         _print_expired(_explained(server, topics), as_json=as_json)
@@ -65,6 +70,9 @@ def explain(topics: tuple[str, ...], as_json: bool, server: str) -> None:
     The first table shows what `retention run` would delete, and the rule. The second one shows the oldest
     data that stays in each tier: why, the time from which on it is too old, and the size of further records
     with which it is too much.
+
+    \b
+    Example: stratalog retention explain orders
     """
     explained = _explained(server, topics)
     _print_expired(explained, as_json=as_json)
