@@ -13,7 +13,6 @@ from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
-from stratalog.client.operations import require_success
 from stratalog.v1 import operation_pb2, tier_pb2
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> N
     )
     if ended is None:
         return
-    require_success(ended)
     jobs = ended.compaction.jobs
     if as_json:
         print_json([message_document(job) for job in jobs])

@@ -10,7 +10,6 @@ from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import enum_word, message_document, print_json, print_table
-from stratalog.client.operations import require_success
 from stratalog.v1 import admin_pb2
 
 
@@ -137,7 +136,6 @@ def move(topic: str, partition: int, target_path: str, no_wait: bool, as_json: b
     )
     if ended is None:
         return
-    require_success(ended)
     if as_json:
         print_json(message_document(ended.move))
     else:

@@ -9,8 +9,6 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.long_work import follow, kind_word, operation_document, state_word
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import print_json, print_table, utc_time
-from stratalog.client.errors import error_of_status
-from stratalog.client.operations import require_success
 from stratalog.v1 import operation_pb2
 
 _KINDS = ("upload", "compaction", "retention", "verification", "collection", "move")
@@ -88,6 +86,8 @@ def watch(operation_id: str, as_json: bool, server: str) -> None:
     \b
     Example: stratalog operation watch 0a9d6313-d4c4-4148-b3a6-ed203eb844a2
     """
+    from stratalog.client.operations import require_success
+
     ended = with_client(server, lambda client: follow(client, operation_id))
     _print(ended, as_json=as_json)
     require_success(ended)
@@ -131,9 +131,15 @@ def _print(found: operation_pb2.Operation, *, as_json: bool) -> None:
         ("size", str(ByteSize(progress.done_bytes))),
         ("size of all", str(ByteSize(progress.total_bytes)) if progress.total_bytes else None),
         ("asked to end", "yes" if found.cancel_requested else "no"),
-        ("error", str(error_of_status(found.error)) if found.HasField("error") else None),
+        ("error", _error_text(found)),
     ]
     print_table(("WHAT", "VALUE"), rows)
+
+
+def _error_text(found: operation_pb2.Operation) -> str | None:
+    from stratalog.client.errors import error_of_status
+
+    return str(error_of_status(found.error)) if found.HasField("error") else None
 
 
 def _share(done_count: int, total_count: int) -> str:

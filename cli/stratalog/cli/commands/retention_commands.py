@@ -12,7 +12,6 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
-from stratalog.client.operations import require_success
 from stratalog.v1 import operation_pb2, tier_pb2
 
 
@@ -47,7 +46,6 @@ def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, se
     )
     if ended is None:
         return
-    require_success(ended)
     result = ended.retention
     if as_json:
         print_json(message_document(result))

@@ -21,7 +21,6 @@ from stratalog.cli.output import (
     print_table,
     utc_time,
 )
-from stratalog.client.operations import require_success
 from stratalog.v1 import tier_pb2
 
 if TYPE_CHECKING:
@@ -164,7 +163,6 @@ def upload(topics: tuple[str, ...], delete_local: bool, no_wait: bool, as_json: 
     )
     if ended is None:
         return
-    require_success(ended)
     result = ended.upload
     if as_json:
         print_json(message_document(result))
@@ -200,7 +198,6 @@ def verify(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -
     )
     if ended is None:
         return
-    require_success(ended)
     result = ended.verification
     if as_json:
         print_json(message_document(result))
@@ -243,7 +240,6 @@ def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
     )
     if ended is None:
         return
-    require_success(ended)
     if as_json:
         print_json(message_document(ended.collection))
     else:
