@@ -16,7 +16,6 @@ import click
 from stratalog.cli.connection import with_client
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import enum_word, message_document, print_json
-from stratalog.client.errors import error_of_status
 from stratalog.v1 import operation_pb2
 
 if TYPE_CHECKING:
@@ -39,7 +38,12 @@ def long_work_options(command: Any) -> Any:
 def run_long_work(
     server: str, start: Start, *, no_wait: bool, as_json: bool
 ) -> operation_pb2.Operation | None:
-    """Start the operation and follow it to its end. None with `no_wait`, once its id is printed."""
+    """Start the operation and follow it to its end; returns it if it succeeded. None with `no_wait`, once its
+    id is printed. Raises LogStoreError for one that failed or was cancelled.
+    """
+    # Not above: `--help` of a command needs no client.
+    from stratalog.client.operations import require_success
+
     started: list[str] = []
 
     async def run(client: Client) -> operation_pb2.Operation:
@@ -58,6 +62,7 @@ def run_long_work(
             )
         raise
     if not no_wait:
+        require_success(operation)
         return operation
     if as_json:
         print_json(operation_document(operation))
@@ -93,6 +98,8 @@ def operation_document(operation: operation_pb2.Operation) -> dict[str, object]:
     without_error.ClearField("error")
     document = message_document(without_error)
     if operation.HasField("error"):
+        from stratalog.client.errors import error_of_status
+
         error = error_of_status(operation.error)
         document["error"] = {
             "code": error.code,

@@ -18,7 +18,6 @@ from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerOptions, consumer_settings
 from stratalog.client.consuming.position import Places
 from stratalog.client.consuming.position_finder import OffsetQuery
-from stratalog.client.consuming.topic_follower import TopicFollower
 from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_durability, wire_isolation
@@ -228,6 +227,7 @@ class Client:
         their bytes. `ConsumedRange` and `ConsumerSettings` have the other options.
         """
         from stratalog.client.consuming.consumer import Consumer
+        from stratalog.client.consuming.topic_follower import TopicFollower
 
         wanted = ConsumedRange(topic, start, until, partitions, topic_id)
         chosen = consumer_settings(self._retry, decode, settings)
@@ -243,6 +243,7 @@ class Client:
     ) -> Table:
         """A table of the latest value of each key, kept up to date; `async with`. Options as `consume`."""
         from stratalog.client.consuming.table import Table
+        from stratalog.client.consuming.topic_follower import TopicFollower
 
         chosen = consumer_settings(self._retry, decode, settings)
         follower = TopicFollower(self, ConsumedRange(topic, partitions=partitions), chosen)
@@ -266,6 +267,7 @@ class Client:
         strings with "utf-8". Needs the extra `arrow`.
         """
         from stratalog.client.consuming.arrow_reader import read_arrow
+        from stratalog.client.consuming.topic_follower import TopicFollower
 
         wanted = ConsumedRange(topic, start, until, partitions, topic_id)
         chosen = consumer_settings(self._retry, decode, settings)

@@ -18,7 +18,6 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
-from grpc_status import rpc_status
 
 from stratalog.base.errors import (
     ERROR_DOMAIN,
@@ -132,6 +131,9 @@ def _status_of_call(error: grpc.aio.AioRpcError) -> Status | None:
     """The server's description of the failure; None for a failure of the transport, or of another program
     between client and server.
     """
+    # Not above: most programs of one call see no failure.
+    from grpc_status import rpc_status
+
     try:
         # It needs three methods, which this error has.
         status = cast(object, rpc_status.from_call(cast(grpc.Call, error)))  # pyright: ignore[reportUnknownMemberType]  # without types

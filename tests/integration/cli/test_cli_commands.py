@@ -543,9 +543,22 @@ def test_help_needs_no_server() -> None:
         (["topic", "list", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
         (["log", "roll", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
         (["producers", "list", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
+        (["tier", "status", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
+        (["retention", "run", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
+        (["operation", "watch", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
         (
             ["topic", "list"],
-            ("boto3", "numpy", "crc32c", "rich", "stratalog.record", "stratalog.server", "stratalog.log"),
+            (
+                "boto3",
+                "numpy",
+                "grpc_status",
+                "stratalog.client.consuming.topic_follower",
+                "crc32c",
+                "rich",
+                "stratalog.record",
+                "stratalog.server",
+                "stratalog.log",
+            ),
         ),
     ],
 )

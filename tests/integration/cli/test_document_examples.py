@@ -1,65 +1,122 @@
-"""A new user follows the README, then docs/python.md, and repeats both: every command and program runs."""
+"""Every command and program that a document or a help shows runs, against a real server."""
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Generator
+
+import click
+import pytest
 
 from tests.support.places import REPOSITORY
-from tests.support.service.server_process import ServerProcess
+from tests.support.service.documented_examples import (
+    Example,
+    documents,
+    help_lines,
+    leaf_commands,
+    lines_of,
+    mentions_in,
+    named_command,
+    programs_of,
+)
+from tests.support.service.example_world import ExampleWorld, without_placeholders
 
-ADDRESS = "127.0.0.1:9190"
+NOT_RUN = {
+    "make": "most targets install, build or test, and take minutes; `make demo` has test_demo.py",
+    "STRATALOG_REWRITE_SCENARIOS=1": "it is a run of tests, and writes into the tree",
+    "S3_ENDPOINT_URL=": "it is a run of tests, against the reader's server",
+    "git": "it clones from the network",
+    "pip": "it installs from the network",
+    "aws": "it needs the AWS client and a bucket with versions",
+    "AWS_ACCESS_KEY_ID=": "it starts another server; the fixture `seaweedfs_server` does so",
+    "export": "it sets variables of the reader's shell",
+    "grpcurl": "test_calls_by_hand.py runs them",
+    "stratalog demo": "it takes a minute; test_demo.py runs it on fewer flights",
+}
+"""The beginnings of lines that cannot run here, and the reasons."""
+
+IN_ORDER = ("README.md", "docs/python.md")
+"""The documents that a new user follows from the top to the bottom."""
 
 
-def text_of(document: str) -> str:
-    return (REPOSITORY / document).read_text()
+def is_run(line: str) -> bool:
+    return not line.startswith(
+        tuple(f"{beginning}{'' if beginning[-1] == '=' else ' '}" for beginning in NOT_RUN)
+    )
 
 
-def commands(document: str) -> list[str]:
-    """The indented lines of a document that use a server which runs."""
-    lines = re.findall(r"^    ((?:echo|stratalog) .*)$", text_of(document), re.MULTILINE)
-    return [line for line in lines if "server start" not in line]
+def document_lines() -> list[Example]:
+    names = [path.relative_to(REPOSITORY).as_posix() for path in documents()]
+    return [Example(name, line) for name in names for line in lines_of(name)]
 
 
-def programs(document: str) -> list[tuple[str, str]]:
-    """Each program of a document, and what it prints."""
-    text = text_of(document)
-    found = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL)
-    assert len(found) == text.count("```python")
-    return found
+def whole_mentions() -> list[Example]:
+    """The mentions in documents that say all that the command requires, each once."""
+    found: dict[str, str] = {}
+    for path in documents():
+        if path.name != "CHANGELOG.md":
+            found |= dict.fromkeys(map(without_placeholders, mentions_in(path.read_text())), path.name)
+    return [Example(name, line) for line, name in found.items() if is_whole(line)]
 
 
-def test_the_readme_and_the_python_document_run_in_order_and_again(tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "stratalog"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m stratalog.cli "$@"\n')
-    program.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "PATH": os.pathsep.join((str(program.parent), os.environ["PATH"])),
-    }
+def is_whole(line: str) -> bool:
+    command, words = named_command(line)
+    if isinstance(command, click.Group):
+        return False
+    try:
+        command.make_context(command.name, words)
+    except click.UsageError:
+        return False
+    return True
 
-    def run(*arguments: str) -> str:
-        ended = subprocess.run(
-            arguments, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert ended.returncode == 0, (arguments, ended.stderr)
-        return ended.stdout
 
-    with ServerProcess(f"{tmp_path}/data") as server:
-        environment["STRATALOG_SERVER"] = server.address
-        for round_number in (1, 2):
-            assert len(commands("README.md")) == 4
-            *_, consumed = [run("sh", "-c", line) for line in commands("README.md")]
-            assert consumed.count('"value": "paid"') == round_number
-            for document in ("README.md", "docs/python.md"):
-                assert programs(document)
-                for text, printed in programs(document):
-                    assert ADDRESS in text
-                    output = run(sys.executable, "-W", "error", "-c", text.replace(ADDRESS, server.address))
-                    assert output == printed
+COMMANDS = dict(leaf_commands())
+HELPS = [Example(path, line) for path, command in COMMANDS.items() for line in help_lines(command)]
+LINES = [*document_lines(), *HELPS, *whole_mentions()]
+RUN = [
+    pytest.param(example, id=f"{example.source}: {example.line}") for example in LINES if is_run(example.line)
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[ExampleWorld]:
+    with ExampleWorld(tmp_path_factory.mktemp("examples")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("example", RUN)
+def test_an_example_runs(world: ExampleWorld, example: Example) -> None:
+    ended = world.run(example.line)
+    assert ended.exit_code == 0, ended.stderr
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_a_command_has_examples_of_its_own(path: str) -> None:
+    lines = help_lines(COMMANDS[path])
+    assert 1 <= len(lines) <= 3
+    assert all(f"{path} " in f"{line} " for line in lines)
+    # They are printed behind two spaces, and not wrapped.
+    assert [line for line in lines if len(line) > 76] == []
+
+
+def test_the_examples_are_found() -> None:
+    unused = [beginning for beginning in NOT_RUN if all(not one.line.startswith(beginning) for one in LINES)]
+    assert unused == []
+    assert len(RUN) > 100
+
+
+def test_the_readme_and_the_python_document_run_in_order_and_again(world: ExampleWorld) -> None:
+    lines = [line for line in lines_of("README.md") if is_run(line) and "server start" not in line]
+    assert len(lines) == 4
+    world.run_as_it_stands("stratalog topic delete orders --yes")
+    for round_number, run in enumerate((world.run_as_process, world.run_as_it_stands), 1):
+        ended = [run(line) for line in lines]
+        assert [one.exit_code for one in ended] == [0, 0, 0, 0]
+        assert ended[-1].stdout.count('"value": "paid"') == round_number
+        for program in (program for document in IN_ORDER for program in programs_of(document)):
+            assert world.run_program(program.text) == program.printed
+
+
+def test_a_program_runs_in_a_process_without_a_warning(world: ExampleWorld) -> None:
+    [program] = programs_of("README.md")
+    ended = world.run_program_as_process(program.text)
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (0, program.printed, "")

@@ -71,7 +71,9 @@ async def test_every_name_of_an_offset_as_data_moves_through_the_tiers(bench: Se
     assert (moved["earliest"], moved["latest"], moved["max_timestamp"]) == (2, 4, 3)
 
 
-async def test_compaction_is_reported_no_further_than_what_is_served_from_it(bench: ServiceBench) -> None:
+async def test_readers_learn_of_compaction_once_it_is_served_and_operators_at_once(
+    bench: ServiceBench,
+) -> None:
     await bench.client.admin.create_topic("t", config={"cleanup.policy": "compact"})
     for _ in range(2):
         await append(bench, *range(10))
@@ -82,6 +84,8 @@ async def test_compaction_is_reported_no_further_than_what_is_served_from_it(ben
     assert state is not None
     assert state.compacted_upto == 20
     assert (await all_specs(bench))["compacted_upto"] == 0, "the local copy still has every record"
+    [described] = await bench.client.admin.describe_log("t")
+    assert described.compacted_upto == 20, "the object store has one record"
     await bench.client.admin.upload(delete_local=True)
     assert (await all_specs(bench))["compacted_upto"] == 20
 

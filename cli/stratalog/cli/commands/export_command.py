@@ -90,6 +90,9 @@ def kafka(
     their offsets. Batches get leader epoch 0, as in a new topic, and producer ids that no producer of a new
     cluster has. A broker knows topics by their ids: create the topic there, export with its id (--topic-id),
     stop the broker, and replace the partition directories of the topic by the exported ones.
+
+    \b
+    Example: stratalog export kafka orders /tmp/orders
     """
     if topic_id is not None and len(topics) > 1:
         raise click.UsageError("--topic-id goes with one topic")

@@ -85,6 +85,11 @@ def kafka(
 
     An interrupted import can be repeated. A topic is imported as a whole or not at all; the import skips
     topics that exist already with the same id.
+
+    \b
+    Examples:
+      stratalog import kafka /var/lib/kafka --data-dir /data --dry-run
+      stratalog import kafka /disk1/kafka /disk2/kafka --data-dir /data
     """
     from stratalog.migration.topic_importer import ImportSettings, TopicImporter
     from stratalog.objectstore.open_store import open_store

@@ -72,7 +72,8 @@ def describe(topic: str, partitions: tuple[int, ...], as_json: bool, server: str
     START           the first record that readers see, in either tier
     LOCAL START     the first record on the local disk
     TIERED END      the first record that is not in the object store
-    COMPACTED       below it the object store has one record for each key
+    COMPACTED       below it the object store has one record for each key; readers
+                    see the others until the local copies are deleted
     HIGH WATERMARK  consumers see the records below it
     END             where the next record goes
     RECOVERY        records below it are on the disk for certain

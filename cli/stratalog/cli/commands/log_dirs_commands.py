@@ -10,7 +10,6 @@ from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import enum_word, message_document, print_json, print_table
-from stratalog.client.operations import require_success
 from stratalog.v1 import admin_pb2
 
 
@@ -23,7 +22,11 @@ def log_dirs() -> None:
 @json_option
 @server_option
 def describe(as_json: bool, server: str) -> None:
-    """Show the log directories, and the last move of partitions."""
+    """Show the log directories, and the last move of partitions.
+
+    \b
+    Example: stratalog log-dirs describe
+    """
     response = with_client(server, lambda client: client.admin.describe_log_dirs())
     if as_json:
         print_json(message_document(response))
@@ -69,7 +72,11 @@ def describe(as_json: bool, server: str) -> None:
 @click.argument("path")
 @server_option
 def cordon(path: str, server: str) -> None:
-    """Keep new partitions out of the log directory PATH. Its partitions stay."""
+    """Keep new partitions out of the log directory PATH. Its partitions stay.
+
+    \b
+    Example: stratalog log-dirs cordon /disk2
+    """
     cordoned = with_client(server, lambda client: client.admin.cordon_log_dir(path))
     click.echo(f"{cordoned} takes no new partitions")
 
@@ -78,7 +85,11 @@ def cordon(path: str, server: str) -> None:
 @click.argument("path")
 @server_option
 def uncordon(path: str, server: str) -> None:
-    """Let new partitions go to the log directory PATH again."""
+    """Let new partitions go to the log directory PATH again.
+
+    \b
+    Example: stratalog log-dirs uncordon /disk2
+    """
     uncordoned = with_client(server, lambda client: client.admin.cordon_log_dir(path, is_cordoned=False))
     click.echo(f"{uncordoned} takes new partitions")
 
@@ -92,6 +103,9 @@ def forget(directory_id: str, server: str) -> None:
     Partitions that may be in it stay offline until the server has it again. Once it is forgotten, those that
     are in no other directory begin anew at the next start: tiered ones where their tiered data ends, others
     empty.
+
+    \b
+    Example: stratalog log-dirs forget 46547c5d-2ae2-49a5-a6f4-ecee1421e8c7
     """
     path = with_client(server, lambda client: client.admin.forget_log_dir(directory_id))
     click.echo(
@@ -110,6 +124,9 @@ def move(topic: str, partition: int, target_path: str, no_wait: bool, as_json: b
 
     The partition stays in use meanwhile. Ctrl-C leaves the move running, and a restarted server resumes it;
     `operation cancel` ends it, with the partition where it was.
+
+    \b
+    Example: stratalog log-dirs move orders --partition 0 --to /disk2
     """
     ended = run_long_work(
         server,
@@ -119,7 +136,6 @@ def move(topic: str, partition: int, target_path: str, no_wait: bool, as_json: b
     )
     if ended is None:
         return
-    require_success(ended)
     if as_json:
         print_json(message_document(ended.move))
     else:

@@ -48,6 +48,12 @@ def offsets(
     Also shows the time of the record there. `latest` is the offset of the next record; `latest-tiered` is the
     last offset in the object store. An offset that does not exist is null in JSON, and a dash in the table.
     If a partition cannot be read, standard error names it, and the exit code is 1.
+
+    \b
+    Examples:
+      stratalog log offsets orders
+      stratalog log offsets orders --at 2026-01-01T12:00:00Z
+      stratalog log offsets orders --at latest-tiered --partition 0
     """
     left_out = LeftOut()
 

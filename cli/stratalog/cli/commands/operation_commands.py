@@ -9,8 +9,6 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.long_work import follow, kind_word, operation_document, state_word
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import print_json, print_table, utc_time
-from stratalog.client.errors import error_of_status
-from stratalog.client.operations import require_success
 from stratalog.v1 import operation_pb2
 
 _KINDS = ("upload", "compaction", "retention", "verification", "collection", "move")
@@ -32,7 +30,13 @@ def operation() -> None:
 @json_option
 @server_option
 def list_(kinds: tuple[str, ...], states: tuple[str, ...], as_json: bool, server: str) -> None:
-    """List operations, the newest first."""
+    """List operations, the newest first.
+
+    \b
+    Examples:
+      stratalog operation list
+      stratalog operation list --kind upload --state running
+    """
     kind_numbers = [operation_pb2.OperationKind.Value(f"OPERATION_KIND_{one.upper()}") for one in kinds]
     state_numbers = [operation_pb2.OperationState.Value(f"OPERATION_STATE_{one.upper()}") for one in states]
     found = with_client(server, lambda client: client.operations.list(kind_numbers, state_numbers))
@@ -62,7 +66,11 @@ def list_(kinds: tuple[str, ...], states: tuple[str, ...], as_json: bool, server
 @json_option
 @server_option
 def show(operation_id: str, as_json: bool, server: str) -> None:
-    """Show an operation as it is now."""
+    """Show an operation as it is now.
+
+    \b
+    Example: stratalog operation show 0a9d6313-d4c4-4148-b3a6-ed203eb844a2
+    """
     _print(with_client(server, lambda client: client.operations.get(operation_id)), as_json=as_json)
 
 
@@ -74,7 +82,12 @@ def watch(operation_id: str, as_json: bool, server: str) -> None:
     """Follow an operation to its end, and show it then.
 
     The exit code is 1 if it failed or was cancelled. Ctrl-C leaves it running.
+
+    \b
+    Example: stratalog operation watch 0a9d6313-d4c4-4148-b3a6-ed203eb844a2
     """
+    from stratalog.client.operations import require_success
+
     ended = with_client(server, lambda client: follow(client, operation_id))
     _print(ended, as_json=as_json)
     require_success(ended)
@@ -88,6 +101,9 @@ def cancel(operation_id: str, as_json: bool, server: str) -> None:
     """Ask an operation to end.
 
     It ends between two steps, and what it has done stays. It may be complete by then.
+
+    \b
+    Example: stratalog operation cancel 0a9d6313-d4c4-4148-b3a6-ed203eb844a2
     """
     asked = with_client(server, lambda client: client.operations.cancel(operation_id))
     if as_json:
@@ -115,9 +131,15 @@ def _print(found: operation_pb2.Operation, *, as_json: bool) -> None:
         ("size", str(ByteSize(progress.done_bytes))),
         ("size of all", str(ByteSize(progress.total_bytes)) if progress.total_bytes else None),
         ("asked to end", "yes" if found.cancel_requested else "no"),
-        ("error", str(error_of_status(found.error)) if found.HasField("error") else None),
+        ("error", _error_text(found)),
     ]
     print_table(("WHAT", "VALUE"), rows)
+
+
+def _error_text(found: operation_pb2.Operation) -> str | None:
+    from stratalog.client.errors import error_of_status
+
+    return str(error_of_status(found.error)) if found.HasField("error") else None
 
 
 def _share(done_count: int, total_count: int) -> str:

@@ -89,7 +89,14 @@ def produce(
     as_json: bool,
     server: str,
 ) -> None:
-    """Append records to TOPIC: lines of a file, or one value."""
+    """Append records to TOPIC: lines of a file, or one value.
+
+    \b
+    Examples:
+      stratalog produce orders --key 7 --value paid --header source=web
+      stratalog produce orders orders.txt --key-separator : --compression zstd
+      echo '{"key": "7", "value": null}' | stratalog produce orders --format json
+    """
     if (key_separator, key) != (None, None) and line_format != "text":
         raise click.UsageError(
             "--key and --key-separator go with --format text; JSON lines have a key of their own"

@@ -12,7 +12,6 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
-from stratalog.client.operations import require_success
 from stratalog.v1 import operation_pb2, tier_pb2
 
 
@@ -33,6 +32,11 @@ def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, se
 
     Moves the log start of tiered topics, and deletes old segments on local disks. Objects are deleted later,
     by `tier collect`. Ctrl-C leaves the operation running.
+
+    \b
+    Examples:
+      stratalog retention run orders --dry-run
+      stratalog retention run
     """
     if dry_run:
         _print_expired(_explained(server, topics), as_json=as_json)
@@ -42,7 +46,6 @@ def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, se
     )
     if ended is None:
         return
-    require_success(ended)
     result = ended.retention
     if as_json:
         print_json(message_document(result))
@@ -65,6 +68,9 @@ def explain(topics: tuple[str, ...], as_json: bool, server: str) -> None:
     The first table shows what `retention run` would delete, and the rule. The second one shows the oldest
     data that stays in each tier: why, the time from which on it is too old, and the size of further records
     with which it is too much.
+
+    \b
+    Example: stratalog retention explain orders
     """
     explained = _explained(server, topics)
     _print_expired(explained, as_json=as_json)

@@ -142,6 +142,11 @@ def start(  # noqa: PLR0913 - click passes each option by name
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop cleanly. There is no authentication yet: listen on a private
     address.
+
+    \b
+    Examples:
+      stratalog server start --data-dir /data --store s3://bucket/prefix
+      stratalog server start --data-dir /data --log-dir /disk2 --log-level warning
     """
     from stratalog.server.app import serve
     from stratalog.server.configuration.properties_file import read_properties

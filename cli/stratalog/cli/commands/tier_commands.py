@@ -21,7 +21,6 @@ from stratalog.cli.output import (
     print_table,
     utc_time,
 )
-from stratalog.client.operations import require_success
 from stratalog.v1 import tier_pb2
 
 if TYPE_CHECKING:
@@ -52,6 +51,9 @@ def status(as_json: bool, server: str) -> None:
               the oldest of them
 
     Where nothing was uploaded since the server started, the time is shown as a dash, or null in JSON.
+
+    \b
+    Example: stratalog tier status
     """
     answer = with_client(server, lambda client: client.admin.tier_status())
     if as_json:
@@ -147,6 +149,11 @@ def upload(topics: tuple[str, ...], delete_local: bool, no_wait: bool, as_json: 
 
     Uploads every partition that is online. If one of these topics has a partition that is offline, standard
     error names it, and the exit code is 1. Ctrl-C leaves the operation running.
+
+    \b
+    Examples:
+      stratalog tier upload orders
+      stratalog tier upload --delete-local --no-wait
     """
     ended = run_long_work(
         server,
@@ -156,7 +163,6 @@ def upload(topics: tuple[str, ...], delete_local: bool, no_wait: bool, as_json: 
     )
     if ended is None:
         return
-    require_success(ended)
     result = ended.upload
     if as_json:
         print_json(message_document(result))
@@ -183,13 +189,15 @@ def verify(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -
 
     Every checksum and every offset is compared. Damage is shown, and the exit code is 1 then. Ctrl-C leaves
     the operation running.
+
+    \b
+    Example: stratalog tier verify orders
     """
     ended = run_long_work(
         server, lambda client: client.admin.start_verification(topics), no_wait=no_wait, as_json=as_json
     )
     if ended is None:
         return
-    require_success(ended)
     result = ended.verification
     if as_json:
         print_json(message_document(result))
@@ -218,6 +226,11 @@ def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
     """Delete dropped objects whose grace is over.
 
     The server does so by itself, too. Ctrl-C leaves the operation running.
+
+    \b
+    Examples:
+      stratalog tier collect --dry-run
+      stratalog tier collect
     """
     ended = run_long_work(
         server,
@@ -227,7 +240,6 @@ def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
     )
     if ended is None:
         return
-    require_success(ended)
     if as_json:
         print_json(message_document(ended.collection))
     else:
@@ -264,7 +276,13 @@ def _print_collection(result: operation_pb2.CollectionResult) -> None:
 @json_option
 @server_option
 def caches(empty: bool, as_json: bool, server: str) -> None:
-    """Show the caches of tiered data in the server's memory."""
+    """Show the caches of tiered data in the server's memory.
+
+    \b
+    Examples:
+      stratalog tier caches
+      stratalog tier caches --empty
+    """
     if empty:
         emptied_bytes = with_client(server, lambda client: client.admin.empty_caches())
         click.echo(f"emptied {ByteSize(emptied_bytes)}", err=True)

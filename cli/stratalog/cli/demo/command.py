@@ -48,6 +48,9 @@ def demo(store: str | None, keep: Path | None, serve: bool, as_json: bool, fligh
     Appends the flights of New York City in 2013, tiers them, deletes the local copies, compacts the objects,
     loses the data directory, starts again from the bucket, and compares what comes back with a computation in
     pandas.
+
+    \b
+    Example: stratalog demo --keep /tmp/demo --serve
     """
     flights.require_installed()
     interrupt_on_signals()

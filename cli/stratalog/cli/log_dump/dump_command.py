@@ -58,6 +58,11 @@ def dump(
 
     The command marks each corrupt place and goes on behind it if it can; the exit code is then 1. With --json
     each batch, record, entry and corrupt place is one JSON object on a line.
+
+    \b
+    Examples:
+      stratalog log dump /data/orders-0
+      stratalog log dump --records --offset 5 --max 1 /data/orders-0
     """
     options = DumpOptions(
         with_records=with_records, from_offset=from_offset, compares_indexes=compares_indexes

@@ -32,7 +32,7 @@ def _log_message(partition: HostedPartition) -> admin_pb2.PartitionLog:
         local_log_start_offset=marks.local_log_start_offset,
         tiered_end_offset=partition.tiered_end_offset,
         earliest_pending_upload_offset=UNKNOWN,
-        compacted_upto=partition.compacted_upto,
+        compacted_upto=0 if state is None else state.compacted_upto,
         high_watermark=marks.high_watermark,
         last_stable_offset=marks.last_stable_offset,
         log_end_offset=log.offsets.log_end_offset,
