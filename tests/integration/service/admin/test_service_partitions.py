@@ -151,7 +151,7 @@ async def test_records_of_many_partitions_are_deleted_in_one_call(
     for number in range(4):
         await bench.append("t", [b"x"] * (number + 2), number)
     seqs = [shard.metadata.state().seq for shard in bench.server.engine.tier.shards]
-    deleted = await admin.delete_records_of("t", {3: 4, 0: -1, 2: 0}, topic_id=topic.topic_id)
+    deleted = await admin.delete_records_of("t", {3: 4, 0: "latest", 2: 0}, topic_id=topic.topic_id)
     assert [(one.partition, one.log_start_offset, one.HasField("error")) for one in deleted] == [
         (3, 4, False),
         (0, 2, False),
@@ -240,7 +240,7 @@ async def test_a_store_that_does_not_answer_fails_the_tiered_partitions(
         raise StoreUnavailableError("the store does not answer; try again later")
 
     monkeypatch.setattr(shard.metadata, "advance_log_start", away)
-    deleted = await admin.delete_records_of("t", {0: -1, 1: -1})
+    deleted = await admin.delete_records_of("t", {0: "latest", 1: "latest"})
     errors = [error_of_status(one.error) for one in deleted]
     assert [(type(error), error.retriable) for error in errors] == [(StoreUnavailableError, True)] * 2
     assert [log.log_start_offset for log in await admin.describe_log("t")] == [0, 0]

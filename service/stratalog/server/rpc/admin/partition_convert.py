@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
+
+from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
@@ -12,16 +15,18 @@ from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_
 from stratalog.v1 import admin_pb2, partition_pb2
 
 
-def partition_log_message(partition: HostedPartition | OfflinePartition) -> admin_pb2.PartitionLog:
+def partition_log_message(
+    partition: HostedPartition | OfflinePartition, cleaner: CleanerManager
+) -> admin_pb2.PartitionLog:
     """Offsets and sizes of a partition. Touches no disk."""
     offline = partition if isinstance(partition, OfflinePartition) else partition.offline()
     if offline is not None:
         return _offline_log_message(offline)
     assert isinstance(partition, HostedPartition)
-    return _log_message(partition)
+    return _log_message(partition, cleaner)
 
 
-def _log_message(partition: HostedPartition) -> admin_pb2.PartitionLog:
+def _log_message(partition: HostedPartition, cleaner: CleanerManager) -> admin_pb2.PartitionLog:
     log = partition.log
     state = partition.tier_state()
     marks = partition.watermarks()
@@ -32,7 +37,7 @@ def _log_message(partition: HostedPartition) -> admin_pb2.PartitionLog:
         local_log_start_offset=marks.local_log_start_offset,
         tiered_end_offset=partition.tiered_end_offset,
         earliest_pending_upload_offset=UNKNOWN,
-        compacted_upto=partition.compacted_upto,
+        compacted_upto=0 if state is None else state.compacted_upto,
         high_watermark=marks.high_watermark,
         last_stable_offset=marks.last_stable_offset,
         log_end_offset=log.offsets.log_end_offset,
@@ -47,6 +52,9 @@ def _log_message(partition: HostedPartition) -> admin_pb2.PartitionLog:
     )
     if partition.is_tiered:
         _add_pending_upload(message, log)
+    else:
+        log_dir = posixpath.dirname(log.local_log.directory)
+        message.compacted_upto = cleaner.cleaned_offset(partition.topic_partition, log_dir)
     return message
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.server.rpc.admin.paging import MAX_PAGE_SIZE, Page, PageCursor
+from stratalog.server.rpc.paging import MAX_PAGE_SIZE, Page, PageCursor
 from stratalog.v1 import admin_pb2
 
 NAMES = st.text(st.characters(codec="utf-8") | st.sampled_from("\n=ab"), min_size=1, max_size=4)
