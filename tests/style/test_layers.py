@@ -52,7 +52,7 @@ PLANTED = {
     ),
     "the rooms of rpc go down only": (
         "service/stratalog/server/rpc/read/planted.py",
-        "import stratalog.server.rpc.admin.paging",
+        "import stratalog.server.rpc.admin.admin_convert",
     ),
     "the rooms of client go down only": (
         "client/stratalog/client/consuming/planted.py",

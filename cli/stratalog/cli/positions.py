@@ -16,7 +16,7 @@ from datetime import datetime
 import click
 
 from stratalog.cli.int_ranges import COUNT, OFFSET, TIMESTAMP_MS
-from stratalog.client.consuming.position import (
+from stratalog.client.position import (
     SPECS,
     DistancePosition,
     NamedPosition,

@@ -59,13 +59,15 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
         response = await self._channel.call(self._stub.ForgetLogDir(request, timeout=CALL_TIMEOUT_S))
         return response.path
 
-    async def move_partition(self, topic: str, partition: int, target_path: str) -> operation_pb2.Operation:
+    async def move_partition(
+        self, topic: str, partition: int, target_path: str, *, topic_id: str = ""
+    ) -> operation_pb2.Operation:
         """Start to move a partition to another log directory; the server serves it meanwhile. Returns the
-        operation, by which the move is watched and cancelled. Raises InvalidRequestError,
-        DataDirectoryError."""
+        operation, by which the move is watched and cancelled. Raises UnknownTopicOrPartitionError,
+        InconsistentTopicIdError, InvalidRequestError, DataDirectoryError."""
         with refusing_misfits():
             request = admin_pb2.MovePartitionRequest(
-                topic=topic, partition=partition, target_path=target_path
+                topic=topic, partition=partition, target_path=target_path, topic_id=topic_id
             )
         response = await self._channel.call(self._stub.MovePartition(request, timeout=CALL_TIMEOUT_S))
         return response.operation

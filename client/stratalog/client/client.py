@@ -16,12 +16,12 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerOptions, consumer_settings
-from stratalog.client.consuming.position import Places
 from stratalog.client.consuming.position_finder import OffsetQuery
 from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_durability, wire_isolation
 from stratalog.client.operations import Operations
+from stratalog.client.position import Places
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.client.topics import Topics
 from stratalog.v1 import log_pb2, log_pb2_grpc

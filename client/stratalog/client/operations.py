@@ -49,7 +49,7 @@ class Operations:
         states: Sequence[operation_pb2.OperationState.ValueType] = (),
     ) -> list[operation_pb2.Operation]:
         """All operations of these kinds and states, the newest first; every kind and state if none is
-        named."""
+        named. They are without their results, which `get` has."""
         found = pages(
             self._channel,
             self._retry,

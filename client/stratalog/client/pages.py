@@ -17,7 +17,14 @@ class PagedResponse(Protocol):
     def next_page_token(self) -> str: ...
 
 
+class PagedRequest(Protocol):
+    """A request for one page of a list."""
+
+    page_token: str
+
+
 PageT = TypeVar("PageT", bound=PagedResponse)
+RequestT = TypeVar("RequestT", bound=PagedRequest)
 
 
 async def pages(
@@ -33,6 +40,12 @@ async def pages(
         token = page.next_page_token
         if not token:
             return
+
+
+def at_page(request: RequestT, page_token: str) -> RequestT:
+    """The request, for the page of that token from now on."""
+    request.page_token = page_token
+    return request
 
 
 async def _page(channel: ServerChannel, call: Callable[[str], Awaitable[PageT]], token: str) -> PageT:

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 from stratalog.client.admin_calls import AdminCalls
 from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.errors import error_of_status, refusing_misfits
+from stratalog.client.pages import at_page
+from stratalog.client.position import Place, Position, position_of, wire_position
 from stratalog.client.retry import retrying
-from stratalog.v1 import admin_pb2, log_pb2, partition_pb2
+from stratalog.v1 import admin_pb2, partition_pb2
 
 
 class PartitionsAdmin(AdminCalls):
     """Describes, trims, rolls and flushes partitions. Belongs to one event loop."""
 
     async def describe_log(self, topic: str, partitions: Sequence[int] = ()) -> list[admin_pb2.PartitionLog]:
-        """Offsets and sizes of the named partitions, or all."""
+        """Offsets and sizes of the named partitions, each once, or of all; sorted by number."""
         with refusing_misfits():
             request = admin_pb2.DescribeLogRequest(topic=topic, partitions=partitions)
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.DescribeLog(request, timeout=CALL_TIMEOUT_S))
+        pages = self._pages(
+            lambda token: self._stub.DescribeLog(at_page(request, token), timeout=CALL_TIMEOUT_S)
         )
-        return list(response.partitions)
+        return [partition async for page in pages for partition in page.partitions]
 
     async def list_segments(self, topic: str, partition: int) -> list[partition_pb2.Segment]:
         """The local segments of a partition, sorted by offset. Raises DataDirectoryError."""
         with refusing_misfits():
             request = partition_pb2.ListSegmentsRequest(topic=topic, partition=partition)
         pages = self._pages(
-            lambda token: self._stub.ListSegments(_at(request, token), timeout=CALL_TIMEOUT_S)
+            lambda token: self._stub.ListSegments(at_page(request, token), timeout=CALL_TIMEOUT_S)
         )
         return [segment async for page in pages for segment in page.segments]
 
@@ -37,7 +38,9 @@ class PartitionsAdmin(AdminCalls):
         """The slices of a partition in the object store, sorted by offset."""
         with refusing_misfits():
             request = partition_pb2.ListSlicesRequest(topic=topic, partition=partition)
-        pages = self._pages(lambda token: self._stub.ListSlices(_at(request, token), timeout=CALL_TIMEOUT_S))
+        pages = self._pages(
+            lambda token: self._stub.ListSlices(at_page(request, token), timeout=CALL_TIMEOUT_S)
+        )
         return [one async for page in pages for one in page.slices]
 
     async def list_producers(self, topic: str, partition: int) -> list[partition_pb2.ProducerState]:
@@ -45,37 +48,40 @@ class PartitionsAdmin(AdminCalls):
         with refusing_misfits():
             request = partition_pb2.ListProducersRequest(topic=topic, partition=partition)
         pages = self._pages(
-            lambda token: self._stub.ListProducers(_at(request, token), timeout=CALL_TIMEOUT_S)
+            lambda token: self._stub.ListProducers(at_page(request, token), timeout=CALL_TIMEOUT_S)
         )
         return [producer async for page in pages for producer in page.producers]
 
-    async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        """Move the log start of one partition to `before_offset` (-1: the high watermark); returns the log
-        start. Raises OffsetOutOfRangeError beyond the high watermark. Safe to repeat: the log start moves
-        forward only."""
-        [deleted] = await self.delete_records_of(topic, {partition: before_offset})
+    async def delete_records(
+        self, topic: str, partition: int, before: Place | Position, *, topic_id: str = ""
+    ) -> int:
+        """Delete the records of one partition before a place; returns the log start. Places and errors are
+        those of `delete_records_of`."""
+        [deleted] = await self.delete_records_of(topic, {partition: before}, topic_id=topic_id)
         if deleted.HasField("error"):
             raise error_of_status(deleted.error)
         return deleted.log_start_offset
 
     async def delete_records_of(
-        self, topic: str, before_offsets: Mapping[int, int], *, topic_id: str = ""
+        self, topic: str, before: Mapping[int, Place | Position], *, topic_id: str = ""
     ) -> list[partition_pb2.DeletedRecords]:
-        """Move the log starts of partitions to the given offsets (-1: the high watermark). A partition that
-        fails has an error in its result. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError and
-        InconsistentTopicIdError with nothing deleted. Safe to repeat: log starts move forward only."""
+        """Delete the records of partitions before these places, as `consume` takes them: `"latest"` deletes
+        all records, -10 all but ten offsets, a `datetime` those before the first record of that time or
+        later, and all if there is none.
+
+        A partition that fails has an error in its result. Raises OffsetOutOfRangeError for a place behind
+        the high watermark, UnknownTopicOrPartitionError and InconsistentTopicIdError, with nothing deleted.
+        Safe to repeat: log starts move forward only. (But -10 is another place once records were appended.)
+        """
         with refusing_misfits():
             request = partition_pb2.DeleteRecordsRequest(
                 topic=topic,
                 topic_id=topic_id,
                 partitions=[
                     partition_pb2.RecordsToDelete(
-                        partition=partition,
-                        before=log_pb2.Position(offset=offset)
-                        if offset != -1
-                        else log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST),
+                        partition=partition, before=wire_position(position_of(place))
                     )
-                    for partition, offset in before_offsets.items()
+                    for partition, place in before.items()
                 ],
             )
         response = await retrying(
@@ -83,36 +89,27 @@ class PartitionsAdmin(AdminCalls):
         )
         return list(response.partitions)
 
-    async def roll(self, topic: str, partitions: Sequence[int] = ()) -> list[partition_pb2.RolledPartition]:
+    async def roll(
+        self, topic: str, partitions: Sequence[int] = (), *, topic_id: str = ""
+    ) -> list[partition_pb2.RolledPartition]:
         """Close the active segments of the named partitions, or all. A partition that fails has an error in
-        its result. Safe to repeat: an empty active segment stays."""
+        its result. Raises UnknownTopicOrPartitionError, InconsistentTopicIdError. Safe to repeat: an empty
+        active segment stays."""
         with refusing_misfits():
-            request = partition_pb2.RollRequest(topic=topic, partitions=partitions)
+            request = partition_pb2.RollRequest(topic=topic, partitions=partitions, topic_id=topic_id)
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.Roll(request, timeout=CALL_TIMEOUT_S))
         )
         return list(response.partitions)
 
-    async def flush(self, topic: str, partitions: Sequence[int] = ()) -> list[partition_pb2.FlushedPartition]:
+    async def flush(
+        self, topic: str, partitions: Sequence[int] = (), *, topic_id: str = ""
+    ) -> list[partition_pb2.FlushedPartition]:
         """Make the records of the named partitions, or of all, durable on the server's disk. A partition that
-        fails has an error in its result."""
+        fails has an error in its result. Raises UnknownTopicOrPartitionError, InconsistentTopicIdError."""
         with refusing_misfits():
-            request = partition_pb2.FlushRequest(topic=topic, partitions=partitions)
+            request = partition_pb2.FlushRequest(topic=topic, partitions=partitions, topic_id=topic_id)
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.Flush(request, timeout=CALL_TIMEOUT_S))
         )
         return list(response.partitions)
-
-
-_ListRequest = TypeVar(
-    "_ListRequest",
-    partition_pb2.ListSegmentsRequest,
-    partition_pb2.ListSlicesRequest,
-    partition_pb2.ListProducersRequest,
-)
-
-
-def _at(request: _ListRequest, page_token: str) -> _ListRequest:
-    """The request for the page of that token."""
-    request.page_token = page_token
-    return request

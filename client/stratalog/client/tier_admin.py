@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.operations import Operations
+from stratalog.client.pages import at_page, pages
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.v1 import operation_pb2, tier_pb2, tier_pb2_grpc
 
@@ -70,19 +71,26 @@ class TierAdmin:
         """The jobs that a compaction would run now, and the reasons where there is none."""
         with refusing_misfits():
             request = tier_pb2.PlanCompactionRequest(topics=topics)
-        return await retrying(
+        found = pages(
+            self._channel,
             self._retry,
-            lambda: self._channel.call(self._tiers.PlanCompaction(request, timeout=CALL_TIMEOUT_S)),
+            lambda token: self._tiers.PlanCompaction(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
+        plan = tier_pb2.PlanCompactionResponse()
+        async for page in found:
+            plan.MergeFrom(page)
+        plan.ClearField("next_page_token")
+        return plan
 
     async def excluded_partitions(self) -> list[tier_pb2.ExcludedPartition]:
         """The partitions that compaction leaves alone."""
         request = tier_pb2.ListExcludedPartitionsRequest()
-        response = await retrying(
+        found = pages(
+            self._channel,
             self._retry,
-            lambda: self._channel.call(self._tiers.ListExcludedPartitions(request, timeout=CALL_TIMEOUT_S)),
+            lambda token: self._tiers.ListExcludedPartitions(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
-        return list(response.partitions)
+        return [partition async for page in found for partition in page.partitions]
 
     async def reset_excluded_partition(self, topic: str, partition: int) -> bool:
         """Let compaction try a partition again; returns False if it had not failed."""
@@ -109,11 +117,12 @@ class TierAdmin:
         """Explain what retention would delete now, and what goes next and when. Changes nothing."""
         with refusing_misfits():
             request = tier_pb2.ExplainRetentionRequest(topics=topics)
-        response = await retrying(
+        found = pages(
+            self._channel,
             self._retry,
-            lambda: self._channel.call(self._tiers.ExplainRetention(request, timeout=CALL_TIMEOUT_S)),
+            lambda token: self._tiers.ExplainRetention(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
-        return list(response.partitions)
+        return [partition async for page in found for partition in page.partitions]
 
     async def start_verification(self, topics: Sequence[str] = ()) -> operation_pb2.Operation:
         """Read all tiered data of the named topics, or of all topics, and compare it with the metadata."""

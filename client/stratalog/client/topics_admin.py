@@ -94,11 +94,12 @@ class TopicsAdmin(AdminCalls):
         )
         return response.topic
 
-    async def delete_topic(self, name: str) -> Sequence[str]:
+    async def delete_topic(self, name: str, *, topic_id: str = "") -> Sequence[str]:
         """Delete a topic and all its records. Returns directories of partitions on failed disks of the
-        server, which a later start deletes. Raises UnknownTopicOrPartitionError."""
+        server, which a later start deletes. Raises UnknownTopicOrPartitionError, and InconsistentTopicIdError
+        if another topic than that of `topic_id` has the name."""
         with refusing_misfits():
-            request = admin_pb2.DeleteTopicRequest(name=name)
+            request = admin_pb2.DeleteTopicRequest(name=name, topic_id=topic_id)
         response = await self._channel.call(self._stub.DeleteTopic(request, timeout=CALL_TIMEOUT_S))
         return list(response.left_over_paths)
 
@@ -121,15 +122,18 @@ class TopicsAdmin(AdminCalls):
         topic: str | None = None,
         *,
         validate_only: bool = False,
+        topic_id: str = "",
     ) -> list[admin_pb2.ConfigEntry]:
         """Set keys of a topic, or of the server if `topic` is None; the value None resets a key. Applies all
         changes or none, before it returns the changed keys. Raises UnknownTopicOrPartitionError,
-        InvalidConfigError. Safe to repeat."""
+        InconsistentTopicIdError if another topic than that of `topic_id` has the name, InvalidConfigError.
+        Safe to repeat."""
         with refusing_misfits():
             request = admin_pb2.AlterConfigsRequest(
                 resource=_resource(topic),
                 changes=[admin_pb2.ConfigChange(name=name, value=value) for name, value in changes.items()],
                 validate_only=validate_only,
+                topic_id=topic_id,
             )
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.AlterConfigs(request, timeout=CALL_TIMEOUT_S))

@@ -1019,7 +1019,7 @@ class PartitionLog(_message.Message):
     """First local offset that is not in the object store; -1 if the topic is not tiered."""
     compacted_upto: _builtins.int
     """An offset (exclusive): below it, the object store has at most one record of each key. A reader may still see more of
-    them while local segments cover the same offsets. Of a topic that is not tiered: below it, the local log has at most
+    them while local segments cover the same offsets: OFFSET_SPEC_COMPACTED_UPTO is the end for readers. Of a topic that is not tiered: below it, the local log has at most
     one. 0 if nothing was compacted.
     """
     high_watermark: _builtins.int

@@ -103,7 +103,10 @@ class _OffsetSpecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OffsetSpec
     OFFSET_SPEC_EARLIEST_PENDING_UPLOAD: _OffsetSpec.ValueType  # 6
     """First local offset not yet committed in the object store (-6)."""
     OFFSET_SPEC_COMPACTED_UPTO: _OffsetSpec.ValueType  # 7
-    """Below it, one record of each key is left at most. Kafka has no such name."""
+    """Below it, a reader finds one record of each key at most: `compacted_upto` of DescribeLog, or the first offset on local
+    disk if that is less, because local segments of tiered topics are not compacted. 0 if the topic is not tiered. Kafka
+    has no such name.
+    """
 
 class OffsetSpec(_OffsetSpec, metaclass=_OffsetSpecEnumTypeWrapper):
     """Names of offsets, with Kafka's numbers for them."""
@@ -123,7 +126,10 @@ OFFSET_SPEC_LATEST_TIERED: OffsetSpec.ValueType  # 5
 OFFSET_SPEC_EARLIEST_PENDING_UPLOAD: OffsetSpec.ValueType  # 6
 """First local offset not yet committed in the object store (-6)."""
 OFFSET_SPEC_COMPACTED_UPTO: OffsetSpec.ValueType  # 7
-"""Below it, one record of each key is left at most. Kafka has no such name."""
+"""Below it, a reader finds one record of each key at most: `compacted_upto` of DescribeLog, or the first offset on local
+disk if that is less, because local segments of tiered topics are not compacted. 0 if the topic is not tiered. Kafka
+has no such name.
+"""
 Global___OffsetSpec: _TypeAlias = OffsetSpec  # noqa: Y015
 
 @_typing.final

@@ -613,7 +613,9 @@ Global___IdleTopic: _TypeAlias = IdleTopic  # noqa: Y015
 
 @_typing.final
 class PlanCompactionResponse(_message.Message):
-    """A page of a plan for the data as it is now. Each page is planned anew."""
+    """A page of a plan for the data as it is now. Each page is planned anew, and begins behind as many jobs as the pages before
+    have: if the plan has changed, a job may be missing or come twice.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -102,7 +102,7 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone(tmp_path: Path
         for call in (
             bench.append("t", [b"x"], 1),
             bench.read_all("t", start={TopicPartition("t", 1): 0}),
-            admin.delete_records("t", 1, -1),
+            admin.delete_records("t", 1, "latest"),
         ):
             with pytest.raises(DataDirectoryError) as failure:
                 await call

@@ -174,7 +174,8 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
                 await asyncio.sleep(0.01)
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert bench.server.engine.local.logs.moves.throttler.max_bytes_per_s == 1
-        [resumed] = await bench.client.operations.list()
+        [listed] = await bench.client.operations.list()
+        resumed = await bench.client.operations.get(listed.operation_id)
         assert (resumed.kind, resumed.move.target_path) == (operation_pb2.OPERATION_KIND_MOVE, target)
         await bench.client.admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
         [move] = await until_moved(bench)

@@ -388,12 +388,15 @@ async def test_metadata_names_topics_limits_and_owners(bench: ServiceBench) -> N
         for one in found.topics[1].partitions
     ] == [(number, bench.client.address, epoch, False) for number in range(2)]
     named = await metadata(bench.client, "u", "nope", "t")
-    assert [one.topic for one in named.topics] == ["u", "nope", "t"]
-    unknown = named.topics[1]
+    assert [one.topic for one in named.topics] == ["nope", "t", "u"]
+    unknown = named.topics[0]
     assert error_info(unknown.error).reason == "UNKNOWN_TOPIC_OR_PARTITION"
     assert (unknown.topic_id, list(unknown.partitions)) == ("", [])
     with pytest.raises(InvalidRequestError):
-        await metadata(bench.client, *(["t"] * 10_001))
+        await metadata(bench.client, *(f"t{number}" for number in range(10_001)))
+    with pytest.raises(InvalidRequestError) as twice:
+        await metadata(bench.client, "u", "t", "u")
+    assert twice.value.fields == {"topic": "u"}
 
 
 async def test_metadata_of_a_server_that_was_replaced_name_its_successor(tmp_path: Path) -> None:

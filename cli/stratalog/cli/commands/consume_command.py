@@ -18,9 +18,9 @@ from stratalog.cli.output import counted
 from stratalog.cli.positions import POSITION_HELP, parse_position
 from stratalog.cli.record_json import line_of, record_fields
 from stratalog.client.client import Client
-from stratalog.client.consuming.position import OffsetPosition, Position
 from stratalog.client.consuming.position_finder import PositionFinder
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.position import OffsetPosition, Position
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.native.consumer_records import ConsumerRecord
 

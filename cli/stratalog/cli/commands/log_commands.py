@@ -72,8 +72,9 @@ def describe(topic: str, partitions: tuple[int, ...], as_json: bool, server: str
     START           the first record that readers see, in either tier
     LOCAL START     the first record on the local disk
     TIERED END      the first record that is not in the object store
-    COMPACTED       below it the object store has one record for each key; readers
-                    see the others until the local copies are deleted
+    COMPACTED       below it the object store (for a topic that is not tiered,
+                    the local log) has one record of each key; for readers of
+                    both tiers, `log offsets --at compacted-upto` is the end
     HIGH WATERMARK  consumers see the records below it
     END             where the next record goes
     RECOVERY        records below it are on the disk for certain

@@ -12,9 +12,9 @@ from stratalog.cli.options import isolation_option, json_option, server_option
 from stratalog.cli.output import print_json, print_table, utc_time
 from stratalog.cli.positions import POSITION_HELP, parse_time_or_name
 from stratalog.client.client import Client
-from stratalog.client.consuming.position import SPECS, NamedPosition, Position, TimePosition
 from stratalog.client.consuming.position_finder import PositionFinder
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.position import SPECS, NamedPosition, Position, TimePosition
 
 
 @click.command()

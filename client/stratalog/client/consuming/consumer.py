@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from stratalog.client.consuming.consumer_settings import ConsumerSettings
-from stratalog.client.consuming.position import Place
 from stratalog.client.consuming.topic_follower import TopicFollower
+from stratalog.client.position import Place
 from stratalog.record.native.consumer_records import ConsumerRecord, RecordCursor
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
-from stratalog.client.consuming.position import Places
 from stratalog.client.consuming.position_finder import OnOffline
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.position import Places
 from stratalog.client.retry import RetryPolicy
 
 if TYPE_CHECKING:

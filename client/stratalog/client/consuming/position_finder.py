@@ -7,15 +7,15 @@ from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
 from stratalog.base.types import TopicPartition
-from stratalog.client.consuming.position import (
+from stratalog.client.errors import error_of_status
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.position import (
     DistancePosition,
     NamedPosition,
     OffsetPosition,
     Position,
     TimePosition,
 )
-from stratalog.client.errors import error_of_status
-from stratalog.client.isolation_level import IsolationLevel
 from stratalog.v1 import log_pb2
 
 OffsetQuery = tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]

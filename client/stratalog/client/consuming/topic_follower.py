@@ -30,11 +30,11 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerSettings
-from stratalog.client.consuming.position import EARLIEST, Place, Places, Position, position_of
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchedRecords, FetchStart, fetch_request, fetched_parts
+from stratalog.client.position import EARLIEST, Place, Places, Position, position_of
 from stratalog.client.retry import Patience
 from stratalog.v1 import log_pb2, log_pb2_grpc
 

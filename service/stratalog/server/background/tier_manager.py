@@ -175,18 +175,26 @@ class TierManager:
         return failed
 
     def explain_retention(
-        self, topics: Collection[str]
+        self, partitions: Collection[HostedPartition]
     ) -> dict[TopicPartition, ExplainedPartition | LogStoreError]:
-        """Explain what `retain`, and the deletion of local segments behind it, would do now. Changes nothing.
-        Raises StoreError, NotOwnerError."""
-        followed = self._topics.follow_catalog()
+        """Explain what `retain`, and the deletion of local segments behind it, would do now with those of
+        these partitions that are tiered and whose topics the catalog confirms. Changes nothing. Raises
+        StoreError, NotOwnerError."""
+        confirmed = {topic.topic_id for topic in self._topics.follow_catalog().topics}
         found: dict[TopicPartition, ExplainedPartition | LogStoreError] = {}
         for tier in self._tiers:
-            partitions = [one for one in _retained_in(tier, followed.topics, topics) if one.is_tiered]
-            if partitions:
+            chosen = [
+                one
+                for one in partitions
+                if one.shard is tier.shard
+                and one.is_tiered
+                and one.topic_id_partition.topic_id in confirmed
+                and one.offline() is None
+            ]
+            if chosen:
                 tier.shard.leader_epoch()
-                explained = tier.retention.explain([partition.log for partition in partitions])
-                found.update(zip((one.topic_partition for one in partitions), explained, strict=True))
+                explained = tier.retention.explain([partition.log for partition in chosen])
+                found.update(zip((one.topic_partition for one in chosen), explained, strict=True))
         return found
 
     def collect_pass(self) -> None:

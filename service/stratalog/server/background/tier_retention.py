@@ -25,6 +25,7 @@ from stratalog.server.operations.operation_results import (
     RetentionResult,
 )
 from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 
 UNCONFIRMED = (
@@ -90,25 +91,29 @@ class TierRetention:
                 RetentionResult(tuple(one for one in retained if _is_shorter(one)), tuple(failed))
             )
 
+    def partitions(self, topics: Collection[str]) -> list[HostedPartition | OfflinePartition]:
+        """The partitions that `run` looks at, by topic and number. Raises UnknownTopicOrPartitionError."""
+        return [one for topic in self._chosen(sorted(set(topics))) for one in topic.all_partitions]
+
     def explain(
-        self, topics: Collection[str]
+        self, partitions: Sequence[HostedPartition | OfflinePartition]
     ) -> Iterator[tuple[TopicPartition, ExplainedPartition | LogStoreError | str]]:
-        """Explain what `run` would delete now of each partition, in order; a reason for one that it would
-        leave out, the error of one that fails. Changes nothing. Raises UnknownTopicOrPartitionError,
-        NotOwnerError, StoreError.
+        """Explain what `run` would delete now of each of these partitions, in order; a reason for one that it
+        would leave out, the error of one that fails. Changes nothing. Raises NotOwnerError, StoreError.
         """
-        tiered = self._tiers.explain_retention(topics)
-        for topic in self._chosen(topics):
-            offline = {one.topic_partition: one.reason for one in topic.unserved_partitions}
-            for partition in topic.all_partitions:
-                name = partition.topic_partition
-                if name in offline or not isinstance(partition, HostedPartition):
-                    yield name, offline.get(name, "the partition is offline")
-                elif partition.is_tiered:
-                    yield name, tiered.get(name, UNCONFIRMED)
-                else:
-                    partition.shard.leader_epoch()
-                    yield name, _explained_local(partition)
+        hosted = [one for one in partitions if isinstance(one, HostedPartition)]
+        tiered = self._tiers.explain_retention(hosted)
+        for partition in partitions:
+            name = partition.topic_partition
+            if isinstance(partition, OfflinePartition):
+                yield name, partition.reason
+            elif (offline := partition.offline()) is not None:
+                yield name, offline.reason
+            elif partition.is_tiered:
+                yield name, tiered.get(name, UNCONFIRMED)
+            else:
+                partition.shard.leader_epoch()
+                yield name, _explained_local(partition)
 
     def _chosen(self, topics: Collection[str]) -> Sequence[HostedTopic]:
         return [self._registry.topic(name) for name in topics] or self._registry.topics()

@@ -17,6 +17,7 @@ from stratalog.manager.moves.cut_off_moves import WantedMove
 from stratalog.manager.moves.log_move import LogMove, MoveProgress, MoveState
 from stratalog.server.configuration.broker_config import CORDONED, BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.log_identity import require_topic_id
 from stratalog.server.operations.operation import Operation, OperationKind, OperationProgress
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.operations.operation_results import MoveResult
@@ -147,12 +148,16 @@ class DirectoryAdmin:
         )
         return path
 
-    def move(self, topic: str, partition: int, target_path: str) -> Operation:
-        """Start to move a partition, which stays served, to another log directory. Raises
-        UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
+    def move(self, topic: str, partition: int, target_path: str, topic_id: str = "") -> Operation:
+        """Start to move a partition, which stays served, to another log directory. `topic_id` is the topic's
+        id, or empty. Raises UnknownTopicOrPartitionError, InconsistentTopicIdError, InvalidRequestError,
+        DataDirectoryError.
         """
-        hosted = self._registry.partition(topic, partition)
-        operation = self._begin(hosted.topic_partition, _normalized(target_path))
+        hosted = self._registry.partition(topic, partition, topic_id)
+        log = self._logs.log(hosted.topic_partition)
+        # Another topic may have taken the name since the partition was looked up.
+        require_topic_id(topic, topic_id, str(log.topic_id))
+        operation = self._start(self._logs.moves.begin(log, _normalized(target_path)))
         held = self._held.pop(hosted.topic_partition, None)
         if held is not None:
             self._operations.release(
@@ -170,7 +175,7 @@ class DirectoryAdmin:
         operation, too: a cancellation gives it up."""
         for wanted in self._logs.moves.wanted:
             try:
-                self._begin(wanted.partition, wanted.target_path)
+                self._start(self._logs.begin_move(wanted.partition, wanted.target_path))
                 logger.info("%s goes on moving to %s", wanted.partition, wanted.target_path)
             except LogStoreError as error:
                 self._hold(wanted, error)
@@ -194,14 +199,13 @@ class DirectoryAdmin:
             give_up,
         )
 
-    def _begin(self, partition: TopicPartition, target_path: str) -> Operation:
-        move = self._logs.begin_move(partition, target_path)
+    def _start(self, move: LogMove) -> Operation:
         return self._operations.start(
             OperationKind.MOVE,
-            [partition.topic],
+            [move.partition.topic],
             lambda operation: _run(move, operation),
-            lane=(OperationKind.MOVE, partition),
-            result=MoveResult(partition, move.source_path, move.target_path),
+            lane=(OperationKind.MOVE, move.partition),
+            result=MoveResult(move.partition, move.source_path, move.target_path),
             on_cancel=lambda: move.ask_to_end("an operator has cancelled it"),
         )
 

@@ -81,10 +81,10 @@ class HostedPartition:
 
     @property
     def compacted_upto(self) -> int:
-        """Below this offset a reader finds at most one record a key.
+        """Below this offset a reader finds at most one record a key; 0 if the topic is not tiered.
 
-        The metadata knows the tiered data only. The local log, which is not compacted, serves its range, so
-        the local log start is an upper bound.
+        The metadata knows the tiered data only, up to `TieredPartition.compacted_upto`. The local log, which
+        is not compacted, serves its range, so the local log start is an upper bound.
         """
         state = self.tier_state()
         return 0 if state is None else min(state.compacted_upto, self.log.offsets.local_log_start_offset)

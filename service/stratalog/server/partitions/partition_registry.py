@@ -7,7 +7,7 @@ them is deleted. So a request finds all partitions of a topic or none.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
@@ -33,6 +33,12 @@ class HostedTopic:
     """None if this version refuses `config_overrides`; then all partitions are offline."""
     all_partitions: tuple[HostedPartition | OfflinePartition, ...]
     """Sorted by number."""
+
+    def find_partition(self, number: int) -> HostedPartition | OfflinePartition:
+        """Return the partition with this number. Raises UnknownTopicOrPartitionError."""
+        if not 0 <= number < len(self.all_partitions):
+            raise unknown_partition(self.name, number, len(self.all_partitions))
+        return self.all_partitions[number]
 
     @property
     def partitions(self) -> tuple[HostedPartition, ...]:
@@ -100,24 +106,16 @@ class PartitionRegistry:
         require_topic_id(name, topic_id, str(topic.topic_id))
         return topic
 
-    def find_partition(self, topic: str, partition: int) -> HostedPartition | OfflinePartition:
-        """Return a partition, which may be offline. Raises UnknownTopicOrPartitionError."""
-        partitions = self.topic(topic).all_partitions
-        if not 0 <= partition < len(partitions):
-            raise unknown_partition(topic, partition, len(partitions))
-        return partitions[partition]
+    def find_partition(
+        self, topic: str, partition: int, topic_id: str = ""
+    ) -> HostedPartition | OfflinePartition:
+        """Return a partition, which may be offline. Raises as `topic`."""
+        return self.topic(topic, topic_id).find_partition(partition)
 
-    def find_partitions(self, topic: str, numbers: Sequence[int]) -> list[HostedPartition | OfflinePartition]:
-        """Return the partitions with these numbers, in this order; all of the topic for no number. Raises
-        UnknownTopicOrPartitionError."""
-        if not numbers:
-            return list(self.topic(topic).all_partitions)
-        return [self.find_partition(topic, number) for number in numbers]
-
-    def partition(self, topic: str, partition: int) -> HostedPartition:
-        """Return a partition that is online. Raises UnknownTopicOrPartitionError, or the
-        `OfflinePartition.error` of an offline partition."""
-        found = self.find_partition(topic, partition)
+    def partition(self, topic: str, partition: int, topic_id: str = "") -> HostedPartition:
+        """Return a partition that is online. Raises as `topic`, or the `OfflinePartition.error` of an offline
+        partition."""
+        found = self.find_partition(topic, partition, topic_id)
         if isinstance(found, OfflinePartition):
             raise found.error()
         return found

@@ -15,9 +15,6 @@ from stratalog.base.types import TopicPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 
-HIGH_WATERMARK = -1
-"""The offset to delete before that stands for all records."""
-
 
 class RecordDeletion(NamedTuple):
     """A partition, and the offset below which its records are to be deleted."""
@@ -27,18 +24,17 @@ class RecordDeletion(NamedTuple):
 
     @staticmethod
     def of(partition: HostedPartition, before_offset: int) -> RecordDeletion:
-        """`before_offset` is -1 for the high watermark. Raises OffsetOutOfRangeError."""
+        """A deletion that is possible. Raises OffsetOutOfRangeError."""
         high_watermark = partition.log.offsets.high_watermark
-        offset = high_watermark if before_offset == HIGH_WATERMARK else before_offset
-        if not 0 <= offset <= high_watermark:
+        if not 0 <= before_offset <= high_watermark:
             raise OffsetOutOfRangeError(
                 "records can be deleted up to the high watermark only; name an offset from 0 to it",
                 partition=partition.topic_partition,
-                offset=offset,
+                offset=before_offset,
                 log_start_offset=partition.log_start_offset,
                 log_end_offset=high_watermark,
             )
-        return RecordDeletion(partition, offset)
+        return RecordDeletion(partition, before_offset)
 
 
 def delete_records(deletions: Sequence[RecordDeletion]) -> list[int | LogStoreError]:

@@ -8,8 +8,9 @@ does not know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import grpc
@@ -19,8 +20,10 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
+from stratalog.server.partitions.unknown_topic import unknown_topic
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.paging import PageCursor
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
@@ -53,32 +56,39 @@ class MetadataServicer:
                 "a request names too many topics; name none for all of them, or use several requests",
                 allowed=MAX_TOPIC_COUNT,
             )
-        return await self._pools.read(partial(self._answer, list(request.topics)))
+        return await self._pools.read(partial(self._answer, request))
 
-    def _answer(self, names: Sequence[str]) -> log_pb2.MetadataResponse:
-        if names:
-            topics = [self._named(name) for name in names]
-        else:
-            topics = [self._described(topic) for topic in self._registry.topics()]
+    def _answer(self, request: log_pb2.MetadataRequest) -> log_pb2.MetadataResponse:
+        names = sorted(request.topics)
+        twice = next((one for one, other in pairwise(names) if one == other), None)
+        if twice is not None:
+            raise InvalidRequestError("a topic comes twice in the request; name it once", topic=twice)
+        cursor = PageCursor(request, f"metadata of {names}", str)
+        topics = [(name, self._registry.find(name)) for name in names] or [
+            (topic.name, topic) for topic in self._registry.topics()
+        ]
+        page = cursor.page(
+            topics, itemgetter(0), lambda one: 1 if one[1] is None else len(one[1].all_partitions)
+        )
         return log_pb2.MetadataResponse(
-            topics=topics, store_id=self._store_id, max_request_bytes=self._max_request_bytes
+            topics=[
+                self._unknown(name) if topic is None else self._described(topic) for name, topic in page.items
+            ],
+            store_id=self._store_id,
+            max_request_bytes=self._max_request_bytes,
+            next_page_token=page.next_page_token,
         )
 
-    def _named(self, name: str) -> log_pb2.TopicMetadata:
+    def _unknown(self, name: str) -> log_pb2.TopicMetadata:
+        """A name without a topic. If this server was replaced, the topic may be newer."""
+        error: LogStoreError = unknown_topic(name)
         try:
-            return self._described(self._find(name))
-        except LogStoreError as error:
-            return log_pb2.TopicMetadata(
-                topic=name, max_message_bytes=UNKNOWN, error=self.statuses.status(error, "Metadata")
-            )
-
-    def _find(self, name: str) -> HostedTopic:
-        """The topic of that name. Raises UnknownTopicOrPartitionError, or NotOwnerError if this server was
-        replaced: the topic may be newer.
-        """
-        if self._registry.find(name) is None:
             self._shards.ensure_owned()
-        return self._registry.topic(name)
+        except LogStoreError as replaced:
+            error = replaced
+        return log_pb2.TopicMetadata(
+            topic=name, max_message_bytes=UNKNOWN, error=self.statuses.status(error, "Metadata")
+        )
 
     def _described(self, topic: HostedTopic) -> log_pb2.TopicMetadata:
         return log_pb2.TopicMetadata(

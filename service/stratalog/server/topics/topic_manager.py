@@ -117,42 +117,51 @@ class TopicManager:
                 self._undo(entry)
                 raise
 
-    def delete(self, name: str) -> tuple[str, ...]:
-        """Delete a topic with all its records. Returns the local directories that are left, because their
-        disk failed or their log could not be opened; a later start deletes them. Raises
-        UnknownTopicOrPartitionError, NotOwnerError, StoreError.
+    def delete(self, name: str, topic_id: str = "") -> tuple[str, ...]:
+        """Delete a topic with all its records. `topic_id` is the topic's id, or empty. Returns the local
+        directories that are left, because their disk failed or their log could not be opened; a later start
+        deletes them. Raises UnknownTopicOrPartitionError, InconsistentTopicIdError, NotOwnerError,
+        StoreError.
 
         If the store fails after the commit to the catalog, the topic is gone and the rest is done later.
         After StoreUnavailableError the topic may still exist: `follow_catalog` finds out, and deleting it
         again is safe.
         """
         with self._lock:
-            topic = self._registry.topic(name)
+            topic = self._registry.topic(name, topic_id)
             self._shards.confirm_owned()
             self._catalog.delete(topic.topic_id)
             left_over = self._host.withdraw(topic, self._catalog.state().entries[topic.topic_id])
             self._try_drop_leftovers()
             return left_over
 
-    def alter(self, name: str, changes: tuple[ConfigChange, ...], *, validate_only: bool = False) -> None:
-        """Apply the changes, all or none, to the topic's configuration and its logs. With `validate_only`,
-        only check them.
+    def alter(
+        self,
+        name: str,
+        changes: tuple[ConfigChange, ...],
+        topic_id: str = "",
+        *,
+        validate_only: bool = False,
+    ) -> HostedTopic:
+        """Apply the changes, all or none, to the topic's configuration and its logs; returns the topic with
+        them. With `validate_only`, only check them. `topic_id` is the topic's id, or empty.
 
-        Raises UnknownTopicOrPartitionError, InvalidConfigError, NotOwnerError, StoreError: after
-        StoreUnavailableError the topic may have changed or not, and asking again is safe. DataDirectoryError
-        if a log cannot take the configuration yet; every look at the catalog tries again.
+        Raises UnknownTopicOrPartitionError, InconsistentTopicIdError, InvalidConfigError, NotOwnerError,
+        StoreError: after StoreUnavailableError the topic may have changed or not, and asking again is safe.
+        DataDirectoryError if a log cannot take the configuration yet; every look at the catalog tries again.
         """
         with self._lock:
-            topic = self._registry.topic(name)
+            topic = self._registry.topic(name, topic_id)
             self._shards.confirm_owned()
             former = self._require_live(topic)
             self._altered(former, former.config, changes)
             if validate_only:
-                return
+                return topic
             entry = self._catalog.alter_config(
                 topic.topic_id, lambda overrides: self._altered(former, overrides, changes)
             )
             self._apply(topic, entry)
+            return self._registry.topic(name)
 
     def add_partitions(self, name: str, topic_id: str, partition_count: int) -> HostedTopic:
         """Give the topic `partition_count` partitions in all; the present number changes nothing. `topic_id`

@@ -12,7 +12,7 @@ from stratalog.client.errors import error_of_call
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.rpc.admin import paging
+from stratalog.server.rpc import paging
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
 from tests.support.service.service_bench import ServiceBench, end_transaction
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import AsyncGenerator
+import posixpath
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -27,12 +29,15 @@ from stratalog.base.errors import (
 )
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
+from stratalog.client.admin import Admin
 from stratalog.client.errors import error_of_call, error_of_status
+from stratalog.client.position import Place
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.store_identity import StoreIdentity
+from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.rpc.admin.server_info import installed_version
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, partition_pb2
@@ -153,7 +158,7 @@ async def test_records_of_many_partitions_are_deleted_in_one_call(
     for number in range(4):
         await bench.append("t", [b"x"] * (number + 2), number)
     seqs = [shard.metadata.state().seq for shard in bench.server.engine.tier.shards]
-    deleted = await admin.delete_records_of("t", {3: 4, 0: -1, 2: 0}, topic_id=topic.topic_id)
+    deleted = await admin.delete_records_of("t", {3: 4, 0: "latest", 2: 0}, topic_id=topic.topic_id)
     assert [(one.partition, one.log_start_offset, one.HasField("error")) for one in deleted] == [
         (3, 4, False),
         (0, 2, False),
@@ -242,7 +247,7 @@ async def test_a_store_that_does_not_answer_fails_the_tiered_partitions(
         raise StoreUnavailableError("the store does not answer; try again later")
 
     monkeypatch.setattr(shard.metadata, "advance_log_start", away)
-    deleted = await admin.delete_records_of("t", {0: -1, 1: -1})
+    deleted = await admin.delete_records_of("t", {0: "latest", 1: "latest"})
     errors = [error_of_status(one.error) for one in deleted]
     assert [(type(error), error.retriable) for error in errors] == [(StoreUnavailableError, True)] * 2
     assert [log.log_start_offset for log in await admin.describe_log("t")] == [0, 0]
@@ -272,6 +277,164 @@ async def test_each_shard_commits_the_log_starts_of_its_partitions_once(
         assert [one.log_start_offset for one in deleted] == expected
         assert sorted(expected) == [-1, -1, 2, 2]
         assert [one.HasField("error") for one in deleted] == [start == -1 for start in expected]
+
+
+@pytest.mark.parametrize("is_tiered", ["true", "false"])
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (2, 2),
+        ("latest", 5),
+        ("earliest", 0),
+        (-2, 3),
+        (-99, 0),
+        (datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC), 2),
+        (datetime(2100, 1, 1, tzinfo=UTC), 5),
+        ("max-timestamp", 4),
+    ],
+)
+async def test_records_are_deleted_before_a_place(
+    bench: ServiceBench, is_tiered: str, before: Place, expected: int
+) -> None:
+    admin = bench.client.admin
+    await admin.create_topic("t", 1, {"remote.storage.enable": is_tiered})
+    for number in range(1, 6):
+        await bench.client.append("t", 0, [Record(0, 1000 * number, None, b"x")])
+    if is_tiered == "true":
+        await admin.upload(delete_local=True)
+    assert await admin.delete_records("t", 0, before) == expected
+    [log] = await admin.describe_log("t")
+    assert log.log_start_offset == expected
+
+
+async def test_a_place_that_is_none_deletes_nothing(bench: ServiceBench, stub: AdminServiceAsyncStub) -> None:
+    admin = bench.client.admin
+    await admin.create_topic("t", 2)
+    for number in range(2):
+        await bench.append("t", [b"x"] * 2, number)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        await admin.delete_records_of("t", {0: 1, 1: "latest-tiered"})
+    assert caught.value.fields["partition"] == "t-1"
+    for wrong in (
+        log_pb2.Position(),
+        log_pb2.Position(tail_count=-1),
+        log_pb2.Position(timestamp_ms=-1),
+        log_pb2.Position(spec=log_pb2.OFFSET_SPEC_UNSPECIFIED),
+    ):
+        request = partition_pb2.DeleteRecordsRequest(
+            topic="t",
+            partitions=[
+                partition_pb2.RecordsToDelete(partition=0, before=log_pb2.Position(offset=1)),
+                partition_pb2.RecordsToDelete(partition=1, before=wrong),
+            ],
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.DeleteRecords(request)
+        assert isinstance(error_of_call(refused.value, ""), InvalidRequestError)
+    assert [log.log_start_offset for log in await admin.describe_log("t")] == [0, 0]
+
+
+async def test_a_place_that_cannot_be_looked_up_fails_its_partition(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = bench.client.admin
+    await admin.create_topic("t", 2)
+    for number in range(2):
+        await bench.append("t", [b"x"] * 2, number)
+    await admin.upload(delete_local=True)
+
+    def away(*_: object) -> None:
+        raise StoreUnavailableError("the store does not answer; try again later")
+
+    monkeypatch.setattr(bench.partition("t", 0), "tiered_offset_for_timestamp", away)
+    moment = datetime(2100, 1, 1, tzinfo=UTC)
+    failed, deleted = await admin.delete_records_of("t", {0: moment, 1: moment})
+    assert isinstance(error_of_status(failed.error), StoreUnavailableError)
+    assert (failed.log_start_offset, deleted.log_start_offset) == (-1, 2)
+
+
+# --- topic ids ----------------------------------------------------------------------------------------------
+
+CHANGES: dict[str, Callable[[Admin, str], Awaitable[object]]] = {
+    "delete": lambda admin, topic_id: admin.delete_topic("t", topic_id=topic_id),
+    "alter": lambda admin, topic_id: admin.alter_configs({"retention.ms": "5"}, "t", topic_id=topic_id),
+    "roll": lambda admin, topic_id: admin.roll("t", topic_id=topic_id),
+    "flush": lambda admin, topic_id: admin.flush("t", [0], topic_id=topic_id),
+    "move": lambda admin, topic_id: admin.move_partition("t", 0, "/nowhere", topic_id=topic_id),
+    "delete records": lambda admin, topic_id: admin.delete_records("t", 0, "latest", topic_id=topic_id),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_another_topic_of_the_name_is_not_changed(bench: ServiceBench, change: str) -> None:
+    admin = bench.client.admin
+    former = await admin.create_topic("t")
+    await admin.delete_topic("t", topic_id=former.topic_id)
+    newer = await admin.create_topic("t")
+    await bench.append("t", [b"x"])
+    with pytest.raises(InconsistentTopicIdError) as caught:
+        await CHANGES[change](admin, former.topic_id)
+    assert caught.value.fields == {
+        "topic": "t",
+        "topic_id": former.topic_id,
+        "current_topic_id": newer.topic_id,
+    }
+    assert await admin.describe_topics(["t"]) == [newer]
+    assert await bench.values("t") == [[b"x"]]
+    if change != "move":
+        await CHANGES[change](admin, newer.topic_id)
+
+
+async def test_a_topic_that_is_created_between_check_and_move_stays(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = bench.client.admin
+    former = await admin.create_topic("t")
+    hosted = bench.partition()
+    await admin.delete_topic("t")
+    newer = await admin.create_topic("t")
+    registry = bench.server.engine.topics.registry
+
+    def look_up_before(*_: object) -> HostedPartition:
+        return hosted
+
+    monkeypatch.setattr(registry, "partition", look_up_before)
+    with pytest.raises(InconsistentTopicIdError) as caught:
+        await admin.move_partition("t", 0, "/nowhere", topic_id=former.topic_id)
+    assert caught.value.fields["current_topic_id"] == newer.topic_id
+
+
+async def test_the_server_has_no_topic_id(bench: ServiceBench) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        await bench.client.admin.alter_configs({"log.cleaner.threads": "1"}, topic_id="an id")
+    assert caught.value.fields == {"topic_id": "an id"}
+
+
+# --- compacted_upto -----------------------------------------------------------------------------------------
+
+
+async def test_the_compacted_end_is_that_of_the_store_or_of_the_cleaned_log(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = bench.client.admin
+    await admin.create_topic("t", 1, {"cleanup.policy": "compact"})
+    await admin.create_topic("local", 1, {"cleanup.policy": "compact", "remote.storage.enable": "false"})
+    for _ in range(2):
+        await bench.client.append("t", 0, [Record(0, 0, b"k", b"v")] * 3)
+        await admin.upload(["t"])
+    await admin.run_compaction(["t"])
+    [log] = await admin.describe_log("t")
+    # Local segments still have all records, which is a matter of readers.
+    assert (log.compacted_upto, log.local_log_start_offset) == (6, 0)
+    assert bench.partition().compacted_upto == 0
+    [local] = await admin.describe_log("local")
+    assert local.compacted_upto == 0
+    partition = bench.partition("local")
+    bench.server.engine.local.logs.cleaner._checkpoints.put(  # pyright: ignore[reportPrivateUsage]  # a clean needs a full segment
+        partition.topic_partition, posixpath.dirname(partition.log.local_log.directory), 3
+    )
+    [local] = await admin.describe_log("local")
+    assert local.compacted_upto == 3
 
 
 # --- rolls and flushes --------------------------------------------------------------------------------------

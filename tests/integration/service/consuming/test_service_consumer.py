@@ -22,8 +22,8 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
-from stratalog.client.consuming.position import Place
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.position import Place
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch

@@ -19,11 +19,11 @@ from stratalog.server.rpc.admin.admin_convert import (
     topic_message,
 )
 from stratalog.server.rpc.admin.operation_convert import operation_message
-from stratalog.server.rpc.admin.paging import MAX_PAGE_SIZE, PageCursor
 from stratalog.server.rpc.admin.partition_admin import PartitionAdmin
 from stratalog.server.rpc.admin.server_info import ServerInfo
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.paging import MAX_PAGE_SIZE, PageCursor
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.topics.config_manager import ConfigManager
 from stratalog.server.worker_pools import WorkerPools
@@ -39,7 +39,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self._engine = engine
         self._info = info
         self._partitions = PartitionAdmin(
-            engine.topics.registry, statuses, engine.topics.manager.max_partition_count
+            engine.topics.registry,
+            engine.local.logs.cleaner,
+            statuses,
+            engine.topics.manager.max_partition_count,
         )
         self.statuses = statuses
         self._registry = engine.topics.registry
@@ -93,7 +96,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DeleteTopic(
         self, request: admin_pb2.DeleteTopicRequest, context: Context
     ) -> admin_pb2.DeleteTopicResponse:
-        left_over = await self._pools.task(partial(self._topics.delete, request.name))
+        left_over = await self._pools.task(partial(self._topics.delete, request.name, request.topic_id))
         return admin_pb2.DeleteTopicResponse(left_over_paths=left_over)
 
     @guarded
@@ -108,7 +111,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.AlterConfigsRequest, context: Context
     ) -> admin_pb2.AlterConfigsResponse:
         topic, changes = configured_topic(request.resource), config_changes(request.changes)
-        alter = partial(self._configs.alter, topic, changes, validate_only=request.validate_only)
+        alter = partial(
+            self._configs.alter, topic, changes, request.topic_id, validate_only=request.validate_only
+        )
         entries = await self._pools.task(alter)
         return admin_pb2.AlterConfigsResponse(entries=map(config_entry_message, entries))
 
@@ -186,7 +191,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def MovePartition(
         self, request: admin_pb2.MovePartitionRequest, context: Context
     ) -> admin_pb2.MovePartitionResponse:
-        move = partial(self._directories.move, request.topic, request.partition, request.target_path)
+        move = partial(
+            self._directories.move, request.topic, request.partition, request.target_path, request.topic_id
+        )
         return admin_pb2.MovePartitionResponse(operation=operation_message(await self._pools.task(move)))
 
     @guarded

@@ -9,9 +9,9 @@ from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.rpc.admin.operation_convert import kinds_of, operation_message, states_of, view_message
-from stratalog.server.rpc.admin.paging import PageCursor
 from stratalog.server.rpc.call_guard import Context, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.paging import PageCursor
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import operation_pb2, operation_pb2_grpc
 
@@ -48,7 +48,9 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
         found = [view for view in views if view.kind in kinds and view.state in states]
         page = cursor.page(found, lambda view: -view.number)
         return operation_pb2.ListOperationsResponse(
-            operations=map(view_message, page.items), next_page_token=page.next_page_token
+            # A page of results could be larger than clients take.
+            operations=[view_message(view._replace(result=None)) for view in page.items],
+            next_page_token=page.next_page_token,
         )
 
     @guarded

@@ -4,18 +4,19 @@ records, rolls and flushes."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import TypeVar
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError
-from stratalog.server.log_identity import ANY_LEADER_EPOCH
+from google.rpc.status_pb2 import Status
+
+from stratalog.base.errors import InvalidRequestError, LogStoreError, OffsetOutOfRangeError
+from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.log.isolation import Isolation
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.record_deletion import RecordDeletion, delete_records
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
-from stratalog.server.rpc.admin.paging import PageCursor
 from stratalog.server.rpc.admin.partition_convert import (
     partition_log_message,
     producer_message,
@@ -23,28 +24,40 @@ from stratalog.server.rpc.admin.partition_convert import (
     slice_message,
 )
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.v1 import admin_pb2, partition_pb2
+from stratalog.server.rpc.paging import PageCursor
+from stratalog.server.rpc.position import start_of
+from stratalog.v1 import admin_pb2, log_pb2, partition_pb2
 
-R = TypeVar("R")
 Found = HostedPartition | OfflinePartition
 
 
 class PartitionAdmin:
     """Describes and changes partitions. Thread-safe: it has no state. Touches disk and object store, so call
-    it on a pool. Every method raises UnknownTopicOrPartitionError and InvalidRequestError, with nothing
-    changed."""
+    it on a pool. Every method raises UnknownTopicOrPartitionError and InvalidRequestError, and those that
+    change partitions InconsistentTopicIdError, with nothing changed."""
 
     def __init__(
-        self, registry: PartitionRegistry, statuses: ErrorStatuses, max_partition_count: int
+        self,
+        registry: PartitionRegistry,
+        cleaner: CleanerManager,
+        statuses: ErrorStatuses,
+        max_partition_count: int,
     ) -> None:
         """`max_partition_count` bounds the partitions of one request."""
         self._registry = registry
+        self._cleaner = cleaner
         self._statuses = statuses
         self._max_partition_count = max_partition_count
 
     def describe(self, request: admin_pb2.DescribeLogRequest) -> admin_pb2.DescribeLogResponse:
-        partitions = self._registry.find_partitions(request.topic, request.partitions)
-        return admin_pb2.DescribeLogResponse(partitions=map(partition_log_message, partitions))
+        """A page of partitions; only these are looked at."""
+        topic, numbers = self._registry.topic(request.topic), sorted(request.partitions)
+        cursor = PageCursor(request, f"partitions of {topic.topic_id} {numbers}", int)
+        page = cursor.page(_each_once(topic, numbers), lambda one: one.topic_partition.partition)
+        return admin_pb2.DescribeLogResponse(
+            partitions=[partition_log_message(one, self._cleaner) for one in page.items],
+            next_page_token=page.next_page_token,
+        )
 
     def list_segments(self, request: partition_pb2.ListSegmentsRequest) -> partition_pb2.ListSegmentsResponse:
         """A page of local segments. Raises DataDirectoryError."""
@@ -82,8 +95,8 @@ class PartitionAdmin:
     def delete_records(
         self, request: partition_pb2.DeleteRecordsRequest
     ) -> partition_pb2.DeleteRecordsResponse:
-        """Move log starts. Raises OffsetOutOfRangeError, InconsistentTopicIdError."""
-        self._registry.topic(request.topic, request.topic_id)
+        """Move log starts. Also raises OffsetOutOfRangeError."""
+        topic = self._registry.topic(request.topic, request.topic_id)
         numbers = [wanted.partition for wanted in request.partitions]
         if not 1 <= len(numbers) <= self._max_partition_count:
             raise InvalidRequestError(
@@ -91,71 +104,85 @@ class PartitionAdmin:
                 partition_count=len(numbers),
                 max_partition_count=self._max_partition_count,
             )
-        partitions = self._each_once(request.topic, numbers)
-        for partition in partitions:
-            # Another topic may have taken the name since the check.
-            if isinstance(partition, HostedPartition):
-                partition.identity.require(request.topic_id, ANY_LEADER_EPOCH)
-        deletions = {
-            wanted.partition: RecordDeletion.of(
-                partition, wanted.before.offset if wanted.before.HasField("offset") else -1
-            )
-            for wanted, partition in zip(request.partitions, partitions, strict=True)
-            if isinstance(partition, HostedPartition)
-        }
-        results = dict(zip(deletions, delete_records(list(deletions.values())), strict=True))
-        response = partition_pb2.DeleteRecordsResponse()
-        for number, partition in zip(numbers, partitions, strict=True):
-            result = partition.error() if isinstance(partition, OfflinePartition) else results[number]
-            answer = response.partitions.add(partition=number, log_start_offset=UNKNOWN)
-            if isinstance(result, LogStoreError):
-                answer.error.CopyFrom(self._statuses.status(result, "DeleteRecords"))
-            else:
-                answer.log_start_offset = result
-        return response
+        failures: dict[int, LogStoreError] = {}
+        deletions: dict[int, RecordDeletion] = {}
+        for wanted, partition in zip(request.partitions, _each_once(topic, numbers), strict=True):
+            try:
+                deletions[wanted.partition] = _deletion(partition, wanted.before)
+            except (InvalidRequestError, OffsetOutOfRangeError):
+                raise
+            except LogStoreError as failure:
+                failures[wanted.partition] = failure
+        results = failures | dict(zip(deletions, delete_records(list(deletions.values())), strict=True))
+        return partition_pb2.DeleteRecordsResponse(
+            partitions=[
+                partition_pb2.DeletedRecords(partition=number, log_start_offset=offset, error=error)
+                for number in numbers
+                for offset, error in (self._answer(results[number], "DeleteRecords"),)
+            ]
+        )
 
     def roll(self, request: partition_pb2.RollRequest) -> partition_pb2.RollResponse:
-        response = partition_pb2.RollResponse()
-        for partition in self._each_once(request.topic, request.partitions):
-            answer = response.partitions.add(
-                partition=partition.topic_partition.partition, active_base_offset=UNKNOWN
-            )
-            result = _result(partition, _roll)
-            if isinstance(result, LogStoreError):
-                answer.error.CopyFrom(self._statuses.status(result, "Roll"))
-            else:
-                answer.active_base_offset = result
-        return response
+        """Close active segments."""
+        return partition_pb2.RollResponse(
+            partitions=[
+                partition_pb2.RolledPartition(partition=number, active_base_offset=offset, error=error)
+                for number, offset, error in self._changed(request, _roll, "Roll")
+            ]
+        )
 
     def flush(self, request: partition_pb2.FlushRequest) -> partition_pb2.FlushResponse:
-        response = partition_pb2.FlushResponse()
-        for partition in self._each_once(request.topic, request.partitions):
-            answer = response.partitions.add(
-                partition=partition.topic_partition.partition, recovery_point=UNKNOWN
-            )
-            result = _result(partition, _flush)
-            if isinstance(result, LogStoreError):
-                answer.error.CopyFrom(self._statuses.status(result, "Flush"))
-            else:
-                answer.recovery_point = result
-        return response
+        """Make records durable."""
+        return partition_pb2.FlushResponse(
+            partitions=[
+                partition_pb2.FlushedPartition(partition=number, recovery_point=offset, error=error)
+                for number, offset, error in self._changed(request, _flush, "Flush")
+            ]
+        )
 
-    def _each_once(self, topic: str, numbers: Sequence[int]) -> list[Found]:
-        """The partitions with these numbers, or all. Raises InvalidRequestError if a number comes twice."""
-        if len(set(numbers)) < len(numbers):
-            twice = next(number for number, count in Counter(numbers).items() if count > 1)
-            raise InvalidRequestError(
-                "a partition comes twice in the request; name it once", topic=topic, partition=twice
-            )
-        return self._registry.find_partitions(topic, numbers)
+    def _changed(
+        self,
+        request: partition_pb2.RollRequest | partition_pb2.FlushRequest,
+        change: Callable[[HostedPartition], int],
+        call: str,
+    ) -> Iterator[tuple[int, int, Status | None]]:
+        """The number of each partition, and the result of the change there or its error."""
+        topic = self._registry.topic(request.topic, request.topic_id)
+        for partition in _each_once(topic, request.partitions):
+            yield partition.topic_partition.partition, *self._answer(_result(partition, change), call)
+
+    def _answer(self, result: int | LogStoreError, call: str) -> tuple[int, Status | None]:
+        """The offset and the error of an answer that has one of the two."""
+        if isinstance(result, LogStoreError):
+            return UNKNOWN, self._statuses.status(result, call)
+        return result, None
 
 
-def _result(partition: Found, change: Callable[[HostedPartition], R]) -> R | LogStoreError:
+def _each_once(topic: HostedTopic, numbers: Sequence[int]) -> Sequence[Found]:
+    """The partitions of the topic with these numbers, in this order, or all. Raises InvalidRequestError if a
+    number comes twice, UnknownTopicOrPartitionError."""
+    if len(set(numbers)) < len(numbers):
+        twice = next(number for number, count in Counter(numbers).items() if count > 1)
+        raise InvalidRequestError(
+            "a partition comes twice in the request; name it once", topic=topic.name, partition=twice
+        )
+    return [topic.find_partition(number) for number in numbers] or topic.all_partitions
+
+
+def _deletion(partition: Found, before: log_pb2.Position) -> RecordDeletion:
+    """The deletion of the records before that place. Raises LogStoreError: InvalidRequestError and
+    OffsetOutOfRangeError if the place is wrong, other errors if it cannot be found now."""
+    if isinstance(partition, OfflinePartition):
+        raise partition.error()
+    return RecordDeletion.of(partition, start_of(partition, before, Isolation.HIGH_WATERMARK))
+
+
+def _result(partition: Found, change: Callable[[HostedPartition], int]) -> int | LogStoreError:
     """The result of the change, or its failure."""
     if isinstance(partition, OfflinePartition):
         return partition.error()
     try:
-        partition.shard.leader_epoch()
+        partition.ensure_served()
         return change(partition)
     except LogStoreError as failure:
         return failure

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
+
+from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
@@ -12,16 +15,18 @@ from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_
 from stratalog.v1 import admin_pb2, partition_pb2
 
 
-def partition_log_message(partition: HostedPartition | OfflinePartition) -> admin_pb2.PartitionLog:
+def partition_log_message(
+    partition: HostedPartition | OfflinePartition, cleaner: CleanerManager
+) -> admin_pb2.PartitionLog:
     """Offsets and sizes of a partition. Touches no disk."""
     offline = partition if isinstance(partition, OfflinePartition) else partition.offline()
     if offline is not None:
         return _offline_log_message(offline)
     assert isinstance(partition, HostedPartition)
-    return _log_message(partition)
+    return _log_message(partition, cleaner)
 
 
-def _log_message(partition: HostedPartition) -> admin_pb2.PartitionLog:
+def _log_message(partition: HostedPartition, cleaner: CleanerManager) -> admin_pb2.PartitionLog:
     log = partition.log
     state = partition.tier_state()
     marks = partition.watermarks()
@@ -47,6 +52,9 @@ def _log_message(partition: HostedPartition) -> admin_pb2.PartitionLog:
     )
     if partition.is_tiered:
         _add_pending_upload(message, log)
+    else:
+        log_dir = posixpath.dirname(log.local_log.directory)
+        message.compacted_upto = cleaner.cleaned_offset(partition.topic_partition, log_dir)
     return message
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from uuid import UUID
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition, TopicPartition
@@ -14,25 +13,20 @@ from stratalog.log.retention.retention_outlook import RetentionOutlook
 from stratalog.remote.tier.loading_cache import CacheStats
 from stratalog.remote.tier.remote_retention import ExplainedPartition
 from stratalog.remote.tier.slice_source import ReaderCaches
-from stratalog.server.background.tier_compaction import PlannedCompaction
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
 from stratalog.v1 import tier_pb2
 
 _LOCAL, _STORED = tier_pb2.RETENTION_TIER_LOCAL, tier_pb2.RETENTION_TIER_OBJECT_STORE
 
 
-def plan_message(planned: PlannedCompaction) -> tier_pb2.PlanCompactionResponse:
-    """The jobs of a plan, and the topics without one."""
-    return tier_pb2.PlanCompactionResponse(
-        jobs=map(_job_message, planned.jobs),
-        idle_topics=[
-            tier_pb2.IdleTopic(topic=name, reasons=reasons)
-            for name, reasons in sorted(planned.idle_reasons.items())
-        ],
-    )
+def idle_topic_message(idle: tuple[str, Sequence[str]]) -> tier_pb2.IdleTopic:
+    """The name of a topic without a job, and the reasons."""
+    topic, reasons = idle
+    return tier_pb2.IdleTopic(topic=topic, reasons=reasons)
 
 
-def _job_message(job: CompactionJob) -> tier_pb2.PlannedJob:
+def planned_job_message(job: CompactionJob) -> tier_pb2.PlannedJob:
+    """A job of a plan."""
     return tier_pb2.PlannedJob(
         reason=tier_pb2.CompactionReason.Value(f"COMPACTION_REASON_{job.reason.name}"),
         input_names=job.input_names,
@@ -53,23 +47,16 @@ def _run_message(run: PartitionRun) -> tier_pb2.PlannedRun:
     )
 
 
-def excluded_message(
-    exclusions: Mapping[TopicIdPartition, Exclusion], names: Mapping[UUID, str]
-) -> tier_pb2.ListExcludedPartitionsResponse:
-    """The partitions that compaction leaves alone. `names`: of the topics that exist."""
-    return tier_pb2.ListExcludedPartitionsResponse(
-        partitions=[
-            tier_pb2.ExcludedPartition(
-                topic=names.get(tip.topic_id, ""),
-                topic_id=str(tip.topic_id),
-                partition=tip.partition,
-                reason=one.reason,
-                since_ms=one.since_ms,
-                until_ms=UNKNOWN if one.until_ms is None else one.until_ms,
-                failure_count=one.failure_count,
-            )
-            for tip, one in sorted(exclusions.items())
-        ]
+def excluded_message(tip: TopicIdPartition, one: Exclusion, topic: str) -> tier_pb2.ExcludedPartition:
+    """A partition that compaction leaves alone. `topic` is empty if the topic does not exist any more."""
+    return tier_pb2.ExcludedPartition(
+        topic=topic,
+        topic_id=str(tip.topic_id),
+        partition=tip.partition,
+        reason=one.reason,
+        since_ms=one.since_ms,
+        until_ms=UNKNOWN if one.until_ms is None else one.until_ms,
+        failure_count=one.failure_count,
     )
 
 

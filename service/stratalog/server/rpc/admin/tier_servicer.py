@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter, itemgetter
 
 from stratalog.base.clock import Clock
 from stratalog.server.operations.operation import OperationKind
@@ -13,11 +14,13 @@ from stratalog.server.rpc.admin.tier_convert import (
     caches_message,
     excluded_message,
     explained_message,
-    plan_message,
+    idle_topic_message,
+    planned_job_message,
 )
 from stratalog.server.rpc.admin.tier_status import tier_status_message
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.paging import PageCursor, topic_id_partition_of, topic_partition_of
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import operation_pb2, tier_pb2, tier_pb2_grpc
@@ -68,15 +71,19 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def PlanCompaction(
         self, request: tier_pb2.PlanCompactionRequest, context: Context
     ) -> tier_pb2.PlanCompactionResponse:
-        planned = await self._pools.task(partial(self._tier.compaction.plan, list(request.topics)))
-        return plan_message(planned)
+        return await self._pools.task(partial(self._plan, request))
 
     @guarded
     async def ListExcludedPartitions(
         self, request: tier_pb2.ListExcludedPartitionsRequest, context: Context
     ) -> tier_pb2.ListExcludedPartitionsResponse:
+        cursor = PageCursor(request, "partitions that compaction leaves alone", topic_id_partition_of)
+        page = cursor.page(sorted(self._tier.compaction.exclusions().items()), itemgetter(0))
         names = {topic.topic_id: topic.name for topic in self._registry.topics()}
-        return excluded_message(self._tier.compaction.exclusions(), names)
+        return tier_pb2.ListExcludedPartitionsResponse(
+            partitions=[excluded_message(tip, one, names.get(tip.topic_id, "")) for tip, one in page.items],
+            next_page_token=page.next_page_token,
+        )
 
     @guarded
     async def ResetExcludedPartition(
@@ -99,11 +106,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def ExplainRetention(
         self, request: tier_pb2.ExplainRetentionRequest, context: Context
     ) -> tier_pb2.ExplainRetentionResponse:
-        topics = list(request.topics)
-        explained = await self._pools.task(lambda: list(self._tier.retention.explain(topics)))
-        return tier_pb2.ExplainRetentionResponse(
-            partitions=[explained_message(name, one) for name, one in explained]
-        )
+        return await self._pools.task(partial(self._explain, request))
 
     @guarded
     async def StartVerification(
@@ -138,6 +141,30 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         self, request: tier_pb2.EmptyCachesRequest, context: Context
     ) -> tier_pb2.EmptyCachesResponse:
         return tier_pb2.EmptyCachesResponse(emptied_bytes=self._tier.upkeep.empty_caches())
+
+    def _plan(self, request: tier_pb2.PlanCompactionRequest) -> tier_pb2.PlanCompactionResponse:
+        """A page of a new plan. Jobs have no key that outlives a plan, so theirs is their number."""
+        cursor = PageCursor(request, f"jobs of {sorted(set(request.topics))}", int)
+        planned = self._tier.compaction.plan(list(request.topics))
+        numbered = list(enumerate(planned.jobs, 1))
+        page = cursor.page(numbered, itemgetter(0), lambda one: len(one[1].inputs) + len(one[1].runs))
+        response = tier_pb2.PlanCompactionResponse(
+            jobs=[planned_job_message(job) for _, job in page.items], next_page_token=page.next_page_token
+        )
+        if not page.next_page_token:
+            response.idle_topics.extend(map(idle_topic_message, sorted(planned.idle_reasons.items())))
+        return response
+
+    def _explain(self, request: tier_pb2.ExplainRetentionRequest) -> tier_pb2.ExplainRetentionResponse:
+        """A page of explanations; only its partitions are looked at."""
+        cursor = PageCursor(request, f"retention of {sorted(set(request.topics))}", topic_partition_of)
+        page = cursor.page(self._tier.retention.partitions(request.topics), attrgetter("topic_partition"))
+        return tier_pb2.ExplainRetentionResponse(
+            partitions=[
+                explained_message(name, one) for name, one in self._tier.retention.explain(page.items)
+            ],
+            next_page_token=page.next_page_token,
+        )
 
     def _start(self, kind: OperationKind, topics: Sequence[str], work: Work) -> operation_pb2.Operation:
         """Start an operation over the named topics (all if none is named). Raises

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.server.rpc.admin.paging import MAX_PAGE_SIZE, Page, PageCursor
+from stratalog.base.types import TopicPartition
+from stratalog.server.rpc.paging import MAX_PAGE_SIZE, Page, PageCursor, topic_partition_of
 from stratalog.v1 import admin_pb2
 
 NAMES = st.text(st.characters(codec="utf-8") | st.sampled_from("\n=ab"), min_size=1, max_size=4)
@@ -69,6 +70,19 @@ def test_numbers_are_in_the_order_of_numbers(numbers: set[int], size: int) -> No
             break
     assert seen == sorted(numbers)
     assert page_count == max(1, -(-len(numbers) // size)), "no empty page at the end"
+
+
+@given(st.sets(st.tuples(st.sampled_from(["a", "a-1", "b"]), st.integers(0, 12))), st.integers(1, 4))
+def test_partitions_are_in_the_order_of_topic_and_number(keys: set[tuple[str, int]], size: int) -> None:
+    partitions, seen, token = sorted(TopicPartition(*key) for key in keys), list[TopicPartition](), ""
+    while True:
+        cursor = PageCursor(request(size, token), "partitions", topic_partition_of)
+        page = cursor.page(partitions, lambda one: one)
+        seen += page.items
+        token = page.next_page_token
+        if not token:
+            break
+    assert seen == partitions
 
 
 @pytest.mark.parametrize(

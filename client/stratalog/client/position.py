@@ -62,8 +62,10 @@ Places = Place | Mapping[int, Place]
 """One position for all partitions, or one for each of some partitions."""
 
 
-def position_of(place: Place) -> Position:
+def position_of(place: Place | Position) -> Position:
     """The position that a caller wrote. Raises InvalidRequestError."""
+    if isinstance(place, NamedPosition | OffsetPosition | DistancePosition | TimePosition):
+        return place
     if isinstance(place, str):
         if place not in SPECS:
             raise InvalidRequestError(
@@ -73,6 +75,19 @@ def position_of(place: Place) -> Position:
     if isinstance(place, datetime):
         return time_position(place)
     return OffsetPosition(place) if place >= 0 else DistancePosition(-place)
+
+
+def wire_position(position: Position) -> log_pb2.Position:
+    """The position on the wire. Raises ValueError for a number that no message can hold."""
+    match position:
+        case NamedPosition(spec):
+            return log_pb2.Position(spec=spec)
+        case OffsetPosition(offset):
+            return log_pb2.Position(offset=offset)
+        case DistancePosition(offset_count):
+            return log_pb2.Position(tail_count=offset_count)
+        case TimePosition(timestamp_ms):
+            return log_pb2.Position(timestamp_ms=timestamp_ms)
 
 
 def time_position(moment: datetime) -> TimePosition:

@@ -1,0 +1,174 @@
+"""Pages of partitions, explanations, plans and metadata over gRPC, and answers that stay below the 4 MiB that
+clients take."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.base.types import TopicIdPartition
+from stratalog.client.errors import error_of_call
+from stratalog.compaction.compactor import Exclusion
+from stratalog.record.record import Record
+from stratalog.server.background.tier_compaction import PlannedCompaction
+from stratalog.server.rpc import paging
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, tier_pb2, tier_pb2_grpc
+from tests.support.service.service_bench import ServiceBench
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def channel(bench: ServiceBench) -> AsyncGenerator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        yield channel
+
+
+async def refusal(call: Any) -> InvalidRequestError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    error = error_of_call(caught.value, "")
+    assert isinstance(error, InvalidRequestError)
+    return error
+
+
+async def test_a_page_of_partitions_looks_at_no_other(
+    bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, stub = bench.client.admin, admin_pb2_grpc.AdminServiceStub(channel)
+    await admin.create_topic("t", 5, {"remote.storage.enable": "false"})
+    await admin.create_topic("u", 2, {"remote.storage.enable": "false"})
+    other = bench.partition("t", 4)
+    monkeypatch.setattr(other, "watermarks", None)
+    monkeypatch.setattr(other.log.retention, "explain", None)
+    first = await stub.DescribeLog(
+        admin_pb2.DescribeLogRequest(topic="t", partitions=[4, 1, 3, 0], page_size=3)
+    )
+    assert [one.partition for one in first.partitions] == [0, 1, 3]
+    tiers = tier_pb2_grpc.TierServiceStub(channel)
+    explained = await tiers.ExplainRetention(tier_pb2.ExplainRetentionRequest(topics=["u", "t"], page_size=4))
+    assert [(one.topic, one.partition) for one in explained.partitions] == [("t", n) for n in range(4)]
+    monkeypatch.undo()
+    token = first.next_page_token
+    rest = await stub.DescribeLog(
+        admin_pb2.DescribeLogRequest(topic="t", partitions=[0, 1, 3, 4], page_token=token)
+    )
+    assert ([one.partition for one in rest.partitions], rest.next_page_token) == ([4], "")
+    # The token is of these numbers of this topic.
+    for topic, numbers in (("t", [0, 1, 3]), ("t", []), ("u", [])):
+        await refusal(
+            stub.DescribeLog(admin_pb2.DescribeLogRequest(topic=topic, partitions=numbers, page_token=token))
+        )
+    twice = await refusal(stub.DescribeLog(admin_pb2.DescribeLogRequest(topic="t", partitions=[1, 0, 1])))
+    assert twice.fields == {"topic": "t", "partition": 1}
+    last = await tiers.ExplainRetention(
+        tier_pb2.ExplainRetentionRequest(topics=["t", "u"], page_token=explained.next_page_token)
+    )
+    assert [(one.topic, one.partition) for one in last.partitions] == [("t", 4), ("u", 0), ("u", 1)]
+    await refusal(
+        tiers.ExplainRetention(tier_pb2.ExplainRetentionRequest(page_token=explained.next_page_token))
+    )
+
+
+async def test_the_client_reads_all_pages(bench: ServiceBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = bench.client.admin
+    for name in ("a", "b"):
+        await admin.create_topic(name, 5)
+    excluded = {
+        TopicIdPartition(UUID(int=number), number % 3): Exclusion("damaged", 1, None, 1)
+        for number in range(5)
+    }
+    monkeypatch.setattr(bench.server.engine.tier.compaction, "exclusions", lambda: excluded)
+    expected = (
+        await admin.describe_log("a"),
+        await admin.explain_retention(),
+        await admin.excluded_partitions(),
+        await admin.plan_compaction(),
+    )
+    assert [len(found) for found in expected[:3]] == [5, 10, 5]
+    assert [one.topic for one in expected[3].idle_topics] == ["a", "b"]
+    monkeypatch.setattr(paging, "MAX_PAGE_SIZE", 2)
+    assert expected == (
+        await admin.describe_log("a"),
+        await admin.explain_retention(),
+        await admin.excluded_partitions(),
+        await admin.plan_compaction(),
+    )
+
+
+async def test_a_plan_comes_in_pages_with_the_idle_topics_at_its_end(
+    bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = bench.client.admin
+    await admin.create_topic("idle")
+    for name in ("k", "l"):
+        await admin.create_topic(name, config={"cleanup.policy": "compact"})
+        for _ in range(2):
+            await bench.client.append(name, 0, [Record(0, 0, b"k", b"v")])
+            await admin.upload([name])
+    [job, *_] = bench.server.engine.tier.compaction.plan().jobs
+    plan = bench.server.engine.tier.compaction.plan
+
+    def plan_of_five(topics: Sequence[str]) -> PlannedCompaction:
+        return plan(topics)._replace(jobs=[job] * 5)
+
+    monkeypatch.setattr(bench.server.engine.tier.compaction, "plan", plan_of_five)
+    stub, token, counts = tier_pb2_grpc.TierServiceStub(channel), "", list[tuple[int, int]]()
+    while True:
+        page = await stub.PlanCompaction(tier_pb2.PlanCompactionRequest(page_size=2, page_token=token))
+        counts.append((len(page.jobs), len(page.idle_topics)))
+        token = page.next_page_token
+        if not token:
+            break
+    assert [jobs for jobs, _ in counts] == [2, 2, 1]
+    assert [idle > 0 for _, idle in counts] == [False, False, True]
+    # Jobs with many inputs and runs make a page heavy: each page has one at least.
+    monkeypatch.setattr(paging, "MAX_PAGE_WEIGHT", 1)
+    page = await stub.PlanCompaction(tier_pb2.PlanCompactionRequest())
+    assert len(page.jobs) == 1
+    assert page.next_page_token
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_metadata_of_topics_that_stay_are_in_one_page(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    admin, source = bench.client.admin, Random(seed)
+    monkeypatch.setattr(paging, "MAX_PAGE_WEIGHT", 4)
+    existing = {f"t{number:02}" for number in range(0, 16, 2)}
+    for name in sorted(existing):
+        await admin.create_topic(name, source.randrange(1, 6))
+    throughout, seen, token = set(existing), list[str](), ""
+    while True:
+        page = await bench.client.log.Metadata(log_pb2.MetadataRequest(page_token=token, page_size=3))
+        assert len(page.topics) == 1 or sum(len(one.partitions) for one in page.topics) <= 4
+        assert len(page.topics) <= 3
+        assert page.topics or not page.next_page_token, "only the last page is empty"
+        seen += [one.topic for one in page.topics]
+        token = page.next_page_token
+        if not token:
+            break
+        for name in source.sample([f"t{number:02}" for number in range(16)], 2):
+            if name in existing:
+                await admin.delete_topic(name)
+                existing.discard(name)
+                throughout.discard(name)
+            else:
+                await admin.create_topic(name, source.randrange(1, 6))
+                existing.add(name)
+    assert seen == sorted(set(seen))
+    assert throughout <= set(seen)
+    # Names without a topic have their places, too.
+    found, token = list[str](), ""
+    while True:
+        named = log_pb2.MetadataRequest(topics=["x", "a", "c"], page_token=token, page_size=2)
+        page = await bench.client.log.Metadata(named)
+        found, token = found + [one.topic for one in page.topics], page.next_page_token
+        if not token:
+            break
+    assert found == ["a", "c", "x"]

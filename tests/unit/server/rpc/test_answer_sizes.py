@@ -1,0 +1,136 @@
+"""The largest pages stay below the 4 MiB that a gRPC client takes by default: names, paths and reasons are as
+long as they come in practice, and numbers as large as they can be."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from stratalog.base.errors import DataDirectoryError, StoreUnavailableError
+from stratalog.server.rpc.paging import MAX_PAGE_SIZE, MAX_PAGE_WEIGHT
+from stratalog.server.rpc.status import status_of_error
+from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, partition_pb2, tier_pb2
+
+CLIENT_LIMIT_BYTES = 4 << 20
+NAME = "a-topic-with-a-rather-long-name-of-this-kind"
+PARTITION_COUNT = 10_000
+TEXT = "the log cannot be opened; look at the directory, restore its files, and start the server again " * 2
+_NUMBERS = {
+    FieldDescriptor.TYPE_INT32: (1 << 31) - 1,
+    FieldDescriptor.TYPE_INT64: (1 << 63) - 1,
+    FieldDescriptor.TYPE_BOOL: True,
+    FieldDescriptor.TYPE_ENUM: 1,
+}
+
+
+def filled(message: Message) -> Message:
+    """The message with the largest numbers, and a text in each field for one."""
+    for field in message.DESCRIPTOR.fields:
+        if field.is_repeated or field.message_type is not None:
+            continue
+        if field.type == FieldDescriptor.TYPE_STRING:
+            setattr(message, field.name, TEXT if field.name == "reason" else NAME)
+        elif field.type in _NUMBERS:
+            setattr(message, field.name, _NUMBERS[field.type])
+    return message
+
+
+def explained() -> tier_pb2.ExplainedPartition:
+    one = tier_pb2.ExplainedPartition()
+    for tier in range(2):
+        for _ in range(4):
+            filled(one.expired.add())
+        filled(one.next.add(tier=tier_pb2.RetentionTier.ValueType(tier)))
+    filled(one)
+    return one
+
+
+def offline_log() -> admin_pb2.PartitionLog:
+    one = admin_pb2.PartitionLog()
+    filled(one)
+    filled(one.offline)
+    return one
+
+
+def job() -> tier_pb2.PlannedJob:
+    """Ten inputs and as many runs."""
+    one = tier_pb2.PlannedJob(input_names=[f"data/{NAME}/{number:020}" for number in range(10)])
+    filled(one)
+    for _ in range(10):
+        filled(one.runs.add())
+    return one
+
+
+def operation() -> operation_pb2.Operation:
+    one = operation_pb2.Operation(topics=[NAME] * 10, error=ERROR)
+    filled(one)
+    filled(one.progress)
+    return one
+
+
+ERROR = status_of_error(DataDirectoryError(TEXT, topic=NAME, partition=9_999, path=NAME, reason=TEXT))
+SHORT_ERROR = status_of_error(StoreUnavailableError("the store does not answer; try again later"))
+LISTS: dict[str, tuple[Message, list[Message]]] = {
+    "DescribeLog": (admin_pb2.DescribeLogResponse(), [offline_log()] * MAX_PAGE_SIZE),
+    "ListExcludedPartitions": (
+        tier_pb2.ListExcludedPartitionsResponse(),
+        [filled(tier_pb2.ExcludedPartition())] * MAX_PAGE_SIZE,
+    ),
+    "ExplainRetention": (tier_pb2.ExplainRetentionResponse(), [explained()] * MAX_PAGE_SIZE),
+    "PlanCompaction": (tier_pb2.PlanCompactionResponse(), [job()] * (MAX_PAGE_WEIGHT // 20)),
+    "ListSegments": (
+        partition_pb2.ListSegmentsResponse(),
+        [filled(partition_pb2.Segment())] * MAX_PAGE_SIZE,
+    ),
+    "ListSlices": (partition_pb2.ListSlicesResponse(), [filled(partition_pb2.Slice())] * MAX_PAGE_SIZE),
+    "ListProducers": (
+        partition_pb2.ListProducersResponse(),
+        [filled(partition_pb2.ProducerState())] * MAX_PAGE_SIZE,
+    ),
+    "ListTopics": (
+        admin_pb2.ListTopicsResponse(),
+        [
+            admin_pb2.TopicListing(
+                name=NAME, topic_id=NAME, config_overrides={f"a.key.number.{n}": "1" * 20 for n in range(20)}
+            )
+        ]
+        * MAX_PAGE_SIZE,
+    ),
+    "ListOperations": (operation_pb2.ListOperationsResponse(), [operation()] * MAX_PAGE_SIZE),
+    "Roll": (
+        partition_pb2.RollResponse(),
+        [partition_pb2.RolledPartition(partition=9_999, active_base_offset=1 << 62)] * PARTITION_COUNT,
+    ),
+    "Flush": (
+        partition_pb2.FlushResponse(),
+        [partition_pb2.FlushedPartition(partition=9_999, recovery_point=1 << 62)] * PARTITION_COUNT,
+    ),
+    "DeleteRecords, the store away": (
+        partition_pb2.DeleteRecordsResponse(),
+        [partition_pb2.DeletedRecords(partition=9_999, log_start_offset=-1, error=SHORT_ERROR)]
+        * PARTITION_COUNT,
+    ),
+    "Metadata": (
+        log_pb2.MetadataResponse(),
+        [
+            log_pb2.TopicMetadata(
+                topic=NAME,
+                topic_id=NAME,
+                partitions=[
+                    log_pb2.PartitionMetadata(partition=9_999, endpoint="a-host.of.a:9190", leader_epoch=9)
+                ]
+                * (MAX_PAGE_WEIGHT // MAX_PAGE_SIZE),
+            )
+        ]
+        * MAX_PAGE_SIZE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_the_largest_page_is_one_that_clients_take(name: str) -> None:
+    response, items = LISTS[name]
+    [field] = [one for one in response.DESCRIPTOR.fields if one.message_type == items[0].DESCRIPTOR]
+    getattr(response, field.name).extend(items)
+    assert response.ByteSize() < CLIENT_LIMIT_BYTES
