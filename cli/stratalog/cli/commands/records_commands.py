@@ -10,25 +10,25 @@ from stratalog.cli.left_out import LeftOut
 from stratalog.cli.options import json_option, partitions_option, server_option
 from stratalog.cli.output import print_json
 from stratalog.cli.partition_failures import raise_failures
-from stratalog.cli.positions import parse_position
+from stratalog.cli.positions import NUMBER_OR_TIME_HELP, no_position, parse_position
 from stratalog.client.client import Client
-from stratalog.client.consuming.position import SPECS, NamedPosition, Position
+from stratalog.client.consuming.position import LATEST, NamedPosition, Position
 from stratalog.client.consuming.position_finder import PositionFinder
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.v1 import partition_pb2
 
 HIGH_WATERMARK = -1
 """The end of the visible records on the wire, as in Kafka."""
-_LATEST = NamedPosition(SPECS["latest"])
+_BEFORE_HELP = "latest (all), " + NUMBER_OR_TIME_HELP
 
 
 def _parse_before(context: click.Context, parameter: click.Parameter, text: str) -> Position:
     """Parse a position. Of the names only `latest` is one: the others may lie nowhere, which would delete
     all."""
-    position = parse_position(context, parameter, text)
+    position = parse_position(context, parameter, text, _BEFORE_HELP)
     assert position is not None, "the option is required"
-    if isinstance(position, NamedPosition) and position != _LATEST:
-        raise click.BadParameter(f"{text!r} is no end of a deletion; use latest, an offset, -N or a time")
+    if isinstance(position, NamedPosition) and position != LATEST:
+        raise no_position(text, _BEFORE_HELP)
     return position
 
 
@@ -45,8 +45,7 @@ def records() -> None:
     required=True,
     callback=_parse_before,
     metavar="POSITION",
-    help="Delete the records before this: latest (all), an offset, -N for N offsets before the end of each"
-    " partition, a time in ISO 8601 (UTC without a zone), or @MILLIS since 1970.",
+    help="Delete the records before this: " + _BEFORE_HELP,
 )
 @partitions_option
 @json_option
@@ -66,7 +65,7 @@ def delete(topic: str, position: Position, partitions: tuple[int, ...], as_json:
         chosen = [TopicPartition(topic, number) for number in sorted(set(partitions))]
         chosen = chosen or await client.partitions(topic)
         offsets = dict.fromkeys(chosen, HIGH_WATERMARK)
-        if position != _LATEST:
+        if position != LATEST:
             finder = PositionFinder(client, IsolationLevel.READ_UNCOMMITTED, left_out.add)
             offsets = await finder.offsets(chosen, position)
         if not offsets:
