@@ -84,7 +84,7 @@ def _position_of_text(text: str, of_number: Callable[[int], Position]) -> Positi
 
 
 def _number(digits: str) -> int:
-    """Raises ValueError for another text, and for more digits than Python reads."""
+    """The number of the digits. Raises ValueError for another text, and for more digits than Python reads."""
     if not digits.isdecimal():
         raise ValueError("a number has digits only")
     return int(digits)

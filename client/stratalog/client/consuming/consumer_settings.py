@@ -99,7 +99,7 @@ class ConsumerSettings:
     good. Without a callback the error is raised."""
 
     def __post_init__(self) -> None:
-        """Raises InvalidRequestError for a value that means nothing."""
+        """Refuse values that mean nothing. Raises InvalidRequestError."""
         _require(_is(self.isolation, IsolationLevel), "isolation", self.isolation, "an IsolationLevel")
         if self.max_records is not None:
             whole_number("max_records", self.max_records, 1, INT64_MAX)

@@ -174,11 +174,11 @@ async def test_a_decoder_that_fails_gets_the_record_again(bench: ServiceBench) -
     def decode(value: bytes) -> int:
         calls.append(value)
         if value == b"1" and calls.count(value) == 1:
-            raise ValueError("the first time it fails")
+            raise ArithmeticError("the first time it fails")
         return int(value)
 
     consumer = bench.client.consume("t", until="latest", decode_value=decode)
-    with pytest.raises(ValueError, match="the first time"):
+    with pytest.raises(ArithmeticError):
         await anext(aiter(consumer))
     assert [record.value async for record in consumer] == [0, 1, 2]
 
