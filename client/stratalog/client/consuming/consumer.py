@@ -107,7 +107,7 @@ class _RecordLists:
         raise StopAsyncIteration
 
     def _limited(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """As many of the records as are left, which are counted."""
+        """The records up to the limit, which are counted."""
         if self._left_count is None:
             return records
         taken = records[: self._left_count]
