@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from stratalog.base.errors import OverloadedError
+from stratalog.base.errors import InvalidRequestError, OverloadedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
@@ -215,21 +215,29 @@ class Client:
         *,
         start: Places = "earliest",
         until: Places | None = None,
-        partitions: Sequence[int] | None = None,
+        follow: bool | None = None,
+        partitions: Iterable[int] | None = None,
         topic_id: str = "",
         decode: Decoder = None,
         **settings: Unpack[ConsumerOptions],
     ) -> Consumer:
         """A consumer of the records from `start` to `until` (exclusive), or for ever without it.
 
-        Both are "earliest", "latest", a datetime, an offset, a negative number (so many offsets before the
-        end), or a mapping of partitions to these. `decode` ("utf-8" or a function) makes keys and values of
-        their bytes. `ConsumedRange` and `ConsumerSettings` have the other options.
+        Both are "earliest", "latest", a datetime with a zone, an offset, a negative number (so many offsets
+        before the end), or a mapping of partitions to these. With `follow` the consumer waits for new records
+        at the end of the log; without, it ends there, at the end as it was when the consumer began. The
+        default is to follow without `until`, and to end with it. `decode` ("utf-8" or a function) makes keys
+        and values of their bytes. `ConsumedRange` and `ConsumerSettings` have the other options.
+
+        Raises InvalidRequestError for arguments that mean nothing. An offset that a partition does not have
+        is OffsetOutOfRangeError when the first record is asked for.
         """
         from stratalog.client.consuming.consumer import Consumer
         from stratalog.client.consuming.topic_follower import TopicFollower
 
-        wanted = ConsumedRange(topic, start, until, partitions, topic_id)
+        wanted = ConsumedRange.of(
+            topic, start=start, until=until, follow=follow, partitions=partitions, topic_id=topic_id
+        )
         chosen = consumer_settings(self._retry, decode, settings)
         return Consumer(TopicFollower(self, wanted, chosen), chosen)
 
@@ -237,16 +245,21 @@ class Client:
         self,
         topic: str,
         *,
-        partitions: Sequence[int] | None = None,
+        partitions: Iterable[int] | None = None,
         decode: Decoder = None,
         **settings: Unpack[ConsumerOptions],
     ) -> Table:
-        """A table of the latest value of each key, kept up to date; `async with`. Options as `consume`."""
+        """A table of the latest value of each key, kept up to date; `async with`. Options as `consume`, but
+        without `max_records`. Raises InvalidRequestError."""
         from stratalog.client.consuming.table import Table
         from stratalog.client.consuming.topic_follower import TopicFollower
 
         chosen = consumer_settings(self._retry, decode, settings)
-        follower = TopicFollower(self, ConsumedRange(topic, partitions=partitions), chosen)
+        if chosen.max_records is not None:
+            raise InvalidRequestError(
+                "a table has all records; leave out max_records", max_records=chosen.max_records
+            )
+        follower = TopicFollower(self, ConsumedRange.of(topic, partitions=partitions), chosen)
         return Table(follower, has_bytes_keys=chosen.decode_key is None)
 
     async def read_arrow(
@@ -255,7 +268,7 @@ class Client:
         *,
         start: Places = "earliest",
         until: Places = "latest",
-        partitions: Sequence[int] | None = None,
+        partitions: Iterable[int] | None = None,
         topic_id: str = "",
         columns: Sequence[str] | None = None,
         decode: Decoder = None,
@@ -263,13 +276,16 @@ class Client:
     ) -> pa.Table:
         """The records as a pyarrow.Table: the columns partition, offset, timestamp, key, value and headers.
 
-        With `columns` only the named ones are decoded. Options as `consume`; keys and values are binary, or
-        strings with "utf-8". Needs the extra `arrow`.
+        It is a snapshot: each partition ends at `until`, or at its present end if that comes first. With
+        `columns` only the named ones are decoded. Options as `consume`; keys and values are binary, or
+        strings with "utf-8". Needs the extra `arrow`. Raises as `consume` and its first record.
         """
         from stratalog.client.consuming.arrow_reader import read_arrow
         from stratalog.client.consuming.topic_follower import TopicFollower
 
-        wanted = ConsumedRange(topic, start, until, partitions, topic_id)
+        wanted = ConsumedRange.of(
+            topic, start=start, until=until, follow=False, partitions=partitions, topic_id=topic_id
+        )
         chosen = consumer_settings(self._retry, decode, settings)
         return await read_arrow(TopicFollower(self, wanted, chosen), chosen, columns)
 

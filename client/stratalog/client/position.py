@@ -1,17 +1,20 @@
 """Positions in partitions: an offset, a name, a time, or a distance from the end.
 
 Callers write a position as Python's own value: `"earliest"`, `"latest"` or another name of `SPECS`; an
-offset; a negative number, so many offsets before the end; a `datetime` (UTC if it has no zone); and, where
-partitions may differ, a mapping of partitions to these.
+offset; a negative number, so many offsets before the end; a `datetime` with a zone; and, where partitions may
+differ, a mapping of partitions to these. The classes of this module are accepted, too.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import SupportsIndex, cast
 
 from stratalog.base.errors import InvalidRequestError
+from stratalog.client.whole_number import INT32_MAX, INT64_MAX, shown, whole_number
 from stratalog.v1 import log_pb2
 
 SPECS = {
@@ -27,54 +30,92 @@ SPECS = {
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class NamedPosition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NamedPosition:
     """The offset that has a name."""
 
     spec: log_pb2.OffsetSpec.ValueType
 
 
-class OffsetPosition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OffsetPosition:
     """An offset, the same in each partition."""
 
     offset: int
 
+    def __post_init__(self) -> None:
+        whole_number("offset", self.offset, 0, INT64_MAX)
 
-class DistancePosition(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class DistancePosition:
     """So many offsets before the end of each partition."""
 
     offset_count: int
 
+    def __post_init__(self) -> None:
+        whole_number("offset_count", self.offset_count, 0, INT64_MAX)
 
-class TimePosition(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class TimePosition:
     """The first record with this time, or a later one."""
 
     timestamp_ms: int
+
+    def __post_init__(self) -> None:
+        whole_number("timestamp_ms", self.timestamp_ms, 0, INT64_MAX)
 
 
 Position = NamedPosition | OffsetPosition | DistancePosition | TimePosition
 
 EARLIEST = NamedPosition(log_pb2.OFFSET_SPEC_EARLIEST)
+LATEST = NamedPosition(log_pb2.OFFSET_SPEC_LATEST)
 
-Place = str | int | datetime
+Place = str | int | datetime | Position
 """A position as callers write it."""
 
 Places = Place | Mapping[int, Place]
 """One position for all partitions, or one for each of some partitions."""
 
+Positions = Position | Mapping[int, Position]
+"""The same, once it is understood."""
 
-def position_of(place: Place | Position) -> Position:
-    """The position that a caller wrote. Raises InvalidRequestError."""
-    if isinstance(place, NamedPosition | OffsetPosition | DistancePosition | TimePosition):
-        return place
-    if isinstance(place, str):
-        if place not in SPECS:
-            raise InvalidRequestError(
-                "the position has no such name", position=place, allowed=", ".join(SPECS)
-            )
+_ALLOWED = (
+    f"a name ({', '.join(SPECS)}), an offset up to 2^63 - 1, a negative number for that many offsets before"
+    " the end, or a datetime with a zone, not before 1970"
+)
+
+
+def position_of(place: object) -> Position:
+    """The position that a caller wrote as a `Place`. Raises InvalidRequestError for anything else."""
+    if isinstance(place, str) and place in SPECS:
         return NamedPosition(SPECS[place])
     if isinstance(place, datetime):
-        return time_position(place)
-    return OffsetPosition(place) if place >= 0 else DistancePosition(-place)
+        if place.tzinfo is not None and place >= _EPOCH:
+            return time_position(place)
+    elif isinstance(place, Position):
+        return place
+    elif isinstance(place, SupportsIndex) and not isinstance(place, bool):
+        number = operator.index(place)
+        if -INT64_MAX <= number <= INT64_MAX:
+            return OffsetPosition(number) if number >= 0 else DistancePosition(-number)
+    raise InvalidRequestError(
+        "this is no position; write it in another way", position=shown(place), allowed=_ALLOWED
+    )
+
+
+def positions_of(places: object) -> Positions:
+    """The positions that a caller wrote as `Places`. Raises InvalidRequestError for anything else."""
+    if not isinstance(places, Mapping):
+        return position_of(places)
+    items = cast(Mapping[object, object], places).items()
+    return {whole_number("partition", number, 0, INT32_MAX): position_of(place) for number, place in items}
+
+
+def position_in(positions: Positions, partition: int) -> Position:
+    """The position in one partition: the log start, where a mapping does not name the partition."""
+    return positions.get(partition, EARLIEST) if isinstance(positions, Mapping) else positions
 
 
 def wire_position(position: Position) -> log_pb2.Position:
@@ -91,7 +132,6 @@ def wire_position(position: Position) -> log_pb2.Position:
 
 
 def time_position(moment: datetime) -> TimePosition:
-    """The first record that is not before the moment. A moment without a zone is in UTC, on every machine."""
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    """The first record that is not before the moment, which has a zone."""
     # Records have whole milliseconds: of those not before that time this is the first.
     return TimePosition(-((_EPOCH - moment) // timedelta(milliseconds=1)))

@@ -72,16 +72,32 @@ def test_a_number_has_both_bounds(path: tuple[str, ...], parameter: click.Parame
         assert f": {number} is not in the range" in result.stderr
 
 
-@pytest.mark.parametrize("number", [1 << 63, 10**20, int("9" * 4300)])
-@pytest.mark.parametrize("arguments", [("consume", "t", "--from"), ("log", "offsets", "t", "--at")])
-def test_a_number_among_names_has_bounds_too(arguments: tuple[str, ...], number: int) -> None:
-    result = CliRunner().invoke(stratalog, (*arguments, str(number)))
-    assert result.exit_code == 2
-    assert f"{arguments[-1]}': {number} is not in the range" in result.stderr
+BAD_POSITIONS = [
+    *("", "yesterday", "Earliest", "@", "@abc", "@-5", "@1.5", "-", "-0", "-abc", "--5", "+5", "1.5", "1e3"),
+    *("2013-13-01", "1969-12-31T23:59:59Z", "0001-01-01", "5 6", "inf", "p0=5"),
+    *(f"{sign}{number}" for sign in ("", "-", "@") for number in (1 << 63, 10**20, int("9" * 4300))),
     # One digit more than Python reads.
-    result = CliRunner().invoke(stratalog, (*arguments, "9" * 4301))
+    "9" * 4301,
+]
+TAKE_POSITIONS = [
+    ("consume", "t", "-o"),
+    ("consume", "t", "--until"),
+    ("log", "offsets", "t", "--at"),
+    ("records", "delete", "t", "--before"),
+]
+
+
+@pytest.mark.parametrize("text", BAD_POSITIONS, ids=lambda text: text[:20])
+@pytest.mark.parametrize("arguments", TAKE_POSITIONS, ids=lambda arguments: arguments[0])
+def test_a_bad_position_is_named_with_the_notations(arguments: tuple[str, ...], text: str) -> None:
+    result = CliRunner().invoke(stratalog, (*arguments, text))
     assert result.exit_code == 2
-    assert "is not a valid integer" in result.stderr
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith("Error: Invalid value for '")
+    assert repr(text)[:40].removesuffix("'") in message
+    for notation in ("latest", "an offset", "-N", "ISO 8601", "@MILLIS"):
+        assert notation in message
+    assert ("earliest" in message) == (arguments[0] != "records")
 
 
 def takes_text(parameter: click.Parameter) -> bool:

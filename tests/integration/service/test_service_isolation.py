@@ -102,7 +102,8 @@ async def test_a_poll_for_committed_records_wakes_when_their_transaction_ends(
 
 async def test_a_session_follows_the_last_stable_offset(bench: ServiceBench) -> None:
     writer = await writer_to(bench)
-    batches = bench.client.consume("t", isolation=COMMITTED).batches()
+    consumer = bench.client.consume("t", isolation=COMMITTED)
+    batches = consumer.batches()
     for committed in (True, False, True):
         writer.send(10, is_transactional=True)
         writer.send(20)
@@ -112,7 +113,7 @@ async def test_a_session_follows_the_last_stable_offset(bench: ServiceBench) -> 
         writer.end(committed=committed)
         records = await asyncio.wait_for(coming, PATIENCE_S)
         assert [record.value for record in records] == ([b"10", b"20"] if committed else [b"20"])
-    await batches.aclose()
+    await consumer.aclose()
 
 
 async def test_an_unknown_isolation_level_is_refused(bench: ServiceBench) -> None:

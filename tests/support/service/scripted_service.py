@@ -31,6 +31,8 @@ class ScriptedService:
         self.topic_id = topic_id
         self.partition_count = partition_count
         self.log_start_offset = 0
+        self.log_end_offset = 0
+        """The answer for the latest offset, where it is larger than the log start offset."""
         self.requests: list[log_pb2.FetchRequest] = []
         self._sessions = list(sessions)
         self._closing = asyncio.Event()
@@ -53,7 +55,11 @@ class ScriptedService:
         return log_pb2.ListOffsetsResponse(
             answers=[
                 log_pb2.OffsetAnswer(
-                    topic=query.topic, partition=query.partition, offset=self.log_start_offset
+                    topic=query.topic,
+                    partition=query.partition,
+                    offset=self.log_start_offset
+                    if query.at.spec == log_pb2.OFFSET_SPEC_EARLIEST
+                    else max(self.log_start_offset, self.log_end_offset),
                 )
                 for query in request.queries
             ]

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import click
 
-from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
-from stratalog.base.types import TopicPartition
+from stratalog.base.errors import LogStoreError
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import COUNT, PARTITION
 from stratalog.cli.json_pieces import json_pieces
 from stratalog.cli.left_out import LeftOut
 from stratalog.cli.options import isolation_option, json_option, server_option
-from stratalog.cli.output import counted
 from stratalog.cli.positions import POSITION_HELP, parse_position
 from stratalog.cli.record_json import line_of, record_fields
 from stratalog.client.client import Client
-from stratalog.client.consuming.position_finder import PositionFinder
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.position import OffsetPosition, Position
+from stratalog.client.position import Position
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.native.consumer_records import ConsumerRecord
 
@@ -44,13 +41,13 @@ FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
     "--until",
     callback=parse_position,
     metavar="POSITION",
-    help="Stop before this position, or at the current end if that comes first. Same notation.",
+    help="Stop before this position. Same notation. Without --follow the current end comes first.",
 )
 @click.option(
     "--follow",
     is_flag=True,
-    help="Continue with new records, until Ctrl-C, or until the server has been away for a minute. Default:"
-    " stop at the current end.",
+    help="Wait for new records at the end: up to --until, or until Ctrl-C, or until the server has been away"
+    " for a minute. Default: stop at the current end.",
 )
 @click.option("--max", "max_count", type=COUNT, help="Stop after this many records.")
 @click.option(
@@ -93,21 +90,16 @@ def consume(
       stratalog consume orders --from 2026-01-01 --until 2026-02-01 --json
       stratalog consume orders --partition 0 --from 5 --max 2
     """
-    if follow and until is not None:
-        raise click.UsageError("give --follow or --until, not both: --until stops at the current end")
     printer = _Printer(as_json or line_format == "json", key_separator)
     left_out = LeftOut(is_allowed=not follow)
 
     async def work(client: Client) -> None:
-        partitions = _chosen(await client.partitions(topic), wanted)
-        finder = PositionFinder(client, isolation, left_out.add)
-        ends = None if follow else await _ends(finder, partitions, until)
-        starts = await _starts(finder, partitions if ends is None else list(ends), start)
         consumer = client.consume(
             topic,
-            start=_by_number(starts),
-            until=None if ends is None else _by_number(ends),
-            partitions=[one.partition for one in starts] if wanted or not follow else None,
+            start=start,
+            until=until,
+            follow=follow,
+            partitions=wanted or None,
             max_records=max_count,
             isolation=isolation,
             on_broken=_say_it_waits,
@@ -154,39 +146,5 @@ def _json_line(record: ConsumerRecord) -> Iterator[bytes]:
     yield b"\n"
 
 
-async def _ends(
-    finder: PositionFinder, partitions: list[TopicPartition], until: Position | None
-) -> dict[TopicPartition, int]:
-    """The offset before which each partition stops."""
-    ends = await finder.ends(partitions)
-    if until is None:
-        return ends
-    return {one: min(offset, ends[one]) for one, offset in (await finder.offsets(list(ends), until)).items()}
-
-
-async def _starts(
-    finder: PositionFinder, partitions: list[TopicPartition], start: Position
-) -> dict[TopicPartition, int]:
-    """The first offset of each partition that can be read."""
-    if isinstance(start, OffsetPosition):
-        partitions = await finder.require_inside(partitions, start.offset)
-    return await finder.offsets(partitions, start)
-
-
-def _by_number(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
-    return {one.partition: offset for one, offset in offsets.items()}
-
-
 def _say_it_waits(error: LogStoreError) -> None:
     click.echo(f"waiting for the server: {error}", err=True)
-
-
-def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[TopicPartition]:
-    for partition in wanted:
-        if partition >= len(partitions):
-            raise UnknownTopicOrPartitionError(
-                f"the topic has {counted(len(partitions), 'partition')}; choose a lower number",
-                topic=partitions[0].topic,
-                partition=partition,
-            )
-    return [partitions[partition] for partition in sorted(set(wanted))] if wanted else partitions

@@ -14,7 +14,7 @@ from stratalog.cli.positions import POSITION_HELP, parse_time_or_name
 from stratalog.client.client import Client
 from stratalog.client.consuming.position_finder import PositionFinder
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.position import SPECS, NamedPosition, Position, TimePosition
+from stratalog.client.position import NamedPosition, Position, TimePosition
 
 
 @click.command()
@@ -30,7 +30,7 @@ from stratalog.client.position import SPECS, NamedPosition, Position, TimePositi
     show_default=True,
     metavar="POSITION",
     help="The position to show, in the notation of `consume --from`: " + POSITION_HELP + " Here a number is"
-    f" such a time, too. All names: {', '.join(SPECS)}.",
+    " such a time, too.",
 )
 @isolation_option
 @json_option

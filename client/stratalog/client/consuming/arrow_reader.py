@@ -79,9 +79,9 @@ async def read_arrow(
     schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
     batches: list[pa.RecordBatch] = []
     row_count, max_count = 0, settings.max_records
-    answers = follower.answers()
     try:
-        async for answer, followed in answers:
+        while (answered := await follower.next_answer()) is not None:
+            answer, followed = answered
             for portion in _portions(answer, followed, columns):
                 arrays = [column.array(portion.rows, answer.partition) for column in columns.values()]
                 batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
@@ -89,7 +89,7 @@ async def read_arrow(
                 if max_count is not None and row_count >= max_count:
                     return pa.Table.from_batches(batches, schema).slice(0, max_count)
     finally:
-        await answers.aclose()
+        await follower.close()
     return pa.Table.from_batches(batches, schema)
 
 

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import weakref
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
 from stratalog.client.consuming.consumer_settings import ConsumerSettings
 from stratalog.client.consuming.topic_follower import TopicFollower
-from stratalog.client.position import Place
+from stratalog.client.position import Place, position_of
+from stratalog.client.whole_number import INT32_MAX, whole_number
 from stratalog.record.native.consumer_records import ConsumerRecord, RecordCursor
 
 
 class Consumer:
     """Iterates over records, in the order of offsets within a partition. Belongs to one event loop.
 
-    There is one iteration: a second `async for` goes on behind the last record. `async with`, or `aclose`,
-    ends the session at once; otherwise it ends with the consumer. There are no consumer groups: to continue
-    later, keep `positions`.
+    There is one iteration: a second `async for` goes on behind the last record, also if the first one was
+    left, cancelled or failed. Records that were fetched and not yielded come next. Behind `until` and
+    `max_records` there is nothing more; `seek` may go back before `until`. Only one task at a time may wait
+    for records; another one gets InvalidRequestError.
+
+    The session with the server goes on between two iterations. `async with`, or `aclose`, ends it at once;
+    otherwise it ends with the consumer. There are no consumer groups: to continue later, keep `positions`.
     """
 
     def __init__(self, follower: TopicFollower, settings: ConsumerSettings) -> None:
         self._follower = follower
-        self._lists = _lists(follower, settings.max_records)
-        self._cursor = RecordCursor(self._lists.__anext__)
+        self._lists = _RecordLists(follower, settings.max_records)
+        self._cursor = RecordCursor(self._lists.next_list)
 
     @property
     def positions(self) -> dict[int, int]:
@@ -51,24 +57,25 @@ class Consumer:
         """Yield single records."""
         return self._cursor
 
-    async def batches(self) -> AsyncGenerator[list[ConsumerRecord], None]:
-        """Yield the records in lists, each of one partition, as they are decoded, which is cheaper."""
-        if rest := self._cursor.take_rest():
-            yield rest
-        async for records in self._lists:
-            yield records
+    def batches(self) -> AsyncIterator[list[ConsumerRecord]]:
+        """Yield the records in lists, each of one partition, as they are decoded, which is cheaper. It is the
+        same iteration: lists go on behind the last single record, and the other way round."""
+        return _Batches(self._cursor, self._lists)
 
     async def seek(self, partition: int, place: Place) -> None:
         """Go on from another position of a partition: an offset, a name, a time, or a distance from the end
-        as a negative number. Raises UnknownTopicOrPartitionError."""
-        await self._follower.seek(partition, place)
+        as a negative number. Raises InvalidRequestError, UnknownTopicOrPartitionError, and as the first
+        record of a consumer with this start."""
+        number = whole_number("partition", partition, 0, INT32_MAX)
+        await self._follower.seek(number, position_of(place))
         upcoming = self._cursor.peek()
-        if upcoming is not None and upcoming.partition == partition:
+        if upcoming is not None and upcoming.partition == number:
             self._cursor.take_rest()
 
     async def aclose(self) -> None:
-        """End the session and the iteration."""
-        await self._lists.aclose()
+        """End the session. An iteration that waits in another task ends. May be repeated; another iteration
+        goes on behind the last record, in a new session."""
+        await self._follower.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,21 +86,46 @@ class Consumer:
         await self.aclose()
 
 
-async def _lists(
-    follower: TopicFollower, max_records: int | None
-) -> AsyncGenerator[list[ConsumerRecord], None]:
-    """The records of the follower in lists, up to `max_records`."""
-    left = max_records
-    parts = follower.parts()
-    try:
-        async for part in parts:
-            records = part.records
-            if left is not None and len(records) >= left:
-                follower.step_back(records, left)
-                yield records[:left]
-                return
-            if records:
-                left = None if left is None else left - len(records)
-                yield records
-    finally:
-        await parts.aclose()
+class _RecordLists:
+    """The records of a follower in lists, up to `max_records`. Belongs to one event loop. The session ends
+    with this object, which every iteration holds, and the session does not."""
+
+    def __init__(self, follower: TopicFollower, max_records: int | None) -> None:
+        self._follower = follower
+        self._left_count = max_records
+        weakref.finalize(self, follower.abandon).atexit = False
+
+    async def next_list(self) -> list[ConsumerRecord]:
+        """The next records. Raises StopAsyncIteration at the end, and as the follower."""
+        if self._left_count == 0:
+            await self._follower.close()
+            raise StopAsyncIteration
+        # Nothing waits between a part and its return, so that no cancellation loses it.
+        while (part := await self._follower.next_part()) is not None:
+            if part.records:
+                return self._limited(part.records)
+        raise StopAsyncIteration
+
+    def _limited(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """The records up to the limit, which are counted."""
+        if self._left_count is None:
+            return records
+        taken = records[: self._left_count]
+        if len(taken) < len(records):
+            self._follower.step_back(records[len(taken)])
+        self._left_count -= len(taken)
+        return taken
+
+
+class _Batches:
+    """The iterator over lists. Belongs to one event loop."""
+
+    def __init__(self, cursor: RecordCursor, lists: _RecordLists) -> None:
+        self._cursor = cursor
+        self._lists = lists
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[ConsumerRecord]:
+        return self._cursor.take_rest() or await self._lists.next_list()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.client.errors import error_of_status
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.position import (
+    LATEST,
     DistancePosition,
     NamedPosition,
     OffsetPosition,
@@ -49,6 +50,8 @@ class PositionFinder(NamedTuple):
         if isinstance(position, OffsetPosition):
             return dict.fromkeys(partitions, position.offset)
         ends = await self.ends(partitions)
+        if position == LATEST:
+            return ends
         if isinstance(position, DistancePosition):
             starts = await self._named(list(ends), log_pb2.OFFSET_SPEC_EARLIEST)
             return {one: max(start, ends[one] - position.offset_count) for one, start in starts.items()}
@@ -68,22 +71,12 @@ class PositionFinder(NamedTuple):
         """The offset behind the last record of each partition."""
         return await self._named(partitions, log_pb2.OFFSET_SPEC_LATEST)
 
-    async def require_inside(self, partitions: Sequence[TopicPartition], offset: int) -> list[TopicPartition]:
-        """The partitions that can be read. Raises OffsetOutOfRangeError for an offset behind the end of one,
-        which would look like a partition without records."""
-        earliest = await self._named(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
-        uncommitted = self._replace(isolation=IsolationLevel.READ_UNCOMMITTED)
-        latest = await uncommitted.ends(list(earliest))
-        for partition in latest:
-            if not earliest[partition] <= offset <= latest[partition]:
-                raise OffsetOutOfRangeError(
-                    "the offset lies outside the partition, choose another one or a --partition that has it",
-                    partition=partition,
-                    offset=offset,
-                    log_start_offset=earliest[partition],
-                    log_end_offset=latest[partition],
-                )
-        return list(latest)
+    async def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """The log start of each partition and the end of its visible records, whatever becomes of
+        transactions."""
+        starts = await self._named(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
+        ends = await self._replace(isolation=IsolationLevel.READ_UNCOMMITTED).ends(list(starts))
+        return {one: (starts[one], end) for one, end in ends.items()}
 
     async def _named(
         self, partitions: Iterable[TopicPartition], spec: log_pb2.OffsetSpec.ValueType

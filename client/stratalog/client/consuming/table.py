@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, ItemsView, Iterator, KeysView, Value
 from types import TracebackType
 from typing import Any, Self
 
+from stratalog.base.errors import InvalidRequestError
 from stratalog.client.consuming.topic_follower import TopicFollower
 from stratalog.record.native.consumer_records import ConsumerRecord
 
@@ -34,12 +35,13 @@ class Table:
         self._work: asyncio.Task[None] | None = None
 
     async def caught_up(self) -> None:
-        """Wait until the table has all records that were there when the call began. Raises LogStoreError."""
-        self._require_work()
+        """Wait until the table has all records that were there when the call began. Raises LogStoreError, and
+        InvalidRequestError once the table is closed."""
+        self._require_reading()
         await self._follower.open()
         ends = await self._follower.ends()
         while not self._has_reached(ends):
-            self._require_work()
+            self._require_reading()
             await self._progress.wait()
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -104,13 +106,12 @@ class Table:
         return self._values
 
     async def _apply_all(self) -> None:
-        parts = self._follower.parts()
         try:
-            async for part in parts:
+            while (part := await self._follower.next_part()) is not None:
                 self._apply(part.records)
                 self._notify()
         finally:
-            await parts.aclose()
+            await self._follower.close()
 
     def _end(self, work: asyncio.Task[None]) -> None:
         """Wake all that wait: they raise the error of the work, if it has one."""
@@ -137,13 +138,11 @@ class Table:
 
     async def _changes(self, changes: _Changes) -> AsyncGenerator[ConsumerRecord, None]:
         try:
-            while True:
+            while not self._has_ended:
                 await changes.arrived.wait()
                 for record in changes.take():
                     yield record
-                if self._work is None or self._work.cancelled():
-                    return
-                self._require_work()
+            self._require_work()
         finally:
             self._listeners.remove(changes)
 
@@ -151,10 +150,22 @@ class Table:
         positions = self._follower.readable_positions
         return all(positions[number] >= end for number, end in ends.items() if number in positions)
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the table reads no more: it is closed, there is an error, or no partition is left."""
+        return self._work is None or self._work.done()
+
+    def _require_reading(self) -> None:
+        """Raise the error that ended the reading, or InvalidRequestError after another end."""
+        self._require_work()
+        if self._has_ended:
+            raise InvalidRequestError("the table reads no more; make another one")
+
     def _require_work(self) -> None:
         """Raise the error that ended the reading, if one did."""
         work = self._work
-        assert work is not None, "a table reads inside of `async with`"
+        if work is None:
+            raise InvalidRequestError("a table reads inside of `async with`; enter it first")
         if work.done() and not work.cancelled():
             error = work.exception()
             if error is not None:

@@ -7,6 +7,10 @@ The next response is received while the records of the last one are in use. A re
 batches, which may decompress to any size. It stays compressed until its records are handed out, some
 thousands or a few mebibytes at a time; one batch at a time is decompressed.
 
+A task waits for the next answer, and not the caller. So a caller may be cancelled, and come back: the session
+goes on meanwhile, and its answer is there for the next call. After an error the next call opens a session at
+the positions, and so does a call after `close`.
+
 A follower without an end asks for the topic now and then. It adds new partitions, from their log starts, and
 raises InconsistentTopicIdError if the topic was deleted and another one has its name.
 """
@@ -14,15 +18,16 @@ raises InconsistentTopicIdError if the topic was deleted and another one has its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import grpc
 
 from stratalog.base.errors import (
     DataDirectoryError,
     InconsistentTopicIdError,
+    InvalidRequestError,
     LogStoreError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -32,9 +37,16 @@ from stratalog.client.admin import Admin
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerSettings
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
-from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchedRecords, FetchStart, fetch_request, fetched_parts
-from stratalog.client.position import EARLIEST, Place, Places, Position, position_of
+from stratalog.client.position import (
+    EARLIEST,
+    LATEST,
+    OffsetPosition,
+    Position,
+    Positions,
+    position_in,
+    position_of,
+)
 from stratalog.client.retry import Patience
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
@@ -80,8 +92,15 @@ class FollowedPartition:
         return self.end_offset is not None and self.next_offset >= self.end_offset
 
 
+class _Answered(NamedTuple):
+    """An answer with news, and the partition that it belongs to."""
+
+    answer: log_pb2.FetchedPartition
+    followed: FollowedPartition
+
+
 class TopicFollower:
-    """Reads the partitions of a topic. Belongs to one event loop. One iteration at a time."""
+    """Reads the partitions of a topic. Belongs to one event loop. One reader at a time."""
 
     def __init__(self, client: FollowedClient, wanted: ConsumedRange, settings: ConsumerSettings) -> None:
         self._client = client
@@ -92,9 +111,19 @@ class TopicFollower:
         self._offline: set[int] = set()
         self._topic_id = wanted.topic_id
         self._is_open = False
+        self._opening = asyncio.Lock()
         self._changed = asyncio.Event()
         """The session has to begin anew: its partitions or positions have changed, or there is a failure."""
         self._failure: LogStoreError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._answers: AsyncGenerator[_Answered, None] | None = None
+        """All answers from the positions on; None before the first one, behind the last one and after an
+        error."""
+        self._arriving: asyncio.Task[_Answered | None] | None = None
+        """Waits for the next answer; a caller that was cancelled has left it behind."""
+        self._is_awaited = False
+        self._decoding: tuple[_Answered, Iterator[FetchedRecords]] | None = None
+        """The answer whose records are handed out."""
 
     @property
     def topic_id(self) -> str:
@@ -113,103 +142,195 @@ class TopicFollower:
 
     async def open(self) -> None:
         """Look up the topic and the positions, unless that is done. Raises LogStoreError."""
-        if self._is_open:
-            return
-        topic, start, until, partitions, _ = self._wanted
+        async with self._opening:
+            if self._is_open:
+                return
+            numbers = await self._wanted_numbers()
+            ends = await self._end_offsets(numbers)
+            starts = await self._start_offsets(numbers, self._wanted.start)
+            self._partitions = {
+                number: FollowedPartition(offset, ends.get(number))
+                for number, offset in starts.items()
+                if number not in self._offline
+            }
+            self._is_open = True
+
+    async def _wanted_numbers(self) -> list[int]:
+        """The partitions to read. Raises UnknownTopicOrPartitionError for others than those of the topic."""
+        wanted = self._wanted
         partition_count = await self._partition_count()
-        numbers = range(partition_count) if partitions is None else sorted(set(partitions))
-        for number in [*numbers, *_named_in(start), *_named_in(until)]:
-            if not 0 <= number < partition_count:
+        numbers = list(range(partition_count) if wanted.partitions is None else wanted.partitions)
+        for number in [*numbers, *_named_in(wanted.start), *_named_in(wanted.until)]:
+            if number >= partition_count:
                 raise UnknownTopicOrPartitionError(
                     "the topic has fewer partitions; choose a lower number",
-                    topic=topic,
+                    topic=wanted.topic,
                     partition=number,
                     partition_count=partition_count,
                 )
-        if isinstance(until, Mapping):
-            numbers = [number for number in numbers if number in until]
-        ends = {} if until is None else await self._offsets(numbers, until)
-        starts = await self._offsets(numbers, start)
-        for number, offset in starts.items():
-            if number not in self._offline:
-                is_named = isinstance(start, Mapping) and number in start
-                is_behind = is_named and until == "latest" and offset > ends[number]
-                begin = await self._inside(number, offset) if is_behind else offset
-                self._partitions[number] = FollowedPartition(begin, ends.get(number))
-        self._is_open = True
+        if isinstance(wanted.until, Mapping):
+            numbers = [number for number in numbers if number in wanted.until]
+        return numbers
 
-    async def _inside(self, number: int, offset: int) -> int:
-        """Where to begin instead of an offset behind the end of the log, of which no fetch would tell. Raises
+    async def _end_offsets(self, numbers: Sequence[int]) -> dict[int, int]:
+        """Where each partition ends; empty without an end. An end comes before a start: a log that grows
+        meanwhile does not end before it begins."""
+        until = self._wanted.until
+        ends = {} if self._wanted.follows else await self._offsets(numbers, LATEST)
+        if until is None:
+            return ends
+        found = await self._offsets(numbers, until)
+        return {number: min(offset, ends.get(number, offset)) for number, offset in found.items()}
+
+    async def _start_offsets(self, numbers: Collection[int], start: Positions) -> dict[int, int]:
+        """Where each partition begins. A given offset lies inside of the log, or at its end: the server would
+        not say so before all partitions are read, nor for a partition without a record to read. Raises
         OffsetOutOfRangeError, unless the settings say how to go on."""
-        uncommitted = self._finder._replace(isolation=IsolationLevel.READ_UNCOMMITTED)
-        [log_end_offset] = (await uncommitted.ends([self._place(number)])).values()
-        if offset <= log_end_offset:
-            return offset
-        reset = self._settings.auto_offset_reset
-        if reset != "error":
-            return (await self._offsets([number], reset)).get(number, log_end_offset)
-        raise OffsetOutOfRangeError(
-            "the consumer begins behind the end of the log; begin at its end or before",
-            topic=self._wanted.topic,
-            partition=number,
-            offset=offset,
-            log_end_offset=log_end_offset,
-        )
+        found = await self._offsets(numbers, start)
+        given = [self._place(one) for one in found if isinstance(position_in(start, one), OffsetPosition)]
+        outside: list[int] = []
+        for (topic, number), (log_start_offset, log_end_offset) in (await self._finder.bounds(given)).items():
+            if log_start_offset <= found[number] <= log_end_offset:
+                continue
+            if self._settings.auto_offset_reset == "error":
+                raise OffsetOutOfRangeError(
+                    "the partition does not have this offset; begin inside of its log, or at its end",
+                    topic=topic,
+                    partition=number,
+                    offset=found[number],
+                    log_start_offset=log_start_offset,
+                    log_end_offset=log_end_offset,
+                )
+            outside.append(number)
+        return found | await self._offsets(outside, self._reset_position) if outside else found
 
-    async def seek(self, partition: int, place: Place) -> None:
-        """Go on from another position of the partition. Raises UnknownTopicOrPartitionError."""
+    async def seek(self, partition: int, position: Position) -> None:
+        """Go on from another position of the partition. Raises UnknownTopicOrPartitionError, and as at the
+        start."""
         await self.open()
         followed = self._partitions.get(partition)
         if followed is None:
             raise UnknownTopicOrPartitionError(
                 "the consumer does not read this partition", topic=self._wanted.topic, partition=partition
             )
-        offsets = await self._offsets([partition], place)
-        self._move(followed, offsets[partition])
+        offsets = await self._start_offsets([partition], position)
+        self._move(followed, offsets.get(partition, followed.next_offset))
 
-    def step_back(self, records: Sequence[ConsumerRecord], kept_count: int) -> None:
-        """Set the position behind the first records of the last part: the others were not handed out."""
-        if kept_count < len(records):
-            upcoming = records[kept_count]
-            self._partitions[upcoming.partition].next_offset = upcoming.offset
+    def step_back(self, upcoming: ConsumerRecord) -> None:
+        """Set the position to a record of the last part, which was not handed out."""
+        self._move(self._partitions[upcoming.partition], upcoming.offset)
 
     async def ends(self) -> dict[int, int]:
         """The offsets behind the last records of the partitions now."""
         found = await self._finder.ends([self._place(number) for number in self.readable_positions])
         return {place.partition: offset for place, offset in found.items()}
 
-    async def parts(self) -> AsyncGenerator[FetchedRecords, None]:
-        """Yields records in parts of bounded size, as they are decoded; a part may be empty."""
-        settings = self._settings
-        answers = self.answers()
-        try:
-            async for answer, followed in answers:
-                for part in fetched_parts(
-                    answer,
-                    followed.next_offset,
-                    followed.end_offset,
-                    decode_key=settings.decode_key,
-                    decode_value=settings.decode_value,
-                ):
-                    followed.next_offset = part.next_offset
-                    followed.pass_epoch(answer, part.last_epoch)
-                    yield part
-                    if self._changed.is_set():
-                        break
-        finally:
-            await answers.aclose()
+    async def next_part(self) -> FetchedRecords | None:
+        """The next records, in a part of bounded size, which may be empty; None at the ends of all
+        partitions. Positions move behind a part when it is returned. Otherwise as `next_answer`."""
+        while (part := self._next_decoded()) is None:
+            answered = await self.next_answer()
+            if answered is None:
+                return None
+            answer, followed = answered
+            parts = fetched_parts(
+                answer,
+                followed.next_offset,
+                followed.end_offset,
+                decode_key=self._settings.decode_key,
+                decode_value=self._settings.decode_value,
+            )
+            self._decoding = answered, parts
+        return part
 
-    async def answers(self) -> AsyncGenerator[tuple[log_pb2.FetchedPartition, FollowedPartition], None]:
-        """Yields answers, which the caller reads from the partition's position on, and moves it. Ends at the
-        ends of all partitions, if they have ends.
+    def _next_decoded(self) -> FetchedRecords | None:
+        """The next records of the answer at hand; None if there are none, or if the position has changed."""
+        if self._decoding is None:
+            return None
+        (answer, followed), parts = self._decoding
+        try:
+            part = None if self._changed.is_set() else next(parts, None)
+        except BaseException:
+            # The session is behind the whole answer, and the position before what cannot be decoded.
+            self._decoding = None
+            self._changed.set()
+            raise
+        if part is None:
+            self._decoding = None
+        else:
+            followed.next_offset = part.next_offset
+            followed.pass_epoch(answer, part.last_epoch)
+        return part
+
+    async def next_answer(self) -> _Answered | None:
+        """The next answer, which the caller reads from the partition's position on, and moves it. None at the
+        ends of all partitions, if they have ends, and after `close`. A caller that is cancelled misses
+        nothing: the next call returns the same answer.
 
         Raises LogStoreError for a partition that cannot be read, and for a server that is away for longer
-        than the retry policy's deadline after the session broke.
+        than the retry policy's deadline after the session broke; the next call begins at the positions.
+        Raises InvalidRequestError while another caller waits.
         """
+        if self._is_awaited:
+            raise InvalidRequestError(
+                "another iteration waits for records of this consumer; make a consumer for each",
+                topic=self._wanted.topic,
+            )
+        self._is_awaited = True
+        try:
+            while True:
+                arriving = self._arriving or self._begin_arriving()
+                await asyncio.wait((arriving,))
+                if self._arriving is not arriving:
+                    return None
+                self._arriving = None
+                answered = self._arrived(arriving)
+                # An answer from before a change belongs to another position.
+                if answered is None or not self._changed.is_set():
+                    return answered
+        finally:
+            self._is_awaited = False
+
+    def _begin_arriving(self) -> asyncio.Task[_Answered | None]:
+        self._loop = asyncio.get_running_loop()
+        if self._answers is None:
+            self._answers = self._all_answers()
+        self._arriving = asyncio.ensure_future(anext(self._answers, None))
+        # It may fail while no caller waits; asyncio complains about errors that no code looks at.
+        self._arriving.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._arriving
+
+    def _arrived(self, arriving: asyncio.Task[_Answered | None]) -> _Answered | None:
+        """The result of the task. Raises its error. Either the error or the end is that of all answers."""
+        answers, self._answers = self._answers, None
+        answered = arriving.result()
+        if answered is not None:
+            self._answers = answers
+        return answered
+
+    async def close(self) -> None:
+        """End the session; a caller that waits gets None. May be repeated. Another call of `next_part` opens
+        a session at the positions."""
+        arriving, answers = self._arriving, self._answers
+        self._arriving = self._answers = self._decoding = None
+        if arriving is not None:
+            arriving.cancel()
+            await asyncio.wait((arriving,))
+        if answers is not None:
+            await answers.aclose()
+
+    def abandon(self) -> None:
+        """Close soon, because no reader is left. Thread-safe."""
+        if self._answers is not None and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.close()))
+
+    async def _all_answers(self) -> AsyncGenerator[_Answered, None]:
+        """Yields answers of one session after the other. Ends at the ends of all partitions."""
         await self.open()
+        self._failure = None
         loop = asyncio.get_running_loop()
         patience = Patience(self._settings.retry)
-        refreshing = asyncio.ensure_future(self._refresh()) if self._wanted.until is None else None
+        refreshing = asyncio.ensure_future(self._refresh()) if self._wanted.is_endless else None
         try:
             while self._pending():
                 session = self._session(patience)
@@ -232,9 +353,7 @@ class TopicFollower:
             if refreshing is not None:
                 refreshing.cancel()
 
-    async def _session(
-        self, patience: Patience
-    ) -> AsyncGenerator[tuple[log_pb2.FetchedPartition, FollowedPartition], None]:
+    async def _session(self, patience: Patience) -> AsyncGenerator[_Answered, None]:
         """One FetchStream, until all partitions are at their ends, it breaks, or it has to begin anew."""
         self._changed.clear()
         call = self._client.log.FetchStream(self._request())
@@ -256,12 +375,12 @@ class TopicFollower:
                 # Lets it begin: the transport receives while the records are in use.
                 await asyncio.sleep(0)
                 for answer in response.partitions:
-                    followed = self._partitions[answer.partition]
-                    if await self._is_sound(answer, followed):
-                        yield answer, followed
                     if self._is_changed():
                         return
-                if not self._pending():
+                    followed = self._partitions[answer.partition]
+                    if await self._is_sound(answer, followed):
+                        yield _Answered(answer, followed)
+                if self._is_changed() or not self._pending():
                     return
         except grpc.aio.AioRpcError as error:
             raise error_of_call(error, self._client.address) from None
@@ -304,22 +423,28 @@ class TopicFollower:
         if not answer.HasField("error"):
             return True
         error = error_of_status(answer.error)
-        reset = self._settings.auto_offset_reset
         if isinstance(error, DataDirectoryError):
             # The server's session has dropped the partition as well.
             self._leave_out_or_raise(self._place(answer.partition), error)
-        elif isinstance(error, OffsetOutOfRangeError) and reset != "error":
-            offsets = await self._offsets([answer.partition], reset)
+        elif isinstance(error, OffsetOutOfRangeError) and self._settings.auto_offset_reset != "error":
+            offsets = await self._offsets([answer.partition], self._reset_position)
             self._move(followed, offsets.get(answer.partition, followed.next_offset))
         else:
             raise error
         return False
 
+    @property
+    def _reset_position(self) -> Position:
+        """Where to go on if the position is outside of the log, unless that is an error."""
+        return position_of(self._settings.auto_offset_reset)
+
     def _leave_out_or_raise(self, place: TopicPartition, error: DataDirectoryError) -> None:
         if self._settings.on_offline is None:
             raise error
-        self._offline.add(place.partition)
-        self._settings.on_offline(place, error)
+        if place.partition not in self._offline:
+            # The callback may raise: then the partition is not left out.
+            self._settings.on_offline(place, error)
+            self._offline.add(place.partition)
 
     def _move(self, followed: FollowedPartition, offset: int) -> None:
         followed.next_offset, followed.last_epoch = offset, -1
@@ -363,16 +488,13 @@ class TopicFollower:
             )
         self._topic_id = self._topic_id or current_topic_id
 
-    async def _offsets(self, numbers: Collection[int], places: Places) -> dict[int, int]:
-        """The offset of each partition at its place; partitions that cannot be read are left out."""
+    async def _offsets(self, numbers: Collection[int], positions: Positions) -> dict[int, int]:
+        """The offset of each partition at its position; partitions that cannot be read are left out."""
         found: dict[int, int] = {}
-        # Positions of different kinds may be equal, as tuples.
-        by_position: dict[tuple[type, Position], list[TopicPartition]] = {}
+        by_position: dict[Position, list[TopicPartition]] = {}
         for number in numbers:
-            place = places.get(number, "earliest") if isinstance(places, Mapping) else places
-            position = position_of(place)
-            by_position.setdefault((type(position), position), []).append(self._place(number))
-        for (_, position), partitions in by_position.items():
+            by_position.setdefault(position_in(positions, number), []).append(self._place(number))
+        for position, partitions in by_position.items():
             for one, offset in (await self._finder.offsets(partitions, position)).items():
                 found[one.partition] = offset
         return found
@@ -381,5 +503,5 @@ class TopicFollower:
         return TopicPartition(self._wanted.topic, number)
 
 
-def _named_in(places: Places | None) -> list[int]:
-    return list(places) if isinstance(places, Mapping) else []
+def _named_in(positions: Positions | None) -> list[int]:
+    return list(positions) if isinstance(positions, Mapping) else []

@@ -89,6 +89,7 @@ async def test_the_epoch_at_the_end_of_an_answer_is_the_servers() -> None:
 
 async def test_new_partitions_appear_from_their_log_starts() -> None:
     service = ScriptedService([[answer(7, 1)], [answer(3, 2, partition=1)]])
+    service.log_end_offset = 8
     async with scripted(service) as address, Client(address) as client:
         consumer = client.consume("t", start=7, metadata_max_age_s=0.001)
         records = aiter(consumer)

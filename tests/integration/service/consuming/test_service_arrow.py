@@ -125,6 +125,7 @@ async def test_a_damaged_batch_is_refused() -> None:
     damaged = answer(2, 2)
     damaged.batches = damaged.batches[:-1] + b"x"
     service = ScriptedService([[answer(0, 2), damaged]])
+    service.log_end_offset = 9
     async with scripted(service) as address, Client(address) as client:
         with pytest.raises(CorruptRecordError) as caught:
             await client.read_arrow("t", until=9)

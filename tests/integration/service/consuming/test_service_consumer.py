@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +22,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
+from stratalog.client.consuming.consumer import Consumer
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.position import Place
 from stratalog.client.retry import RetryPolicy
@@ -133,7 +134,7 @@ PLACES: list[tuple[Any, dict[int, int]]] = [
     (-100, {0: 0, 1: 0}),
     (moment(260), {0: 2, 1: 2}),
     (moment(261), {0: 2, 1: 3}),
-    (moment(301).replace(tzinfo=None), {0: 3, 1: 4}),
+    (moment(301).astimezone(timezone(timedelta(hours=5))), {0: 3, 1: 4}),
     (moment(9999), {0: 6, 1: 4}),
     ({0: 1, 1: -1}, {0: 1, 1: 3}),
     ({0: 3, 1: "latest"}, {0: 3, 1: 4}),
@@ -174,8 +175,7 @@ async def test_what_has_no_sense_is_refused(bench: ServiceBench) -> None:
     refused: list[tuple[type[LogStoreError], dict[str, Any]]] = [
         (UnknownTopicOrPartitionError, {"partitions": [2]}),
         (UnknownTopicOrPartitionError, {"start": {7: 0}}),
-        (UnknownTopicOrPartitionError, {"until": {-1: 0}}),
-        (InvalidRequestError, {"start": "first"}),
+        (UnknownTopicOrPartitionError, {"until": {2: 0}}),
         (OffsetOutOfRangeError, {"start": 7}),
         (InconsistentTopicIdError, {"topic_id": "another"}),
     ]
@@ -192,6 +192,63 @@ async def test_what_has_no_sense_is_refused(bench: ServiceBench) -> None:
             bench.client.consume("t", **options)
     with pytest.raises(UnknownTopicOrPartitionError):
         await anext(aiter(bench.client.consume("nope")))
+
+
+@pytest.mark.parametrize("until", [99, {0: 99, 1: 99}, {0: 2, 1: 1 << 62}])
+async def test_an_end_behind_the_log_is_the_end_of_the_log(bench: ServiceBench, until: Any) -> None:
+    await timed_topic(bench)
+    async with asyncio.timeout(PATIENCE_S):
+        consumer = bench.client.consume("t", until=until)
+        first = await anext(aiter(consumer))
+        # What comes later is not read.
+        await bench.append("t", [b"later"])
+        found = [(first.partition, first.offset)] + [(one.partition, one.offset) async for one in consumer]
+        assert [one async for one in consumer] == []
+        table = await bench.client.read_arrow("t", until=until, columns=["offset"], partitions=[1])
+    end = 2 if isinstance(until, dict) and until[0] == 2 else 6
+    assert sorted(found) == [(0, offset) for offset in range(end)] + [(1, offset) for offset in range(4)]
+    assert table.num_rows == 4
+
+
+async def test_a_consumer_that_follows_waits_for_its_end(bench: ServiceBench) -> None:
+    await timed_topic(bench)
+    async with asyncio.timeout(PATIENCE_S):
+        consumer = bench.client.consume("t", start=5, until=8, follow=True, partitions=[0])
+        reading = asyncio.create_task(_offsets(consumer))
+        await bench.until_waiting(1)
+        await bench.append("t", [b"6"])
+        await bench.until_waiting(1)
+        assert not reading.done()
+        await bench.append("t", [b"7", b"8"])
+        assert await reading == [5, 6, 7]
+
+
+async def test_without_following_it_ends_at_the_present_end(bench: ServiceBench) -> None:
+    await timed_topic(bench)
+    async with asyncio.timeout(PATIENCE_S):
+        assert len(await _offsets(bench.client.consume("t", follow=False))) == 10
+
+
+async def _offsets(consumer: Consumer) -> list[int]:
+    return [record.offset async for record in consumer]
+
+
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize(("start", "partition", "end"), [(5, 1, 4), ({1: 5}, 1, 4), ({0: 1 << 62}, 0, 6)])
+@pytest.mark.parametrize("until", [None, 3, "latest"])
+async def test_a_start_outside_of_the_log_names_the_partition_and_its_end(
+    bench: ServiceBench, start: Any, partition: int, end: int, until: Any, follow: bool
+) -> None:
+    await timed_topic(bench)
+    consumer = bench.client.consume("t", start=start, until=until, follow=follow)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        await asyncio.wait_for(anext(aiter(consumer)), PATIENCE_S)
+    place = {"topic": "t", "partition": partition, "log_start_offset": 0, "log_end_offset": end}
+    assert place.items() <= caught.value.fields.items()
+    with pytest.raises(OffsetOutOfRangeError):
+        await bench.client.consume("t", until="latest").seek(partition, end + 1)
+    # The end itself is a start.
+    assert await _offsets(bench.client.consume("t", start={0: 6, 1: 4}, follow=False)) == []
 
 
 @pytest.mark.parametrize("max_records", [1, 2, 3, 6, 7, 10])

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from stratalog.base.errors import LogTruncatedError, UnknownTopicOrPartitionError
+from stratalog.base.errors import InvalidRequestError, LogTruncatedError, UnknownTopicOrPartitionError
 from stratalog.client.client import Client
 from stratalog.client.consuming.table import Table
 from stratalog.record.record import Record
@@ -102,6 +102,27 @@ async def test_changes_end_with_the_table(bench: ServiceBench) -> None:
         await bench.until_waiting(1)
     with pytest.raises(StopAsyncIteration):
         await asyncio.wait_for(waiting, PATIENCE_S)
+
+
+async def test_a_closed_table_leaves_no_task_waiting(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    await bench.client.append("t", 0, [Record(0, 5, b"7", b"3")])
+    table = bench.client.table("t")
+    with pytest.raises(InvalidRequestError):
+        len(table)
+    async with table:
+        pass
+    assert table["7"] == b"3"
+    async with asyncio.timeout(PATIENCE_S):
+        assert [change async for change in table] == []
+        with pytest.raises(InvalidRequestError):
+            await table.caught_up()
+
+
+async def test_changes_of_a_table_without_partitions_end(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    async with bench.client.table("t", partitions=[]) as table, asyncio.timeout(PATIENCE_S):
+        assert [change async for change in table] == []
 
 
 async def test_a_table_of_a_topic_that_is_not_there(bench: ServiceBench) -> None:
