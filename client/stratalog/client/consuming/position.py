@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from stratalog.base.errors import InvalidRequestError
+from stratalog.client.errors import refusing_misfits
 from stratalog.v1 import log_pb2
 
 SPECS = {
@@ -54,6 +55,7 @@ class TimePosition(NamedTuple):
 Position = NamedPosition | OffsetPosition | DistancePosition | TimePosition
 
 EARLIEST = NamedPosition(log_pb2.OFFSET_SPEC_EARLIEST)
+LATEST = NamedPosition(log_pb2.OFFSET_SPEC_LATEST)
 
 Place = str | int | datetime
 """A position as callers write it."""
@@ -62,8 +64,10 @@ Places = Place | Mapping[int, Place]
 """One position for all partitions, or one for each of some partitions."""
 
 
-def position_of(place: Place) -> Position:
+def position_of(place: Place | Position) -> Position:
     """The position that a caller wrote. Raises InvalidRequestError."""
+    if isinstance(place, Position):
+        return place
     if isinstance(place, str):
         if place not in SPECS:
             raise InvalidRequestError(
@@ -73,6 +77,20 @@ def position_of(place: Place) -> Position:
     if isinstance(place, datetime):
         return time_position(place)
     return OffsetPosition(place) if place >= 0 else DistancePosition(-place)
+
+
+def wire_position(position: Position) -> log_pb2.Position:
+    """The position as a message. Raises InvalidRequestError for a number that it cannot hold."""
+    with refusing_misfits():
+        match position:
+            case NamedPosition(spec):
+                return log_pb2.Position(spec=spec)
+            case OffsetPosition(offset):
+                return log_pb2.Position(offset=offset)
+            case DistancePosition(offset_count):
+                return log_pb2.Position(tail_count=offset_count)
+            case TimePosition(timestamp_ms):
+                return log_pb2.Position(timestamp_ms=timestamp_ms)
 
 
 def time_position(moment: datetime) -> TimePosition:

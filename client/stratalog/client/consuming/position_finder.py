@@ -8,18 +8,20 @@ from typing import NamedTuple, Protocol
 from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
 from stratalog.base.types import TopicPartition
 from stratalog.client.consuming.position import (
+    EARLIEST,
+    LATEST,
     DistancePosition,
     NamedPosition,
     OffsetPosition,
+    Place,
     Position,
     TimePosition,
 )
-from stratalog.client.errors import error_of_status
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.v1 import log_pb2
+from stratalog.client.messages import OffsetAnswer
 
-OffsetQuery = tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]
-"""A partition, and a name (a spec) or a time (milliseconds): exactly one of the two."""
+OffsetQuery = tuple[TopicPartition, Place | Position]
+"""A partition, and a place in it."""
 
 OnOffline = Callable[[TopicPartition, DataDirectoryError], None]
 """Called for a partition that cannot be read, because its log is offline or its disk fails."""
@@ -30,7 +32,7 @@ class OffsetSource(Protocol):
 
     async def offset_answers(
         self, queries: Iterable[OffsetQuery], *, isolation: IsolationLevel
-    ) -> list[log_pb2.OffsetAnswer]: ...
+    ) -> list[OffsetAnswer]: ...
 
 
 class PositionFinder(NamedTuple):
@@ -50,7 +52,7 @@ class PositionFinder(NamedTuple):
             return dict.fromkeys(partitions, position.offset)
         ends = await self.ends(partitions)
         if isinstance(position, DistancePosition):
-            starts = await self._named(list(ends), log_pb2.OFFSET_SPEC_EARLIEST)
+            starts = await self._named(list(ends), EARLIEST)
             return {one: max(start, ends[one] - position.offset_count) for one, start in starts.items()}
         answers = await self.answers(list(ends), position)
         found = {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
@@ -58,20 +60,18 @@ class PositionFinder(NamedTuple):
 
     async def answers(
         self, partitions: Sequence[TopicPartition], position: NamedPosition | TimePosition
-    ) -> list[log_pb2.OffsetAnswer]:
+    ) -> list[OffsetAnswer]:
         """The server's answers for a name or a time: -1 if there is no such record."""
-        if isinstance(position, NamedPosition):
-            return await self._answers([(one, position.spec, None) for one in partitions])
-        return await self._answers([(one, None, position.timestamp_ms) for one in partitions])
+        return await self._answers([(one, position) for one in partitions])
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition."""
-        return await self._named(partitions, log_pb2.OFFSET_SPEC_LATEST)
+        return await self._named(partitions, LATEST)
 
     async def require_inside(self, partitions: Sequence[TopicPartition], offset: int) -> list[TopicPartition]:
         """The partitions that can be read. Raises OffsetOutOfRangeError for an offset behind the end of one,
         which would look like a partition without records."""
-        earliest = await self._named(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
+        earliest = await self._named(partitions, EARLIEST)
         uncommitted = self._replace(isolation=IsolationLevel.READ_UNCOMMITTED)
         latest = await uncommitted.ends(list(earliest))
         for partition in latest:
@@ -86,20 +86,20 @@ class PositionFinder(NamedTuple):
         return list(latest)
 
     async def _named(
-        self, partitions: Iterable[TopicPartition], spec: log_pb2.OffsetSpec.ValueType
+        self, partitions: Sequence[TopicPartition], position: NamedPosition
     ) -> dict[TopicPartition, int]:
-        answers = await self._answers([(one, spec, None) for one in partitions])
+        answers = await self.answers(partitions, position)
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
-    async def _answers(self, queries: Sequence[OffsetQuery]) -> list[log_pb2.OffsetAnswer]:
+    async def _answers(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         """The answers of the partitions that can be read. Raises the error of a query that failed for another
         reason."""
-        found: list[log_pb2.OffsetAnswer] = []
+        found: list[OffsetAnswer] = []
         for answer in await self.source.offset_answers(queries, isolation=self.isolation) if queries else ():
-            if not answer.HasField("error"):
+            error = answer.error
+            if error is None:
                 found.append(answer)
                 continue
-            error = error_of_status(answer.error)
             if self.on_offline is None or not isinstance(error, DataDirectoryError):
                 raise error
             self.on_offline(TopicPartition(answer.topic, answer.partition), error)
