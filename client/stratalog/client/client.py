@@ -220,7 +220,7 @@ class Client:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[OffsetAnswer]:
-        """As `list_offsets`, but a query's failure is in its own answer (`error`)."""
+        """The answers of `list_offsets`, but a query's failure is in its own answer (`error`)."""
         request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
         for (topic, partition), place in queries:
             at = wire_position(position_of(place))

@@ -129,7 +129,7 @@ class StoreMetadata(NamedTuple):
     max_request_bytes: int
     """The size of the largest append request."""
     topics: tuple[TopicMetadata, ...]
-    """As they were asked for, or sorted by name."""
+    """In the order of the question, or sorted by name."""
 
 
 class FetchStart(NamedTuple):
