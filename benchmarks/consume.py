@@ -26,7 +26,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.consuming.topic_follower import PARTITION_MAX_BYTES, STREAM_MAX_BYTES
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.messages import fetch_request
+from stratalog.client.messages import FetchStart, fetch_request
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import parse_header
@@ -80,7 +80,7 @@ class Topic:
 
     async def bare(self) -> int:
         found, size_bytes = 0, 0
-        starts = {TopicPartition(self.name, 0): 0}
+        starts = {TopicPartition(self.name, 0): FetchStart(0)}
         request = fetch_request(
             starts, 0, 1, STREAM_MAX_BYTES, PARTITION_MAX_BYTES, IsolationLevel.READ_UNCOMMITTED
         )

@@ -50,7 +50,10 @@ def _parse_isolation(_context: click.Context, _parameter: click.Parameter, value
 
 
 server_option: _Decorator[Any] = environment_option(
-    "--server", default=DEFAULT_SERVER, metavar="HOST:PORT", help="The server to talk to."
+    "--server",
+    default=DEFAULT_SERVER,
+    metavar="HOST:PORT[,...]",
+    help="The server, or servers of one store. Follows the owner.",
 )
 json_option: _Decorator[Any] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 partitions_option: _Decorator[Any] = click.option(

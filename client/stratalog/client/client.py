@@ -1,12 +1,11 @@
-"""The client of one server: single appends, fetches and offset look-ups, and producers, consumers and
-admin.
+"""The client of a store: single appends, fetches and look-ups, and producers, consumers and admin.
 
 Methods import the record format when they need it: a program that only administrates starts in half the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -17,11 +16,27 @@ from stratalog.client.admin import Admin
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerOptions, consumer_settings
 from stratalog.client.consuming.position_finder import OffsetQuery
-from stratalog.client.errors import error_of_status, refusing_misfits
+from stratalog.client.consuming.topic_follower import TopicFollower
+from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.messages import fetch_request, wire_durability, wire_isolation
+from stratalog.client.messages import (
+    AppendAck,
+    FetchedPartition,
+    OffsetAnswer,
+    StoreMetadata,
+    TopicMetadata,
+    append_ack,
+    fetch_request,
+    fetched_partition,
+    offset_answer,
+    plain_records,
+    topic_metadata,
+    wire_durability,
+    wire_isolation,
+)
 from stratalog.client.operations import Operations
-from stratalog.client.position import Places
+from stratalog.client.pages import pages
+from stratalog.client.position import Place, Places, Position, position_of, wire_position
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.client.topics import Topics
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -38,7 +53,8 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A connection to one server. Belongs to the event loop on which it was made; close it, or `async with`.
+    """A connection to the server of a store. Belongs to the event loop on which it was made; close it, or
+    `async with`.
 
     Example::
 
@@ -51,89 +67,151 @@ class Client:
     """
 
     def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
-        """`address` is HOST:PORT; connects when first used. Raises InvalidRequestError."""
-        self._channel = ServerChannel(address)
+        """`address` is HOST:PORT, or several with commas between: servers of one store, which are tried in
+        turn. Connects when first used, and follows the data if another server takes the store over. Raises
+        InvalidRequestError.
+        """
         self._retry = retry or RetryPolicy()
-        self.log = log_pb2_grpc.LogServiceStub(self._channel.grpc)
-        """The stub, for sessions that this class does not offer."""
-        self.operations = Operations(self._channel, self._retry)
+        self.channel = ServerChannel(address, self._retry)
+        """The connection."""
+        self._log = log_pb2_grpc.LogServiceStub(self.channel.grpc)
+        self.operations = Operations(self.channel, self._retry)
         """The long work that the server does."""
-        self.admin = Admin(self._channel, self._retry, self.operations)
+        self.admin = Admin(self.channel, self._retry, self.operations)
         self.topics = Topics(self.admin)
 
     @property
     def address(self) -> str:
-        return self._channel.address
+        """HOST:PORT of the server that gets the next call."""
+        return self.channel.address
+
+    @property
+    def log(self) -> log_pb2_grpc.LogServiceAsyncStub:
+        """A stub at the current address, for sessions that this class does not offer. It follows no owner."""
+        return log_pb2_grpc.LogServiceStub(self.channel.current)
 
     async def append(
         self,
         topic: str,
-        partition: int,
+        partition: int | None,
         records: Sequence[RecordLike],
         *,
         durability: Durability | None = None,
         codec: Codec | None = None,
-    ) -> log_pb2.AppendResponse:
+        expected_offset: int | None = None,
+        fencing_token: str | None = None,
+        topic_id: str = "",
+    ) -> AppendAck:
         """Append records to one partition as one batch: all become visible together, or none. Without a
-        codec it is not compressed.
+        codec it is not compressed. Partition None is the partition of the records' keys, and then the server
+        encodes the batch.
 
-        Retried only after OverloadedError: after ServerUnavailableError the outcome is unknown.
+        `expected_offset` is the offset that the first record must get; otherwise nothing is stored, and
+        UnexpectedOffsetError has the `log_end_offset`. `fencing_token` is the token that the partition must
+        have (see `fence`); otherwise FencingTokenMismatchError. `topic_id` is the topic that is meant;
+        otherwise InconsistentTopicIdError.
+
+        Retried only if the server refuses it without effect: after ServerUnavailableError the outcome is
+        unknown.
         """
-        from stratalog.record.builder import encode_batch
-        from stratalog.record.codecs.compression import Codec
+        request = _append_request(topic, partition, durability, expected_offset, fencing_token, topic_id)
+        if partition is None:
+            if codec is not None:
+                raise InvalidRequestError(
+                    "the server encodes records without a partition; choose a partition, or no codec",
+                    codec=codec.name,
+                )
+            request.records.CopyFrom(plain_records(records))
+        else:
+            from stratalog.record.builder import encode_batch
+            from stratalog.record.codecs.compression import Codec
 
-        batch = encode_batch(records, codec=codec or Codec.NONE)
-        return await self.append_batches(topic, partition, batch, durability=durability)
+            request.batches = encode_batch(records, codec=codec or Codec.NONE)
+        return await self._append(request)
 
     async def append_batches(
-        self, topic: str, partition: int, batches: Buffer, *, durability: Durability | None = None
-    ) -> log_pb2.AppendResponse:
+        self,
+        topic: str,
+        partition: int,
+        batches: Buffer,
+        *,
+        durability: Durability | None = None,
+        expected_offset: int | None = None,
+        fencing_token: str | None = None,
+        topic_id: str = "",
+    ) -> AppendAck:
         """Append encoded record batches. Otherwise as `append`."""
-        with refusing_misfits():
-            request = log_pb2.AppendRequest(
-                topic=topic,
-                partition=partition,
-                durability=wire_durability(durability),
-                batches=bytes(batches),
-            )
-        return await retrying(
+        request = _append_request(topic, partition, durability, expected_offset, fencing_token, topic_id)
+        request.batches = bytes(batches)
+        return await self._append(request)
+
+    async def _append(self, request: log_pb2.AppendRequest) -> AppendAck:
+        response = await retrying(
             self._retry,
-            lambda: self._channel.call(self.log.Append(request, timeout=CALL_TIMEOUT_S)),
+            lambda: self.channel.call(self._log.Append(request, timeout=CALL_TIMEOUT_S)),
             after=OverloadedError,
         )
+        return append_ack(request.topic, response)
+
+    async def fence(
+        self, topic: str, partition: int, token: str, *, current_token: str | None = None, topic_id: str = ""
+    ) -> int:
+        """Set the fencing token of a partition, at most 36 bytes of UTF-8; empty for none. From then on no
+        append with another token is applied. Returns the end of the log: all records of the former holder lie
+        below it. Safe to repeat.
+
+        With `current_token` it replaces only that token, so that one of several rivals wins. Raises
+        FencingTokenMismatchError otherwise, which has the `current_token`.
+        """
+        with refusing_misfits():
+            request = log_pb2.FenceRequest(
+                topic=topic,
+                topic_id=topic_id,
+                partition=partition,
+                token=token,
+                current_token=current_token,
+            )
+        response = await retrying(
+            self._retry, lambda: self.channel.call(self._log.Fence(request, timeout=CALL_TIMEOUT_S))
+        )
+        return response.log_end_offset
 
     async def fetch(
         self,
-        positions: Mapping[TopicPartition, int],
+        positions: Mapping[TopicPartition, Place | Position],
         *,
         max_wait_ms: int = 0,
         min_bytes: int = 1,
         max_bytes: int = 0,
         partition_max_bytes: int = 0,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> list[log_pb2.FetchedPartition]:
-        """Read once from each position. A partition's failure is in its own response (`error`).
+    ) -> list[FetchedPartition]:
+        """Read once from each position, which is written as for `consume`. A partition's failure is in its
+        own answer (`error`).
 
         Batches may contain records that must not be read; `fetched_parts` leaves them out.
         """
-        request = fetch_request(positions, max_wait_ms, min_bytes, max_bytes, partition_max_bytes, isolation)
+        starts = {one: wire_position(position_of(place)) for one, place in positions.items()}
+        request = fetch_request(starts, max_wait_ms, min_bytes, max_bytes, partition_max_bytes, isolation)
         timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000
         response = await retrying(
-            self._retry, lambda: self._channel.call(self.log.Fetch(request, timeout=timeout_s))
+            self._retry, lambda: self.channel.call(self._log.Fetch(request, timeout=timeout_s))
         )
-        return list(response.partitions)
+        return list(map(fetched_partition, response.partitions))
 
     async def list_offsets(
         self,
         queries: Iterable[OffsetQuery],
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> list[log_pb2.OffsetAnswer]:
-        """Offsets by name or by time. Raises the error of the first query that failed."""
+    ) -> list[OffsetAnswer]:
+        """The offset of each place in its partition; places are written as for `consume`. Raises the error of
+        the first query that failed.
+        """
         answers = await self.offset_answers(queries, isolation=isolation)
         for answer in answers:
-            if answer.HasField("error"):
-                raise error_of_status(answer.error)
+            if answer.error is not None:
+                raise answer.error
         return answers
 
     async def offset_answers(
@@ -141,20 +219,35 @@ class Client:
         queries: Iterable[OffsetQuery],
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> list[log_pb2.OffsetAnswer]:
-        """Offsets by name or by time; a query's failure is in its own answer (`error`)."""
+    ) -> list[OffsetAnswer]:
+        """The answers of `list_offsets`, but a query's failure is in its own answer (`error`)."""
         request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
-        with refusing_misfits():
-            for topic_partition, spec, timestamp_ms in queries:
-                query = request.queries.add(topic=topic_partition.topic, partition=topic_partition.partition)
-                if spec is not None:
-                    query.at.spec = spec
-                if timestamp_ms is not None:
-                    query.at.timestamp_ms = timestamp_ms
+        for (topic, partition), place in queries:
+            at = wire_position(position_of(place))
+            with refusing_misfits():
+                request.queries.add(topic=topic, partition=partition, at=at)
         response = await retrying(
-            self._retry, lambda: self._channel.call(self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
+            self._retry, lambda: self.channel.call(self._log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
         )
-        return list(response.answers)
+        return list(map(offset_answer, response.answers))
+
+    async def metadata(self, topics: Sequence[str] = ()) -> StoreMetadata:
+        """The named topics, or all, with their limits, and for each partition the server that owns it. The
+        failure of a topic or a partition is in its own part (`error`).
+        """
+        found: list[TopicMetadata] = []
+        store_id, max_request_bytes = "", 0
+        with refusing_misfits():
+            request = log_pb2.MetadataRequest(topics=topics)
+
+        def call(token: str) -> Awaitable[log_pb2.MetadataResponse]:
+            request.page_token = token
+            return self._log.Metadata(request, timeout=CALL_TIMEOUT_S)
+
+        async for page in pages(self.channel, self._retry, call):
+            store_id, max_request_bytes = page.store_id, page.max_request_bytes
+            found += map(topic_metadata, page.topics)
+        return StoreMetadata(store_id, max_request_bytes, tuple(found))
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic. Raises UnknownTopicOrPartitionError."""
@@ -164,24 +257,25 @@ class Client:
     async def offsets(
         self,
         partitions: Sequence[TopicPartition],
-        spec: log_pb2.OffsetSpec.ValueType,
+        place: Place,
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        queries = [(partition, spec, None) for partition in partitions]
+        """The offset of the same place in several partitions."""
+        queries = [(partition, place) for partition in partitions]
         answers = await self.list_offsets(queries, isolation=isolation)
         return {partition: answer.offset for partition, answer in zip(partitions, answers, strict=True)}
 
     async def earliest(self, topic: str) -> dict[TopicPartition, int]:
         """The log start of each partition of a topic: the positions to read everything."""
-        return await self.offsets(await self.partitions(topic), log_pb2.OFFSET_SPEC_EARLIEST)
+        return await self.offsets(await self.partitions(topic), "earliest")
 
     async def latest(
         self, topic: str, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
         """The high watermark of each partition of a topic; the last stable offset for committed records."""
         partitions = await self.partitions(topic)
-        return await self.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST, isolation=isolation)
+        return await self.offsets(partitions, "latest", isolation=isolation)
 
     def producer(
         self,
@@ -207,7 +301,7 @@ class Client:
             durability=durability,
             **{name: value for name, value in sizes.items() if value is not None},
         )
-        return Producer(self._channel, self.topics.describe, settings, self._retry)
+        return Producer(self.channel, self.topics.describe, settings, self._retry)
 
     def consume(
         self,
@@ -233,7 +327,6 @@ class Client:
         is OffsetOutOfRangeError when the first record is asked for.
         """
         from stratalog.client.consuming.consumer import Consumer
-        from stratalog.client.consuming.topic_follower import TopicFollower
 
         wanted = ConsumedRange.of(
             topic, start=start, until=until, follow=follow, partitions=partitions, topic_id=topic_id
@@ -252,7 +345,6 @@ class Client:
         """A table of the latest value of each key, kept up to date; `async with`. Options as `consume`, but
         without `max_records`. Raises InvalidRequestError."""
         from stratalog.client.consuming.table import Table
-        from stratalog.client.consuming.topic_follower import TopicFollower
 
         chosen = consumer_settings(self._retry, decode, settings)
         if chosen.max_records is not None:
@@ -281,7 +373,6 @@ class Client:
         strings with "utf-8". Needs the extra `arrow`. Raises as `consume` and its first record.
         """
         from stratalog.client.consuming.arrow_reader import read_arrow
-        from stratalog.client.consuming.topic_follower import TopicFollower
 
         wanted = ConsumedRange.of(
             topic, start=start, until=until, follow=False, partitions=partitions, topic_id=topic_id
@@ -290,7 +381,7 @@ class Client:
         return await read_arrow(TopicFollower(self, wanted, chosen), chosen, columns)
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self.channel.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -299,3 +390,23 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _append_request(
+    topic: str,
+    partition: int | None,
+    durability: Durability | None,
+    expected_offset: int | None,
+    fencing_token: str | None,
+    topic_id: str,
+) -> log_pb2.AppendRequest:
+    """The request without its records. Raises InvalidRequestError."""
+    with refusing_misfits():
+        return log_pb2.AppendRequest(
+            topic=topic,
+            partition=partition,
+            durability=wire_durability(durability),
+            topic_id=topic_id,
+            expected_offset=expected_offset,
+            fencing_token=fencing_token,
+        )

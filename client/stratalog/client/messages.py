@@ -2,16 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from google.rpc.status_pb2 import Status
+
+from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.errors import refusing_misfits
+from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.v1 import log_pb2
 
 if TYPE_CHECKING:
     from stratalog.record.native.consumer_records import ConsumerRecord, Decoder
+    from stratalog.record.reading.readable_batches import AbortedTransactionLike
+    from stratalog.record.record import RecordLike
+
+
+class AppendAck(NamedTuple):
+    """The place of the records of one append."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    """The offset of the first record."""
+    last_offset: int
+    """The offset of the last record, inclusive."""
+    log_start_offset: int
+    """The first readable offset of the partition, in any tier."""
+    durability: Durability
+    """The level that held when the server answered."""
+    duplicate: bool
+    """The same idempotent producer has appended this before. Nothing was stored now; the offsets are those of
+    then."""
+    topic_id: str
+    leader_epoch: int
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction whose records readers of committed records leave out."""
+
+    producer_id: int
+    first_offset: int
+    """The offset of its first record; it may lie below the answer's batches."""
+    last_offset: int
+    """The offset of its marker, inclusive; it may lie behind them."""
+
+
+class FetchedPartition(NamedTuple):
+    """The batches of one partition, or the failure to read it. `fetched_parts` has the records."""
+
+    topic: str
+    partition: int
+    batches: bytes
+    """Whole record batches. The outer ones may have records outside of [fetch_offset, next_fetch_offset), and
+    some batches are not for readers."""
+    fetch_offset: int
+    """The offset at which the answer begins."""
+    next_fetch_offset: int
+    """The offset of the next fetch."""
+    log_start_offset: int
+    """The first readable offset, in any tier."""
+    local_log_start_offset: int
+    """The first offset on the server's disk."""
+    high_watermark: int
+    """The end of the visible records, exclusive."""
+    last_stable_offset: int
+    """The end of the records of decided transactions, exclusive."""
+    aborted_transactions: tuple[AbortedTransaction, ...]
+    """Those that a reader of committed records leaves out."""
+    topic_id: str
+    """Empty if there is no such log."""
+    leader_epoch: int
+    """The leader epoch of the partition; 0 if there is no such log."""
+    last_epoch: int
+    """The leader epoch before `next_fetch_offset`; -1 if none is known."""
+    error: LogStoreError | None
+    """The failure of this partition; the others are not affected."""
+
+
+class OffsetAnswer(NamedTuple):
+    """The offset of one place in a partition, or the failure to look it up."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 if there is no such record."""
+    timestamp_ms: int
+    """-1 if the offset is not that of a record."""
+    topic_id: str
+    """Empty if there is no such log."""
+    leader_epoch: int
+    """The leader epoch of the partition; 0 if there is no such log."""
+    error: LogStoreError | None
+    """The failure of this query; the others are not affected."""
+
+
+class PartitionMetadata(NamedTuple):
+    """A partition and its owner."""
+
+    partition: int
+    endpoint: str
+    """HOST:PORT of the server that owns it; empty if that one serves no clients."""
+    leader_epoch: int
+    error: LogStoreError | None
+    """The reason why its owner cannot serve it."""
+
+
+class TopicMetadata(NamedTuple):
+    """A topic and its partitions, or the reason why there are none."""
+
+    topic: str
+    topic_id: str
+    """Empty: there is no such topic."""
+    partitions: tuple[PartitionMetadata, ...]
+    """Sorted by number."""
+    max_message_bytes: int
+    """The size of the largest batch that the topic takes; -1 if it is unknown."""
+    error: LogStoreError | None
+
+
+class StoreMetadata(NamedTuple):
+    """Topics of a store, and the limits of its server."""
+
+    store_id: str
+    max_request_bytes: int
+    """The size of the largest append request."""
+    topics: tuple[TopicMetadata, ...]
+    """In the order of the question, or sorted by name."""
 
 
 class FetchStart(NamedTuple):
@@ -55,9 +173,102 @@ def wire_isolation(isolation: IsolationLevel) -> log_pb2.IsolationLevel.ValueTyp
     return _ISOLATIONS[isolation]
 
 
+def append_ack(topic: str, ack: log_pb2.AppendResponse) -> AppendAck:
+    """The value of an acknowledgement."""
+    return AppendAck(
+        topic=topic,
+        partition=ack.partition,
+        base_offset=ack.base_offset,
+        last_offset=ack.last_offset,
+        log_start_offset=ack.log_start_offset,
+        durability=Durability(ack.durability),
+        duplicate=ack.duplicate,
+        topic_id=ack.topic_id,
+        leader_epoch=ack.leader_epoch,
+    )
+
+
+def plain_records(records: Iterable[RecordLike]) -> log_pb2.Records:
+    """Records in their plain form, for the server to encode. Raises InvalidRequestError."""
+    with refusing_misfits():
+        return log_pb2.Records(
+            records=[
+                log_pb2.Record(
+                    key=record.key,
+                    value=record.value,
+                    timestamp_ms=record.timestamp_ms,
+                    headers=[log_pb2.Header(key=key, value=value) for key, value in record.headers],
+                )
+                for record in records
+            ]
+        )
+
+
+def fetched_partition(answer: log_pb2.FetchedPartition) -> FetchedPartition:
+    """The value of one partition's answer."""
+    return FetchedPartition(
+        topic=answer.topic,
+        partition=answer.partition,
+        batches=answer.batches,
+        fetch_offset=answer.fetch_offset,
+        next_fetch_offset=answer.next_fetch_offset,
+        log_start_offset=answer.log_start_offset,
+        local_log_start_offset=answer.local_log_start_offset,
+        high_watermark=answer.high_watermark,
+        last_stable_offset=answer.last_stable_offset,
+        aborted_transactions=tuple(
+            AbortedTransaction(one.producer_id, one.first_offset, one.last_offset)
+            for one in answer.aborted_transactions
+        ),
+        topic_id=answer.topic_id,
+        leader_epoch=answer.leader_epoch,
+        last_epoch=answer.last_epoch,
+        error=_failure(answer),
+    )
+
+
+def offset_answer(answer: log_pb2.OffsetAnswer) -> OffsetAnswer:
+    """The value of one query's answer."""
+    return OffsetAnswer(
+        topic=answer.topic,
+        partition=answer.partition,
+        offset=answer.offset,
+        timestamp_ms=answer.timestamp_ms,
+        topic_id=answer.topic_id,
+        leader_epoch=answer.leader_epoch,
+        error=_failure(answer),
+    )
+
+
+def topic_metadata(topic: log_pb2.TopicMetadata) -> TopicMetadata:
+    """The value of one topic's metadata."""
+    return TopicMetadata(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            PartitionMetadata(one.partition, one.endpoint, one.leader_epoch, _failure(one))
+            for one in topic.partitions
+        ),
+        max_message_bytes=topic.max_message_bytes,
+        error=_failure(topic),
+    )
+
+
+class _Part(Protocol):
+    """A part of an answer, which may have failed."""
+
+    @property
+    def error(self) -> Status: ...
+
+
+def _failure(part: _Part) -> LogStoreError | None:
+    # An empty message is one that is not set.
+    return error_of_status(part.error) if part.error.ByteSize() else None
+
+
 @refusing_misfits()
 def fetch_request(
-    starts: Mapping[TopicPartition, FetchStart | int],
+    starts: Mapping[TopicPartition, FetchStart | log_pb2.Position],
     max_wait_ms: int,
     min_bytes: int,
     max_bytes: int,
@@ -74,11 +285,11 @@ def fetch_request(
         isolation=wire_isolation(isolation),
     )
     for (topic, partition), start in starts.items():
-        offset, last_epoch = start if isinstance(start, FetchStart) else (start, -1)
+        last_epoch = start.last_epoch if isinstance(start, FetchStart) else -1
         request.partitions.add(
             topic=topic,
             partition=partition,
-            start=log_pb2.Position(offset=offset),
+            start=start if isinstance(start, log_pb2.Position) else log_pb2.Position(offset=start.offset),
             max_bytes=partition_max_bytes,
             topic_id=topic_id,
             last_fetched_epoch=last_epoch if last_epoch >= 0 else None,
@@ -86,8 +297,27 @@ def fetch_request(
     return request
 
 
+class FetchAnswer(Protocol):
+    """The answer for one partition, as a message or as a value."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def batches(self) -> bytes: ...
+
+    @property
+    def next_fetch_offset(self) -> int: ...
+
+    @property
+    def aborted_transactions(self) -> Iterable[AbortedTransactionLike]: ...
+
+
 def fetched_parts(
-    answer: log_pb2.FetchedPartition,
+    answer: FetchAnswer,
     fetch_offset: int,
     end_offset: int | None = None,
     *,
@@ -118,6 +348,6 @@ def fetched_parts(
     yield FetchedRecords(place, [], limit, -1)
 
 
-def answer_end(answer: log_pb2.FetchedPartition, end_offset: int | None) -> int:
+def answer_end(answer: FetchAnswer, end_offset: int | None) -> int:
     """The end of the offsets that the answer has for a reader up to `end_offset`, if given."""
     return answer.next_fetch_offset if end_offset is None else min(answer.next_fetch_offset, end_offset)

@@ -12,9 +12,9 @@ import grpc
 
 from stratalog.base.errors import LogStoreError
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
-from stratalog.client.errors import error_of_call, error_of_status, refusing_misfits
+from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.pages import pages
-from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.client.retry import Patience, RetryPolicy, retrying
 from stratalog.v1 import operation_pb2, operation_pb2_grpc
 
 
@@ -62,17 +62,24 @@ class Operations:
 
     async def watch(self, operation_id: str) -> AsyncGenerator[operation_pb2.Operation]:
         """The operation as it is now, then after changes, until it has ended. Close the generator to leave;
-        the work goes on."""
+        the work goes on. Reconnects as other reads do; a server that was restarted, and the successor of a
+        server, do not know the operations from before."""
         with refusing_misfits():
             request = operation_pb2.WatchOperationRequest(operation_id=operation_id)
-        call = self._stub.WatchOperation(request)
-        try:
-            async for response in call:
-                yield response.operation
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error, self._channel.address) from None
-        finally:
-            call.cancel()
+        patience = Patience(self._retry)
+        while True:
+            server = self._channel.address
+            call = self._stub.WatchOperation(request)
+            try:
+                async for response in call:
+                    patience.succeed()
+                    yield response.operation
+                return
+            except grpc.aio.AioRpcError as error:
+                failure = self._channel.failure(error, server)
+            finally:
+                call.cancel()
+            await patience.bear(failure)
 
     async def wait(self, operation_id: str) -> operation_pb2.Operation:
         """Wait for the end of the operation; returns it, however it ended."""

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex, cast
 
 from stratalog.base.errors import InvalidRequestError
+from stratalog.client.errors import refusing_misfits
 from stratalog.client.whole_number import INT32_MAX, INT64_MAX, shown, whole_number
 from stratalog.v1 import log_pb2
 
@@ -119,16 +120,17 @@ def position_in(positions: Positions, partition: int) -> Position:
 
 
 def wire_position(position: Position) -> log_pb2.Position:
-    """The position on the wire. Raises ValueError for a number that no message can hold."""
-    match position:
-        case NamedPosition(spec):
-            return log_pb2.Position(spec=spec)
-        case OffsetPosition(offset):
-            return log_pb2.Position(offset=offset)
-        case DistancePosition(offset_count):
-            return log_pb2.Position(tail_count=offset_count)
-        case TimePosition(timestamp_ms):
-            return log_pb2.Position(timestamp_ms=timestamp_ms)
+    """The position as a message. Raises InvalidRequestError for a number that it cannot hold."""
+    with refusing_misfits():
+        match position:
+            case NamedPosition(spec):
+                return log_pb2.Position(spec=spec)
+            case OffsetPosition(offset):
+                return log_pb2.Position(offset=offset)
+            case DistancePosition(offset_count):
+                return log_pb2.Position(tail_count=offset_count)
+            case TimePosition(timestamp_ms):
+                return log_pb2.Position(timestamp_ms=timestamp_ms)
 
 
 def time_position(moment: datetime) -> TimePosition:

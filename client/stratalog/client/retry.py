@@ -21,7 +21,9 @@ _JITTER = system_random()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The deadline of retries and the pauses between them. Immutable."""
+    """The deadline of retries and the pauses between them. A client with retries also follows the data to
+    another server. Immutable.
+    """
 
     deadline_s: float = 10.0
     """No attempt begins later than this after the first attempt began, or after a session broke. 0: one
@@ -71,6 +73,16 @@ class Patience:
         self.failure_count += 1
         pause_s = max(self._policy.pause_s(self.failure_count), least_s)
         return pause_s if now_s + pause_s <= self._deadline_s else None
+
+    async def bear(self, error: LogStoreError) -> None:
+        """Count a failure, and pause before the next attempt, as long as the server asks for at least. Raises
+        the error if it is not retriable, or the deadline is over.
+        """
+        now_s = asyncio.get_running_loop().time()
+        pause_s = self.next_pause_s(now_s, error.retry_delay_s) if error.retriable else None
+        if pause_s is None:
+            raise error
+        await asyncio.sleep(pause_s)
 
 
 async def retrying(

@@ -192,8 +192,8 @@ class SyncProducer:
 
 
 class SyncClient(Blocking):
-    """A connection to one server for code without an event loop: `Client` with the same names. Thread-safe:
-    its own loop does all work.
+    """A connection to the server of a store for code without an event loop: `Client` with the same names.
+    Thread-safe: its own loop does all work.
 
     Example::
 
@@ -204,7 +204,7 @@ class SyncClient(Blocking):
     """
 
     def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
-        """`address` is HOST:PORT; connects when first used. Raises InvalidRequestError."""
+        """`address` as for `Client`; connects when first used. Raises InvalidRequestError."""
         thread = LoopThread()
         try:
             client = thread.run(_called(Client, (address,), {"retry": retry}))

@@ -17,6 +17,7 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.errors import OverloadedError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.client import Client
+from stratalog.client.messages import AppendAck
 from stratalog.client.retry import RetryPolicy
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
@@ -49,7 +50,7 @@ class Stalled(NamedTuple):
 
     bench: ServiceBench
     gate: Gate
-    append: asyncio.Task[log_pb2.AppendResponse]
+    append: asyncio.Task[AppendAck]
     """Waits for that fsync."""
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
 from stratalog.base.types import TopicPartition
-from stratalog.client.errors import error_of_status
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.v1 import admin_pb2
@@ -27,8 +26,8 @@ LOCAL = {"remote.storage.enable": "false"}
 async def fetch(bench: ServiceBench, partition: TopicPartition) -> None:
     """Fetch once. Raises the error of the answer."""
     [answer] = await bench.client.fetch({partition: 0})
-    if answer.HasField("error"):
-        raise error_of_status(answer.error)
+    if answer.error is not None:
+        raise answer.error
 
 
 def numbers_by_dir(bench: ServiceBench, topic: str) -> dict[str, int]:

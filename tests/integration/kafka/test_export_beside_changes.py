@@ -21,9 +21,9 @@ from stratalog.cli.commands import export_command
 from stratalog.cli.main import stratalog
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.messages import FetchedPartition
 from stratalog.record.batch import batches
 from stratalog.record.record import Record
-from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 COUNT = 12
@@ -59,14 +59,14 @@ class Meddling:
 
         async def fetch(
             client: Client, offsets: Mapping[TopicPartition, int], **options: Any
-        ) -> list[log_pb2.FetchedPartition]:
+        ) -> list[FetchedPartition]:
             return await self.fetch(client, offsets, **options)
 
         monkeypatch.setattr(Client, "fetch", fetch)
 
     async def fetch(
         self, client: Client, offsets: Mapping[TopicPartition, int], **options: Any
-    ) -> list[log_pb2.FetchedPartition]:
+    ) -> list[FetchedPartition]:
         [partition] = offsets
         self.asked.append(partition)
         if partition == self.is_gone_for:

@@ -22,12 +22,12 @@ from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.position import TimePosition
 from stratalog.log.checkpoint import format_checkpoint, parse_checkpoint
 from stratalog.manager.directories.partition_metadata import parse_partition_metadata
 from stratalog.record.batch import batches
 from stratalog.record.header import LEADER_EPOCH_POSITION, parse_header
 from stratalog.record.record import Record
-from stratalog.v1 import log_pb2
 from tests.support.kafka.import_command import import_kafka, import_report
 from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
@@ -35,11 +35,7 @@ from tests.support.service.server_process import ServerProcess
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 TOPICS = ("appendtime", "codecs", "compacted", "recompressed", "txn")
-SPECS = {
-    "earliest": log_pb2.OFFSET_SPEC_EARLIEST,
-    "latest": log_pb2.OFFSET_SPEC_LATEST,
-    "max_timestamp": log_pb2.OFFSET_SPEC_MAX_TIMESTAMP,
-}
+NAMES = {"earliest": "earliest", "latest": "latest", "max_timestamp": "max-timestamp"}
 
 
 @pytest.fixture
@@ -85,7 +81,7 @@ async def require_all_as_expected(bench: ServiceBench) -> None:
         expected = answered[isolation.value]
         answers = await bench.client.list_offsets(
             [
-                (partition, SPECS.get(question), None if question in SPECS else int(question[3:]))
+                (partition, NAMES[question] if question in NAMES else TimePosition(int(question[3:])))
                 for question in expected
             ],
             isolation=isolation,

@@ -16,7 +16,6 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
-from stratalog.v1 import log_pb2
 from tests.support.kafka.import_command import import_kafka, import_report
 from tests.support.service.service_bench import service_bench
 
@@ -65,7 +64,7 @@ async def require_told(folder: Path, count: int, first_offset: int, stops_at: in
     assert [remark for remark in report["remarks"] if told in remark]
     async with service_bench(folder) as bench:
         [answer] = await bench.client.list_offsets(
-            [(PARTITION, log_pb2.OFFSET_SPEC_LATEST, None)], isolation=IsolationLevel.READ_COMMITTED
+            [(PARTITION, "latest")], isolation=IsolationLevel.READ_COMMITTED
         )
     assert answer.offset == stops_at
 

@@ -56,7 +56,7 @@ async def fetched(bench: ServiceBench, topic: str) -> bytes:
     [end] = (await bench.client.latest(topic)).values()
     while offset < end:
         [partition] = await bench.client.fetch({position: offset})
-        assert not partition.HasField("error")
+        assert partition.error is None
         data += partition.batches
         *_, (_, last) = batches(partition.batches)
         offset = last.next_offset

@@ -10,9 +10,14 @@ import grpc
 import pytest
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import NotOwnerError
+from stratalog.base.errors import (
+    NotOwnerError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.messages import fetched_parts
+from stratalog.client.messages import FetchAnswer, FetchedPartition, fetched_parts
+from stratalog.client.position import OffsetPosition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -24,11 +29,11 @@ from tests.support.service.service_bench import PATIENCE_S, ServiceBench, servic
 T0 = TopicPartition("t", 0)
 
 
-def values_of(answer: log_pb2.FetchedPartition, fetch_offset: int) -> list[bytes | None]:
+def values_of(answer: FetchAnswer, fetch_offset: int) -> list[bytes | None]:
     return [record.value for part in fetched_parts(answer, fetch_offset) for record in part.records]
 
 
-async def fetch_one(bench: ServiceBench, offset: int, **limits: Any) -> log_pb2.FetchedPartition:
+async def fetch_one(bench: ServiceBench, offset: int, **limits: Any) -> FetchedPartition:
     [answer] = await bench.client.fetch({T0: offset}, **limits)
     return answer
 
@@ -57,8 +62,8 @@ async def test_one_failing_partition_does_not_hide_the_others(bench: ServiceBenc
         T0: 9,
     }
     answers = await bench.client.fetch(positions, max_wait_ms=60_000)
-    assert [error_info(answer.error).reason for answer in answers] == [
-        "",
+    assert [answer.error and answer.error.code for answer in answers] == [
+        None,
         "UNKNOWN_TOPIC_OR_PARTITION",
         "UNKNOWN_TOPIC_OR_PARTITION",
         "OFFSET_OUT_OF_RANGE",
@@ -137,7 +142,7 @@ async def test_a_long_poll_ends_empty_at_its_deadline(bench: ServiceBench) -> No
     for max_wait_ms in (0, 30):
         answer = await fetch_one(bench, 0, max_wait_ms=max_wait_ms)
         assert (answer.batches, answer.next_fetch_offset, answer.high_watermark) == (b"", 0, 0)
-        assert not answer.HasField("error")
+        assert answer.error is None
 
 
 async def test_a_long_poll_waits_for_as_much_as_it_asked_for(bench: ServiceBench) -> None:
@@ -225,7 +230,7 @@ async def test_deleting_a_topic_ends_its_readers(bench: ServiceBench) -> None:
     await bench.until_waiting(1)
     await bench.client.admin.delete_topic("t")
     answer = await asyncio.wait_for(poll, PATIENCE_S)
-    assert error_info(answer.error).reason == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert isinstance(answer.error, UnknownTopicOrPartitionError)
 
 
 async def test_a_shutdown_ends_polls_and_sessions_at_once(tmp_path: Path) -> None:
@@ -254,7 +259,7 @@ async def test_a_replaced_server_refuses_readers_and_writers(tmp_path: Path) -> 
         store = f"file://{tmp_path}/data.store"
         async with service_bench(tmp_path / "other", store_url=store):
             await bench.refresh()
-            assert error_info((await asyncio.wait_for(poll, PATIENCE_S)).error).reason == "NOT_OWNER"
+            assert isinstance((await asyncio.wait_for(poll, PATIENCE_S)).error, NotOwnerError)
             with pytest.raises(NotOwnerError):
                 await bench.append("t", [b"x"])
             with pytest.raises(NotOwnerError):
@@ -289,7 +294,7 @@ async def test_more_tiered_partitions_than_reads_may_wait_are_read_without_an_er
             fetch_count += 1
             assert fetch_count < 10, "a large part of them at a time"
             for answer in await bench.client.fetch(positions, max_bytes=WIDE_BYTES):
-                assert not answer.HasField("error")
+                assert answer.error is None
                 topic_partition = TopicPartition("t", answer.partition)
                 if answer.batches:
                     values[answer.partition] = values_of(answer, positions[topic_partition])
@@ -309,5 +314,5 @@ async def test_more_tiered_partitions_than_reads_may_wait_are_read_without_an_er
 async def test_an_offset_outside_the_log_is_refused(bench: ServiceBench, offset: int) -> None:
     await bench.client.admin.create_topic("t")
     await bench.append("t", [b"a", b"b", b"c"])
-    [answer] = await bench.client.fetch({T0: offset})
-    assert error_info(answer.error).reason == "OFFSET_OUT_OF_RANGE"
+    [answer] = await bench.client.fetch({T0: OffsetPosition(offset)})
+    assert isinstance(answer.error, OffsetOutOfRangeError)

@@ -54,8 +54,8 @@ async def test_a_reader_of_committed_records_steps_over_a_hole_before_an_open_tr
             if positions[-1] == 4:
                 break
         assert positions == [2, 4]
-        [answer] = await bench.client.fetch({KEYED: 2}, isolation=IsolationLevel.READ_COMMITTED)
-        assert (answer.batches, answer.next_fetch_offset) == (b"", 4)
+        [fetched] = await bench.client.fetch({KEYED: 2}, isolation=IsolationLevel.READ_COMMITTED)
+        assert (fetched.batches, fetched.next_fetch_offset) == (b"", 4)
 
 
 async def test_a_partition_that_gives_nothing_holds_up_no_other(

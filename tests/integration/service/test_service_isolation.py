@@ -14,6 +14,7 @@ import pytest
 from stratalog.base.types import TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetched_parts
+from stratalog.client.position import Place, Position, TimePosition
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -50,10 +51,8 @@ async def writer_to(bench: ServiceBench, **config: str) -> Writer:
     return Writer(bench)
 
 
-async def offset_at(
-    bench: ServiceBench, spec: log_pb2.OffsetSpec.ValueType | None, timestamp_ms: int | None = None
-) -> int:
-    [answer] = await bench.client.list_offsets([(T0, spec, timestamp_ms)], isolation=COMMITTED)
+async def offset_at(bench: ServiceBench, place: Place | Position) -> int:
+    [answer] = await bench.client.list_offsets([(T0, place)], isolation=COMMITTED)
     return answer.offset
 
 
@@ -69,13 +68,13 @@ async def test_a_transaction_that_is_open_below_the_tiered_end_is_not_yet_commit
     assert writer.partition.tiered_end_offset == 5
     assert await bench.values("t", isolation=COMMITTED) == [[b"10", b"20"]]
     assert await bench.values("t") == [[b"10", b"20", b"30", b"90", b"40"]]
-    assert await offset_at(bench, log_pb2.OFFSET_SPEC_LATEST) == 2
-    assert await offset_at(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP) == 1
-    assert await offset_at(bench, None, 30) == -1
+    assert await offset_at(bench, "latest") == 2
+    assert await offset_at(bench, "max-timestamp") == 1
+    assert await offset_at(bench, TimePosition(30)) == -1
     writer.end(committed=True)
     assert await bench.values("t", isolation=COMMITTED) == [[b"10", b"20", b"30", b"90", b"40"]]
-    assert await offset_at(bench, log_pb2.OFFSET_SPEC_LATEST) == 6
-    assert await offset_at(bench, None, 30) == 2
+    assert await offset_at(bench, "latest") == 6
+    assert await offset_at(bench, TimePosition(30)) == 2
 
 
 @pytest.mark.parametrize("durability", ["os", "disk"])

@@ -76,7 +76,7 @@ async def test_the_size_that_was_refused_is_not_sent_again(
             refused.append(error)
         return error
 
-    monkeypatch.setattr("stratalog.client.sending.append_sender.error_of_status", counted)
+    monkeypatch.setattr("stratalog.client.channel.error_of_status", counted)
     await bench.client.admin.create_topic("t", config={"segment.bytes": "20000"})
     producer = bench.client.producer(batch_bytes=64 << 10, linger_ms=LONG_MS)
     for number in range(2000):

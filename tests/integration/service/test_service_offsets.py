@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.base.errors import InvalidRequestError, StoreUnavailableError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
+from stratalog.client.position import SPECS, NamedPosition, TimePosition
 from stratalog.record.record import Record
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
@@ -24,20 +25,19 @@ class Answer(NamedTuple):
     timestamp_ms: int = -1
 
 
-async def by_spec(bench: ServiceBench, spec: log_pb2.OffsetSpec.ValueType) -> Answer:
-    [answer] = await bench.client.list_offsets([(T0, spec, None)])
+async def by_name(bench: ServiceBench, name: str) -> Answer:
+    [answer] = await bench.client.list_offsets([(T0, name)])
     return Answer(answer.offset, answer.timestamp_ms)
 
 
 async def by_time(bench: ServiceBench, timestamp_ms: int) -> Answer:
-    [answer] = await bench.client.list_offsets([(T0, None, timestamp_ms)])
+    [answer] = await bench.client.list_offsets([(T0, TimePosition(timestamp_ms))])
     return Answer(answer.offset, answer.timestamp_ms)
 
 
 async def all_specs(bench: ServiceBench) -> dict[str, int]:
-    specs = [spec for spec in log_pb2.OffsetSpec.values() if spec != log_pb2.OFFSET_SPEC_UNSPECIFIED]
-    answers = await bench.client.list_offsets([(T0, spec, None) for spec in specs])
-    names = [log_pb2.OffsetSpec.Name(spec).removeprefix("OFFSET_SPEC_").lower() for spec in specs]
+    answers = await bench.client.list_offsets([(T0, name) for name in SPECS])
+    names = [name.replace("-", "_") for name in SPECS]
     return dict(zip(names, [answer.offset for answer in answers], strict=True))
 
 
@@ -122,7 +122,7 @@ async def test_a_search_by_time_finds_the_first_record_in_whichever_tier(
         found = next((Answer(*at) for at in readable if at[1] >= wanted), Answer(-1))
         assert await by_time(bench, wanted) == found, (wanted, timestamps)
     newest = max(readable, key=lambda at: (at[1], -at[0]))
-    assert await by_spec(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP) == Answer(*newest)
+    assert await by_name(bench, "max-timestamp") == Answer(*newest)
 
 
 LOOKS = {"offset_for_timestamp": Answer(1, 2000), "max_timestamp": Answer(2, 4000)}
@@ -147,7 +147,7 @@ async def test_segments_that_are_deleted_between_the_looks_into_the_tiers_are_fo
     monkeypatch.setattr(reader, local_look, look_too_late)
     find = {
         "offset_for_timestamp": lambda: by_time(bench, 1500),
-        "max_timestamp": lambda: by_spec(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP),
+        "max_timestamp": lambda: by_name(bench, "max-timestamp"),
     }
     assert await find[local_look]() == LOOKS[local_look]
 
@@ -155,11 +155,11 @@ async def test_segments_that_are_deleted_between_the_looks_into_the_tiers_are_fo
 async def test_a_query_without_sense_is_refused_and_harms_no_other(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
     with pytest.raises(InvalidRequestError):
-        await bench.client.list_offsets([(T0, None, None)])
+        await bench.client.list_offsets([(T0, NamedPosition(log_pb2.OFFSET_SPEC_UNSPECIFIED))])
     with pytest.raises(InvalidRequestError):
-        await bench.client.list_offsets([(T0, None, -5)])
+        await bench.client.list_offsets([(T0, TimePosition(-5))])
     with pytest.raises(UnknownTopicOrPartitionError):
-        await bench.client.list_offsets([(TopicPartition("t", 1), log_pb2.OFFSET_SPEC_LATEST, None)])
+        await bench.client.list_offsets([(TopicPartition("t", 1), "latest")])
     request = log_pb2.ListOffsetsRequest()
     latest = log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST)
     request.queries.add(topic="nope", at=latest)
@@ -188,11 +188,11 @@ async def test_starts_and_ends_are_answered_while_no_read_of_the_store_gets_thro
     await bench.client.admin.create_topic("t")
     await bench.append("t", [b"x"])
     monkeypatch.setattr(WorkerPools, "cold", refuse)
-    assert await by_spec(bench, log_pb2.OFFSET_SPEC_LATEST) == Answer(1)
+    assert await by_name(bench, "latest") == Answer(1)
     with pytest.raises(StoreUnavailableError):
         await by_time(bench, 0)
 
 
 async def test_too_many_queries_in_one_request_are_refused(bench: ServiceBench) -> None:
     with pytest.raises(InvalidRequestError):
-        await bench.client.list_offsets([(T0, log_pb2.OFFSET_SPEC_LATEST, None)] * 10_001)
+        await bench.client.list_offsets([(T0, "latest")] * 10_001)

@@ -34,6 +34,9 @@ class ScriptedService:
         self.log_end_offset = 0
         """The answer for the latest offset, where it is larger than the log start offset."""
         self.requests: list[log_pb2.FetchRequest] = []
+        self.refusal: LogStoreError | None = None
+        """The failure of all calls."""
+        self.refused_count = 0
         self._sessions = list(sessions)
         self._closing = asyncio.Event()
 
@@ -41,17 +44,18 @@ class ScriptedService:
         self, request: log_pb2.FetchRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> AsyncIterator[log_pb2.FetchResponse]:
         self.requests.append(request)
+        await self._refuse(context)
         for answer in self._sessions.pop(0) if self._sessions else ():
             if isinstance(answer, LogStoreError):
-                rich = rpc_status.to_status(status_of_error(answer))  # pyright: ignore[reportUnknownMemberType]  # its parameter has no type
-                await context.abort_with_status(rich)
+                await _abort(context, answer)
             else:
                 yield log_pb2.FetchResponse(partitions=[answer])
         await self._closing.wait()
 
     async def list_offsets(
-        self, request: log_pb2.ListOffsetsRequest, _context: grpc.aio.ServicerContext[object, object]
+        self, request: log_pb2.ListOffsetsRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> log_pb2.ListOffsetsResponse:
+        await self._refuse(context)
         return log_pb2.ListOffsetsResponse(
             answers=[
                 log_pb2.OffsetAnswer(
@@ -66,16 +70,27 @@ class ScriptedService:
         )
 
     async def describe_topics(
-        self, request: admin_pb2.DescribeTopicsRequest, _context: grpc.aio.ServicerContext[object, object]
+        self, request: admin_pb2.DescribeTopicsRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> admin_pb2.DescribeTopicsResponse:
+        await self._refuse(context)
         topic = admin_pb2.Topic(
             name=request.names[0], topic_id=self.topic_id, partition_count=self.partition_count
         )
         return admin_pb2.DescribeTopicsResponse(topics=[topic])
 
+    async def _refuse(self, context: grpc.aio.ServicerContext[object, object]) -> None:
+        if self.refusal is not None:
+            self.refused_count += 1
+            await _abort(context, self.refusal)
+
     def close(self) -> None:
         """End the silent sessions."""
         self._closing.set()
+
+
+async def _abort(context: grpc.aio.ServicerContext[object, object], error: LogStoreError) -> None:
+    rich = rpc_status.to_status(status_of_error(error))  # pyright: ignore[reportUnknownMemberType]  # its parameter has no type
+    await context.abort_with_status(rich)
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ from stratalog.cli.main import stratalog
 from stratalog.client.client import Client
 from stratalog.client.errors import error_of_call
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.messages import fetch_request
+from stratalog.client.messages import FetchStart, fetch_request
 from stratalog.client.retry import RetryPolicy
 from stratalog.log.append_info import AppendInfo
 from stratalog.objectstore.protocol import ObjectStore
@@ -130,7 +130,8 @@ class ServiceBench:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> AsyncIterator[log_pb2.FetchResponse]:
         """The responses of one FetchStream, until the caller leaves."""
-        call = self.client.log.FetchStream(fetch_request(positions, 0, 1, max_bytes, 0, isolation))
+        starts = {one: FetchStart(offset) for one, offset in positions.items()}
+        call = self.client.log.FetchStream(fetch_request(starts, 0, 1, max_bytes, 0, isolation))
         try:
             async for response in call:
                 yield response

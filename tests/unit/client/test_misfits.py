@@ -11,7 +11,6 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.producer import Producer
-from stratalog.v1 import log_pb2
 
 HALF_A_PAIR = "x\udcff"
 NOWHERE = "127.0.0.1:1"
@@ -47,7 +46,7 @@ NUMBERS: dict[str, Call] = {
     "fetch, offset": lambda client: client.fetch({TopicPartition("t", 0): INT64_END}),
     "fetch, wait": lambda client: client.fetch({}, max_wait_ms=10**400),
     "fetch, bytes": lambda client: client.fetch({}, max_bytes=INT32_END),
-    "list_offsets": lambda client: client.list_offsets([(TopicPartition("t", 0), None, INT64_END)]),
+    "list_offsets": lambda client: client.list_offsets([(TopicPartition("t", 0), INT64_END)]),
 }
 TEXTS: dict[str, Call] = {
     "create_topic, name": lambda client: client.admin.create_topic(HALF_A_PAIR),
@@ -70,7 +69,7 @@ TEXTS: dict[str, Call] = {
     "append": lambda client: client.append_batches(HALF_A_PAIR, 0, b""),
     "fetch": lambda client: client.fetch({TopicPartition(HALF_A_PAIR, 0): 0}),
     "consume": lambda client: read(client, HALF_A_PAIR),
-    "offsets": lambda client: client.offsets([TopicPartition(HALF_A_PAIR, 0)], log_pb2.OFFSET_SPEC_LATEST),
+    "offsets": lambda client: client.offsets([TopicPartition(HALF_A_PAIR, 0)], "latest"),
     "producer": lambda client: sent(client.producer(), HALF_A_PAIR),
 }
 

@@ -20,11 +20,11 @@ from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import Cell, counted, print_json, print_table
 from stratalog.client.client import Client
-from stratalog.client.errors import ServerUnavailableError, error_of_status
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.partition_metadata import format_topic_id, parse_topic_id
 from stratalog.record.header import parse_header
-from stratalog.v1 import admin_pb2, log_pb2
+from stratalog.v1 import admin_pb2
 
 if TYPE_CHECKING:
     from stratalog.migration.log_export import ExportedLog, LogExport, PartitionExport
@@ -185,14 +185,14 @@ async def _export_range(
     partition: TopicPartition,
     target: LogExport,
 ) -> PartitionExport:
-    [start_offset] = (await client.offsets([partition], log_pb2.OFFSET_SPEC_EARLIEST)).values()
-    [end_offset] = (await client.offsets([partition], log_pb2.OFFSET_SPEC_LATEST)).values()
+    [start_offset] = (await client.offsets([partition], "earliest")).values()
+    [end_offset] = (await client.offsets([partition], "latest")).values()
     offset = start_offset
     writer: PartitionExport | None = None
     while offset < end_offset or writer is None:
         [answer] = await client.fetch({partition: offset}, max_bytes=_FETCH_BYTES)
-        if answer.HasField("error"):
-            raise error_of_status(answer.error)
+        if answer.error is not None:
+            raise answer.error
         if writer is None:
             # The first batch may begin below the log start, and with it the log.
             begins = parse_header(answer.batches).base_offset if answer.batches else start_offset

@@ -7,20 +7,21 @@ from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
-from stratalog.client.errors import error_of_status
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.messages import OffsetAnswer
 from stratalog.client.position import (
+    EARLIEST,
     LATEST,
     DistancePosition,
     NamedPosition,
     OffsetPosition,
+    Place,
     Position,
     TimePosition,
 )
-from stratalog.v1 import log_pb2
 
-OffsetQuery = tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]
-"""A partition, and a name (a spec) or a time (milliseconds): exactly one of the two."""
+OffsetQuery = tuple[TopicPartition, Place | Position]
+"""A partition, and a place in it."""
 
 OnOffline = Callable[[TopicPartition, DataDirectoryError], None]
 """Called for a partition that cannot be read, because its log is offline or its disk fails."""
@@ -31,7 +32,7 @@ class OffsetSource(Protocol):
 
     async def offset_answers(
         self, queries: Iterable[OffsetQuery], *, isolation: IsolationLevel
-    ) -> list[log_pb2.OffsetAnswer]: ...
+    ) -> list[OffsetAnswer]: ...
 
 
 class PositionFinder(NamedTuple):
@@ -53,7 +54,7 @@ class PositionFinder(NamedTuple):
         if position == LATEST:
             return ends
         if isinstance(position, DistancePosition):
-            starts = await self._named(list(ends), log_pb2.OFFSET_SPEC_EARLIEST)
+            starts = await self._named(list(ends), EARLIEST)
             return {one: max(start, ends[one] - position.offset_count) for one, start in starts.items()}
         answers = await self.answers(list(ends), position)
         found = {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
@@ -61,38 +62,36 @@ class PositionFinder(NamedTuple):
 
     async def answers(
         self, partitions: Sequence[TopicPartition], position: NamedPosition | TimePosition
-    ) -> list[log_pb2.OffsetAnswer]:
+    ) -> list[OffsetAnswer]:
         """The server's answers for a name or a time: -1 if there is no such record."""
-        if isinstance(position, NamedPosition):
-            return await self._answers([(one, position.spec, None) for one in partitions])
-        return await self._answers([(one, None, position.timestamp_ms) for one in partitions])
+        return await self._answers([(one, position) for one in partitions])
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition."""
-        return await self._named(partitions, log_pb2.OFFSET_SPEC_LATEST)
+        return await self._named(partitions, LATEST)
 
     async def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """The log start of each partition and the end of its visible records, whatever becomes of
         transactions."""
-        starts = await self._named(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
+        starts = await self._named(partitions, EARLIEST)
         ends = await self._replace(isolation=IsolationLevel.READ_UNCOMMITTED).ends(list(starts))
         return {one: (starts[one], end) for one, end in ends.items()}
 
     async def _named(
-        self, partitions: Iterable[TopicPartition], spec: log_pb2.OffsetSpec.ValueType
+        self, partitions: Sequence[TopicPartition], position: NamedPosition
     ) -> dict[TopicPartition, int]:
-        answers = await self._answers([(one, spec, None) for one in partitions])
+        answers = await self.answers(partitions, position)
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
-    async def _answers(self, queries: Sequence[OffsetQuery]) -> list[log_pb2.OffsetAnswer]:
+    async def _answers(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         """The answers of the partitions that can be read. Raises the error of a query that failed for another
         reason."""
-        found: list[log_pb2.OffsetAnswer] = []
+        found: list[OffsetAnswer] = []
         for answer in await self.source.offset_answers(queries, isolation=self.isolation) if queries else ():
-            if not answer.HasField("error"):
+            error = answer.error
+            if error is None:
                 found.append(answer)
                 continue
-            error = error_of_status(answer.error)
             if self.on_offline is None or not isinstance(error, DataDirectoryError):
                 raise error
             self.on_offline(TopicPartition(answer.topic, answer.partition), error)

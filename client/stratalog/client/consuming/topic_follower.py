@@ -34,9 +34,10 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
+from stratalog.client.channel import ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerSettings
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
-from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.messages import FetchedRecords, FetchStart, fetch_request, fetched_parts
 from stratalog.client.position import (
     EARLIEST,
@@ -64,10 +65,10 @@ class FollowedClient(OffsetSource, Protocol):
     """The part of a client that consumers use."""
 
     admin: Admin
-    log: log_pb2_grpc.LogServiceAsyncStub
+    channel: ServerChannel
 
     @property
-    def address(self) -> str: ...
+    def log(self) -> log_pb2_grpc.LogServiceAsyncStub: ...
 
 
 @dataclass(slots=True)
@@ -356,6 +357,7 @@ class TopicFollower:
     async def _session(self, patience: Patience) -> AsyncGenerator[_Answered, None]:
         """One FetchStream, until all partitions are at their ends, it breaks, or it has to begin anew."""
         self._changed.clear()
+        server = self._client.channel.address
         call = self._client.log.FetchStream(self._request())
         reading: asyncio.Future[object] | None = None
         changing = asyncio.ensure_future(self._changed.wait())
@@ -370,7 +372,7 @@ class TopicFollower:
                     return
                 response = reading.result()
                 if not isinstance(response, log_pb2.FetchResponse):
-                    raise ServerUnavailableError("the server ended the session", server=self._client.address)
+                    raise ServerUnavailableError("the server ended the session", server=server)
                 reading = asyncio.ensure_future(call.read())
                 # Lets it begin: the transport receives while the records are in use.
                 await asyncio.sleep(0)
@@ -378,12 +380,12 @@ class TopicFollower:
                     if self._is_changed():
                         return
                     followed = self._partitions[answer.partition]
-                    if await self._is_sound(answer, followed):
+                    if await self._is_sound(answer, followed, server):
                         yield _Answered(answer, followed)
                 if self._is_changed() or not self._pending():
                     return
         except grpc.aio.AioRpcError as error:
-            raise error_of_call(error, self._client.address) from None
+            raise self._client.channel.failure(error, server) from None
         finally:
             changing.cancel()
             if reading is not None:
@@ -416,13 +418,15 @@ class TopicFollower:
             raise self._failure
         return self._changed.is_set()
 
-    async def _is_sound(self, answer: log_pb2.FetchedPartition, followed: FollowedPartition) -> bool:
-        """Whether the answer has records. Raises LogStoreError for one that has an error, unless the settings
-        say how to go on."""
+    async def _is_sound(
+        self, answer: log_pb2.FetchedPartition, followed: FollowedPartition, server: str
+    ) -> bool:
+        """Whether the answer of that server has records. Raises LogStoreError for one that has an error,
+        unless the settings say how to go on."""
         self._require_topic_id(answer.topic_id)
         if not answer.HasField("error"):
             return True
-        error = error_of_status(answer.error)
+        error = self._client.channel.failure(answer.error, server)
         if isinstance(error, DataDirectoryError):
             # The server's session has dropped the partition as well.
             self._leave_out_or_raise(self._place(answer.partition), error)

@@ -33,10 +33,10 @@ from typing import Protocol
 
 import grpc
 
-from stratalog.base.errors import LogStoreError, OverloadedError
+from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
-from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_status
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.messages import wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.partition_lane import PartitionLane, ProducerIdentity
@@ -110,8 +110,10 @@ class AppendSender:
         self._max_request_bytes: int | None = None
         """Limit of the server of the current stream; None before its headers have come."""
         self._changed = asyncio.Event()
-        self._wants_identity = False
-        """A lane with batches needs another identity: the current stream takes no more batches."""
+        self._is_ending = False
+        """The current stream takes no more batches: a lane needs another identity, or another server owns the
+        data.
+        """
         self._stream: object = None
         """The stream that may take batches from the lanes."""
         self._task: asyncio.Task[None] | None = None
@@ -208,8 +210,9 @@ class AppendSender:
         self._max_request_bytes = None
         self._lane_by_sequence.clear()
         self._row.clear()
-        self._wants_identity = False
+        self._is_ending = False
         self._offer_all()
+        server = self._channel.address
         call = self._stub.AppendStream(self._requests(stream))
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S) as deadline:
@@ -219,16 +222,16 @@ class AppendSender:
                 self._offer_all()
                 loop = asyncio.get_running_loop()
                 async for response in call:
-                    self._take_answer(response)
+                    self._take_answer(response, server)
                     if not self._busy:
                         # Everything is answered. The next batch does not wait for the end of this stream.
                         break
                     deadline.reschedule(loop.time() + ANSWER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            raise error_of_call(error, self._channel.address) from None
+            raise self._channel.failure(error, server) from None
         except TimeoutError:
             raise ServerUnavailableError(
-                "the server did not answer in time; try again", server=self._channel.address
+                "the server did not answer in time; try again", server=server
             ) from None
         finally:
             call.cancel()
@@ -239,9 +242,7 @@ class AppendSender:
                 self._changed.set()
         if any(lane.in_flight_count for lane in self._busy.values()):
             # A server answers every request before it ends a stream, unless it is stopped.
-            raise ServerUnavailableError(
-                "the server ended the stream early; try again", server=self._channel.address
-            )
+            raise ServerUnavailableError("the server ended the stream early; try again", server=server)
 
     async def _requests(self, stream: object) -> AsyncIterator[log_pb2.AppendStreamRequest]:
         """The requests of one stream. Ends when no lane has batches, or the stream has ended."""
@@ -249,13 +250,13 @@ class AppendSender:
             self._changed.clear()
             while stream is self._stream and (request := self._next_request()) is not None:
                 yield request
-            if not self._busy or self._wants_identity:
+            if not self._busy or self._is_ending:
                 return
             await self._changed.wait()
 
     def _next_request(self) -> log_pb2.AppendStreamRequest | None:
         """The next batch of the lane whose turn it is; None if no lane may send one now."""
-        while self._row and not self._wants_identity:
+        while self._row and not self._is_ending:
             topic_partition, lane = self._row.popitem(last=False)
             sequence = self._last_sequence + 1
             taken = lane.take(sequence, self._max_request_bytes, self._identity)
@@ -274,7 +275,7 @@ class AppendSender:
                 )
         return None
 
-    def _take_answer(self, response: log_pb2.AppendStreamResponse) -> None:
+    def _take_answer(self, response: log_pb2.AppendStreamResponse, server: str) -> None:
         lane = self._lane_by_sequence.pop(response.sequence, None)
         if lane is None:
             raise LogStoreError(
@@ -283,7 +284,10 @@ class AppendSender:
         self._patience.succeed()
         self._pause_s = 0.0
         if response.HasField("status"):
-            error = error_of_status(response.status)
+            error = self._channel.failure(response.status, server)
+            if isinstance(error, NotOwnerError) and error.retriable:
+                # The answers to the other requests say which batches it has stored.
+                self._is_ending = True
             if error.code in STALE_CODES:
                 self._events.on_stale(lane.topic_partition.topic)
             lane.refuse(response.sequence, error)
@@ -306,7 +310,7 @@ class AppendSender:
             self._busy.pop(lane.topic_partition, None)
             self._row.pop(lane.topic_partition, None)
         elif lane.needs_identity(self._identity):
-            self._wants_identity = True
+            self._is_ending = True
         elif lane.may_send(self._max_request_bytes, self._identity):
             self._row.setdefault(lane.topic_partition, lane)
 

@@ -6,6 +6,7 @@ order, and the next one resumes. Answers to the requests from before the failure
 
 * The server has no room (`OverloadedError`): the oldest batch was not applied. The lane sends it again with
   all later ones, after growing pauses; at the retry policy's deadline it fails.
+* Another server owns the data (`NotOwnerError`): the same, over a stream to that one.
 * The server refuses a batch: that batch fails, and the later ones are sent again.
 * The batch is larger than its topic accepts (`RecordTooLargeError`): a batch of several records is replaced
   by its halves, and so is every batch of that size from then on. A single record that is too large fails.
@@ -33,6 +34,7 @@ from typing import NamedTuple
 from stratalog.base.errors import (
     InvalidRequestError,
     LogStoreError,
+    NotOwnerError,
     OverloadedError,
     PrecedingAppendFailedError,
     RecordTooLargeError,
@@ -55,7 +57,7 @@ SURE_BYTES = 1_000_000
 WITHOUT_EFFECT = (OverloadedError, PrecedingAppendFailedError)
 """The refused append may be repeated as it is."""
 
-NOT_STORED = (*WITHOUT_EFFECT, InvalidRequestError, UnknownTopicOrPartitionError)
+NOT_STORED = (*WITHOUT_EFFECT, NotOwnerError, InvalidRequestError, UnknownTopicOrPartitionError)
 """The refused append is certainly not stored. After other errors it may be."""
 
 BEGIN_ANEW_CODES = frozenset(("UNKNOWN_PRODUCER_ID", "INCONSISTENT_TOPIC_ID"))
@@ -208,7 +210,8 @@ class PartitionLane:
             return
         self._needs_resume = True
         oldest = self._in_flight[0][1]
-        has_no_effect = isinstance(cause, WITHOUT_EFFECT)
+        is_elsewhere = isinstance(cause, NotOwnerError) and cause.retriable
+        has_no_effect = is_elsewhere or isinstance(cause, WITHOUT_EFFECT)
         begins_anew = cause.code in BEGIN_ANEW_CODES and not oldest.is_in_doubt
         is_repeatable = has_no_effect or begins_anew or (self._is_idempotent and cause.retriable)
         if not is_repeatable or not self._may_try_again(cause):
