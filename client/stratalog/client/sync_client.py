@@ -321,7 +321,7 @@ class SyncClient(Blocking):
     def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
         """`address` is HOST:PORT; connects when first used. Raises InvalidRequestError."""
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        """Of the loop's thread. A producer with records is kept by the loop."""
+        """The loop's thread uses it. The loop keeps a producer that has records."""
         self._client: Client | None = None
         thread = LoopThread(self._leave)
         try:
