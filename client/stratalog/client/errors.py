@@ -49,6 +49,12 @@ class BufferFullError(LogStoreError):
     retriable = True
 
 
+class ClientClosedError(LogStoreError):
+    """The client was closed before or during the call. Make another client."""
+
+    code = "CLIENT_CLOSED"
+
+
 def _classes(base: type[LogStoreError]) -> Iterator[type[LogStoreError]]:
     """The classes of ``stratalog.base.errors``, without subclasses of other modules."""
     if base.__module__ == LogStoreError.__module__:

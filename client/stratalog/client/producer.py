@@ -7,27 +7,32 @@ Records with keys go to the partition of Kafka's murmur2, so Kafka's clients and
 `send` is a method of the record accumulator, whose native form writes a record into its batch and makes no
 other object than the handle. Everything else is done once a batch, on the event loop: `wake` asks for it.
 Other threads may send, too; only the order of one thread's records is kept then.
+
+The delivery of each record is settled once: by the acknowledgement, by an error, or when the producer is
+abandoned, with an error whose field `outcome` says whether the record may be stored. A producer of a client
+that was closed, and one whose event loop has ended, takes no more records.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import LogStoreError, RecordTooLargeError
 from stratalog.base.randomness import system_random
 from stratalog.client.channel import ServerChannel
-from stratalog.client.errors import BufferFullError
+from stratalog.client.errors import BufferFullError, ClientClosedError
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.append_sender import AppendSender
 from stratalog.client.sending.batch_receipt import BatchReceipt
-from stratalog.client.sending.known_topics import EarlyRecord, KnownTopics
-from stratalog.client.sending.sealed_batch import SealedBatch
+from stratalog.client.sending.known_topics import MAX_BATCH_KEY, EarlyRecord, KnownTopic, KnownTopics
+from stratalog.client.sending.sealed_batch import SealedBatch, abandonment
 from stratalog.client.topics import Topic
 from stratalog.record.codecs.compression import Codec, compress
 from stratalog.record.native.record_accumulator import Delivery, OpenBatch, RecordAccumulator
@@ -87,6 +92,8 @@ class Producer(RecordAccumulator):
             None if clock is None else clock.now_ms,
         )
         self._codec = settings.codec
+        self._is_ended = False
+        """Whether its client was closed, or its event loop has ended."""
         self._ready_bytes = max(
             settings.max_buffered_bytes - settings.batch_bytes, settings.max_buffered_bytes // 2
         )
@@ -94,9 +101,7 @@ class Producer(RecordAccumulator):
         self._linger_s = settings.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._sender = AppendSender(channel, settings.durability, retry, self, settings.idempotent)
-        self._known_topics = KnownTopics(
-            self, describe, system_random(), settings.topics_max_age_s, self._on_described, self._note_failure
-        )
+        self._known_topics = KnownTopics(self, describe, system_random(), settings, self)
         self._timers: dict[OpenBatch, asyncio.TimerHandle] = {}
         """The ends of the lingering of open batches."""
         self._unsettled: set[SealedBatch] = set()
@@ -117,6 +122,8 @@ class Producer(RecordAccumulator):
                 self._collect()
             self._settled.clear()
             await self._settled.wait()
+        if self._is_ended:
+            self.refuse_record()
 
     async def send_many(self, topic: str, table: pa.Table | pa.RecordBatch) -> int:
         """Send the rows of a table, and wait until all are stored. Returns their number.
@@ -128,13 +135,14 @@ class Producer(RecordAccumulator):
         from stratalog.client.sending.arrow_rows import rows_of
 
         pieces = rows_of(table)
-        if not self.partition_count(topic):
-            await self._known_topics.learn(topic)
         sent: list[SentRows] = []
         for rows in pieces:
             row = 0
             while row < rows.row_count:
                 await self.ready()
+                if self._known_topics.is_early(topic):
+                    # The rows come behind the records that wait for the topic.
+                    await self._known_topics.learn(topic)
                 row, spans = self.send_rows(topic, rows, row)
                 sent += spans
         waits: list[Coroutine[Any, Any, None]] = []
@@ -167,27 +175,37 @@ class Producer(RecordAccumulator):
                 raise failure.error.with_traceback(None)
 
     async def close(self) -> None:
-        """Flush. The client's connection stays open."""
+        """Flush; abandon the rest if that is cancelled. The client's connection stays open."""
         try:
             await self.flush()
+        except asyncio.CancelledError:
+            self.abandon()
+            raise
         finally:
-            self._known_topics.abandon()
+            self._known_topics.rest()
 
     def abandon(self) -> None:
-        """Discard unacknowledged records; some may be stored. Their deliveries raise LogStoreError."""
+        """Discard unacknowledged records. Their deliveries raise LogStoreError, whose field `outcome` is
+        "unknown" for a record that may be stored, and "not stored" for the others.
+        """
         self._sender.abandon()
+        early = self._known_topics.abandon()
         self.close_all()
         self._collect(is_abandoned=True)
         unsettled, self._unsettled = self._unsettled, set()
-        error = LogStoreError(
-            "the producer was abandoned before the record was acknowledged; it may or may not be stored"
-        )
         for batch in unsettled:
             self.release(batch.size_bytes)
-            batch.fail(error)
-        for record in self._known_topics.abandon():
-            record.delivery.receipt.settle(0, 1, error=error)
-        self._settled.set()
+            batch.abandon()
+        for record in early:
+            record.receipt.settle(0, 1, error=abandonment(is_in_doubt=False))
+        if not self._loop.is_closed():
+            self._settled.set()
+
+    def end(self) -> None:
+        """Abandon, and refuse all records from now on: the client was closed."""
+        self._is_ended = True
+        super().end()
+        self.abandon()
 
     async def __aenter__(self) -> Self:
         return self
@@ -204,14 +222,29 @@ class Producer(RecordAccumulator):
 
     def wake(self) -> None:
         """Ask the event loop to take the new batches."""
-        self._loop.call_soon_threadsafe(self._collect)
+        with self._ending_with_the_loop():
+            self._loop.call_soon_threadsafe(self._collect)
 
     def refuse_record(self) -> None:
-        """Raise BufferFullError."""
+        """Raise BufferFullError, or ClientClosedError."""
+        if self._is_ended:
+            raise ClientClosedError("the client was closed; make another client")
         raise BufferFullError(
             "the producer's buffer is full; await its `ready()` before the next record",
             buffered_bytes=self.buffered_bytes,
             max_bytes=self.max_buffered_bytes,
+        )
+
+    def refuse_size(self, topic: str, size_bytes: int, max_bytes: int) -> None:
+        """Raise RecordTooLargeError, and ask the server whether it has another limit by now."""
+        with self._ending_with_the_loop():
+            self._known_topics.ask_again(topic)
+        raise RecordTooLargeError(
+            "the record is larger than its topic takes; make it smaller or raise the topic's limit",
+            topic=topic,
+            size_bytes=size_bytes,
+            max_bytes=max_bytes,
+            name=MAX_BATCH_KEY,
         )
 
     def send_early(
@@ -234,11 +267,21 @@ class Producer(RecordAccumulator):
             headers_count=headers_count,
             headers=headers,
         )
-        if _is_running(self._loop):
-            self._known_topics.hold(topic, record)
-        else:
-            self._loop.call_soon_threadsafe(self._known_topics.hold, topic, record)
-        return delivery
+        with self._ending_with_the_loop():
+            return self._known_topics.hold(topic, record)
+
+    @contextmanager
+    def _ending_with_the_loop(self) -> Generator[None]:
+        """A context for calls of the event loop from other threads. Ends the producer if there is no loop any
+        more, and raises ClientClosedError.
+        """
+        try:
+            yield
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            self.end()
+            self.refuse_record()
 
     # --- batches, on the event loop -------------------------------------------------------------------------
 
@@ -250,17 +293,10 @@ class Producer(RecordAccumulator):
             if timer is not None:
                 timer.cancel()
         lingering = set(opened).difference(complete)
-        for batch in opened:
-            if batch not in lingering:
-                continue
-            if self._linger_s:
-                self._timers[batch] = self._loop.call_later(self._linger_s, self._linger_over, batch)
-            else:
-                self.close_batch(batch)
+        for batch in lingering:
+            self._timers[batch] = self._loop.call_later(self._linger_s, self._linger_over, batch)
         for batch in complete:
             self._seal(batch, is_abandoned)
-        if lingering and not self._linger_s:
-            return self._collect(is_abandoned)
         return bool(complete)
 
     def _linger_over(self, batch: OpenBatch) -> None:
@@ -309,21 +345,28 @@ class Producer(RecordAccumulator):
         self._unsettled.discard(batch)
         self._unsettled.update(parts)
 
-    def topic_id(self, topic: str) -> str:
-        """The id of a topic; empty if it is unknown."""
-        return self._known_topics.topic_id(topic)
+    def known_topic(self, topic: str) -> KnownTopic:
+        """The facts about a topic, without any if it is unknown."""
+        return self._known_topics.known(topic)
 
     def on_stale(self, topic: str) -> None:
         """Describe a topic again."""
         self._known_topics.refresh(topic)
 
-    # --- topics ---------------------------------------------------------------------------------------------
+    def on_cancelled(self) -> None:
+        """Abandon all records, because nothing can be sent any more."""
+        self.abandon()
 
-    def _on_described(self, topic: str) -> None:
-        self._sender.forget_limits(topic)
-        self._loop.call_soon(self._settled.set)
+    # --- the calls of the known topics ----------------------------------------------------------------------
 
-    def _note_failure(self, receipt: BatchReceipt, error: LogStoreError) -> None:
+    def on_described(self, topic: str, *, is_changed: bool) -> None:
+        """Let records of other sizes go out, and `flush` look again."""
+        if is_changed:
+            self._sender.forget_limits(topic)
+        self._settled.set()
+
+    def on_refused(self, receipt: BatchReceipt, error: LogStoreError) -> None:
+        """Remember the failure of a record without a partition for `flush`."""
         self._note(_Failure(error, receipt, 0, 1))
         self._settled.set()
 
@@ -331,10 +374,3 @@ class Producer(RecordAccumulator):
         self._failures = [earlier for earlier in self._failures if not earlier.is_reported]
         if len(self._failures) < MAX_FAILURE_COUNT:
             self._failures.append(failure)
-
-
-def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False

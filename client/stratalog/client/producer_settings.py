@@ -29,8 +29,9 @@ class ProducerSettings:
     """The durability before a record is acknowledged; None: the topic's setting."""
 
     batch_bytes: int = 512 * KIB
-    """A batch is sent when it has about this size (before compression). A batch that is larger than its topic
-    accepts (`max.message.bytes`, `segment.bytes`) is sent again in halves, so a fitting size saves work.
+    """A batch is sent when it has about this size (before compression), or the topic's `max.message.bytes` if
+    that is less. A batch that is larger than its topic accepts all the same (once compressed, or by
+    `segment.bytes`) is sent in halves, so a fitting size saves work.
     """
 
     linger_ms: int = 5
@@ -40,7 +41,7 @@ class ProducerSettings:
     """The buffer is full while more bytes than this are unacknowledged."""
 
     topics_max_age_s: float = 300.0
-    """Topics are described again after this time, so that new partitions are noticed."""
+    """Topics are described again after this time, so that new partitions and limits are noticed."""
 
     @property
     def codec(self) -> Codec:

@@ -7,17 +7,22 @@ iteration asks the loop for one element after the other. A producer's `send` doe
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import inspect
 import operator
+import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - an application has no Scheduler
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.client.admin import Admin
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer import Consumer
-from stratalog.client.errors import BufferFullError
+from stratalog.client.errors import BufferFullError, ClientClosedError
 from stratalog.client.operations import Operations
 from stratalog.client.producer import Producer
 from stratalog.client.retry import RetryPolicy
@@ -30,26 +35,136 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+CANCEL_AGAIN_S = 1.0
+"""A task that has not ended after this time is cancelled again."""
+
+
+class _Call:
+    """A coroutine that runs on a loop while a thread waits for it. The thread calls the public methods."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        self._end: Future[asyncio.Task[Any]] = Future()
+
+    def start(self) -> None:
+        """Let it begin."""
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def wait(self) -> asyncio.Task[Any]:
+        """Wait for its end."""
+        return self._end.result()
+
+    def cancel(self) -> None:
+        """Cancel it, whether it has begun or not, and wait for its end."""
+        with contextlib.suppress(RuntimeError):
+            # A loop that is closed has ended it.
+            self._loop.call_soon_threadsafe(self._cancel)
+        ended = self.wait()
+        if not ended.cancelled():
+            # Its failure, which is not asked for any more, is no news for the loop.
+            ended.exception()
+
+    def _begin(self) -> asyncio.Task[Any]:
+        if self._task is None:
+            self._task = self._loop.create_task(self._work)
+            self._task.add_done_callback(self._end.set_result)
+        return self._task
+
+    def _cancel(self) -> None:
+        self._begin().cancel()
+
 
 class LoopThread:
     """An event loop in a thread of its own. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, leave: Callable[[], Awaitable[None]]) -> None:
+        """`leave` releases the resources of the loop, when all other work on it was cancelled."""
         self._loop = asyncio.new_event_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stratalog-client")
-        self._running = self._thread.submit(self._loop.run_forever)
+        self._leave = leave
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._releases: set[asyncio.Task[object]] = set()
+        """Those that the loop's own thread has begun: a loop keeps no task alive."""
+        self._thread = threading.Thread(  # noqa: TID251 - an application has no Scheduler
+            target=self._serve, name="stratalog-client", daemon=True
+        )
+        self._thread.start()
+        # A program that ends without `close` does not wait for the thread.
+        atexit.register(self.close)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop, and wait for its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """Run a coroutine on the loop, and wait for its result. Raises ClientClosedError before and after
+        `close`. An interruption of the wait, such as KeyboardInterrupt, cancels the coroutine.
+        """
+        call = _Call(self._loop, work)
+        try:
+            with self._lock:
+                self._require_open()
+                call.start()
+            ended = call.wait()
+        except LogStoreError:
+            work.close()
+            raise
+        except BaseException:
+            call.cancel()
+            raise
+        if not ended.cancelled():
+            result: _T = ended.result()
+            return result
+        if self._is_closed:
+            raise ClientClosedError("the client was closed during the call; make another client")
+        raise CancelledError
+
+    def finish(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine that releases resources; not after `close`, which has released them. The garbage
+        collector may call it in the loop's thread, which does not wait.
+        """
+        if threading.current_thread() is self._thread:
+            task = self._loop.create_task(work)
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+            return
+        with contextlib.suppress(ClientClosedError):
+            self.run(work)
 
     def close(self) -> None:
-        """Cancel everything that still runs on the loop, and end the thread."""
-        self.run(_cancel_others())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._running.result()
-        self._thread.shutdown()
-        self._loop.close()
+        """Cancel everything that runs on the loop, and end the thread. Calls that wait raise
+        ClientClosedError.
+        """
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+            atexit.unregister(self.close)
+
+    def _require_open(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise InvalidRequestError(
+                "the client's own event loop cannot wait for itself; use `Client` in it"
+            )
+        if self._is_closed:
+            raise ClientClosedError("the client was closed; make another client")
+
+    def _serve(self) -> None:
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._shut_down())
+        finally:
+            self._loop.close()
+
+    async def _shut_down(self) -> None:
+        await _cancel_others()
+        try:
+            await self._leave()
+        finally:
+            # grpc.aio may leave a call's task that has not run to its end.
+            await _cancel_others()
+            await self._loop.shutdown_asyncgens()
+            await self._loop.shutdown_default_executor()
 
 
 class Blocking:
@@ -82,7 +197,7 @@ class Blocking:
                 yield element
         finally:
             if hasattr(iterator, "aclose"):
-                self._thread.run(iterator.aclose())
+                self._thread.finish(_called(iterator.aclose, (), {}))
 
     def __getitem__(self, key: object) -> Any:
         return self._thread.run(_called(operator.getitem, (self._target, key), {}))
@@ -134,7 +249,7 @@ class SyncConsumer(Blocking):
                 while consumer.has_next:
                     yield _at_once(records.__anext__())
         finally:
-            self._thread.run(consumer.aclose())
+            self._thread.finish(_called(consumer.aclose, (), {}))
 
 
 class SyncProducer:
@@ -205,9 +320,12 @@ class SyncClient(Blocking):
 
     def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
         """`address` as for `Client`; connects when first used. Raises InvalidRequestError."""
-        thread = LoopThread()
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        """The loop's thread uses it. The loop keeps a producer that has records."""
+        self._client: Client | None = None
+        thread = LoopThread(self._leave)
         try:
-            client = thread.run(_called(Client, (address,), {"retry": retry}))
+            client = thread.run(self._connect(address, retry))
         except BaseException:
             thread.close()
             raise
@@ -219,16 +337,29 @@ class SyncClient(Blocking):
 
     def producer(self, **settings: Any) -> SyncProducer:
         """A producer with the settings of `Client.producer`."""
-        client = self._target
-        assert isinstance(client, Client)
-        return SyncProducer(self._thread, self._thread.run(_called(client.producer, (), settings)))
+        return SyncProducer(self._thread, self._thread.run(_called(self._new_producer, (), settings)))
 
     def close(self) -> None:
-        """Close the connection, and cancel everything that still runs on the loop."""
-        client = self._target
-        assert isinstance(client, Client)
-        self._thread.run(client.close())
+        """Abandon the producers that were not closed, cancel everything else that still runs on the loop,
+        and close the connection. Calls of other threads that wait raise ClientClosedError. May be repeated.
+        """
         self._thread.close()
+
+    async def _connect(self, address: str, retry: RetryPolicy | None) -> Client:
+        self._client = Client(address, retry=retry)
+        return self._client
+
+    def _new_producer(self, **settings: Any) -> Producer:
+        assert self._client is not None
+        producer = self._client.producer(**settings)
+        self._producers.add(producer)
+        return producer
+
+    async def _leave(self) -> None:
+        for producer in self._producers:
+            producer.end()
+        if self._client is not None:
+            await self._client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -255,8 +386,9 @@ def _at_once(ready: Awaitable[_T]) -> _T:
 
 
 async def _cancel_others() -> None:
-    # grpc.aio may leave a call's task that has not run to its end.
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    """Cancel all other tasks of the loop until none is left: a task may begin another one at its end."""
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        # A task that goes on although it was cancelled is cancelled again.
+        await asyncio.wait(left, timeout=CANCEL_AGAIN_S)

@@ -26,6 +26,7 @@ from stratalog.client.errors import BufferFullError, ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.append_sender import AppendSender
 from stratalog.client.sending.batch_receipt import BatchReceipt
+from stratalog.client.sending.known_topics import UNKNOWN_TOPIC, KnownTopic
 from stratalog.client.sending.partition_lane import PartitionLane
 from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
 from stratalog.client.sync_client import SyncClient
@@ -344,10 +345,12 @@ class QueuedBatches:
 
     def on_split(self, batch: SealedBatch, parts: Sequence[SealedBatch]) -> None: ...
 
-    def topic_id(self, topic: str) -> str:
-        return ""
+    def known_topic(self, topic: str) -> KnownTopic:
+        return UNKNOWN_TOPIC
 
     def on_stale(self, topic: str) -> None: ...
+
+    def on_cancelled(self) -> None: ...
 
     async def __aenter__(self) -> Self:
         return self
@@ -437,9 +440,11 @@ async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline() -
 async def test_a_wrong_record_of_a_topic_not_yet_known_fails_alone(bench: ServiceBench) -> None:
     await bench.client.topics.create("t")
     async with bench.client.producer() as producer:
-        wrong = producer.send("t", "k", "bad", partition=-1)
-        right = producer.send("t", "k", "good")
         with pytest.raises(InvalidRequestError):
+            producer.send("t", "k", "bad", partition=-1)
+        wrong = producer.send("t", "k", "bad", partition=1)
+        right = producer.send("t", "k", "good")
+        with pytest.raises(UnknownTopicOrPartitionError):
             await wrong
         assert (await right).offset == 0
     assert producer.buffered_bytes == 0

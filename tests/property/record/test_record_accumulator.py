@@ -313,3 +313,38 @@ def test_a_handle_asks_the_receipt_of_its_source(kernels: Any) -> None:
         with pytest.raises(StopIteration) as stopped:
             next(delivery.__await__())
         assert stopped.value.value == ("waited", 7)
+
+
+@each_kind(pure_record_accumulator)
+def test_a_held_topic_takes_only_the_records_that_waited(kernels: Any) -> None:
+    sent = Sent(kernels, 500)
+    for topic in ("t", "new"):
+        sent.accumulator.set_partition_count(topic, 3, 0, is_held=True)
+        with pytest.raises(NotImplementedError):
+            sent.accumulator.send(topic, partition=0)
+        assert sent.accumulator.send_encoded(topic, "k", None, 0, 9, 0, None).index == 0
+        sent.accumulator.open_topic(topic)
+        assert sent.accumulator.send(topic, partition=0).index == 1
+
+
+@each_kind(pure_record_accumulator)
+def test_an_accumulator_that_has_ended_takes_no_record(kernels: Any) -> None:
+    sent = Sent(kernels, 500)
+    sent.accumulator.end()
+    with pytest.raises(BufferError):
+        sent.accumulator.send("t", partition=0)
+    with pytest.raises(BufferError):
+        sent.accumulator.send_encoded("t", "k", None, 0, 9, 0, None)
+    assert sent.accumulator.take_batches() == ([], [])
+
+
+@each_kind(pure_record_accumulator)
+def test_a_record_above_the_limit_of_its_topic_changes_nothing(kernels: Any) -> None:
+    sent = Sent(kernels, 500)
+    sent.accumulator.set_partition_count("t", 3, 0, max_batch_bytes=200)
+    with pytest.raises(NotImplementedError):
+        sent.accumulator.send("t", partition=0, value=bytes(200))
+    assert sent.accumulator.take_batches() == ([], [])
+    for _ in range(3):
+        sent.accumulator.send("t", partition=0, value=bytes(60))
+    assert [batch[1] for batch in sent.batches()] == [2, 1]

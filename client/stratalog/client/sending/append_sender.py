@@ -39,6 +39,7 @@ from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.messages import wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
+from stratalog.client.sending.known_topics import KnownTopic
 from stratalog.client.sending.partition_lane import PartitionLane, ProducerIdentity
 from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -48,7 +49,7 @@ logger = logging.getLogger(__name__)
 MAX_REQUEST_BYTES_METADATA_KEY = "stratalog-max-request-bytes"
 """Initial metadata of a stream of appends: the size of the largest request that the server accepts."""
 
-STALE_CODES = frozenset(("UNKNOWN_TOPIC_OR_PARTITION", "INCONSISTENT_TOPIC_ID"))
+STALE_CODES = frozenset(("UNKNOWN_TOPIC_OR_PARTITION", "INCONSISTENT_TOPIC_ID", "RECORD_TOO_LARGE"))
 """The producer knows another state of the topic than the server."""
 
 ANSWER_TIMEOUT_S = 30.0
@@ -66,12 +67,16 @@ class SenderEvents(Protocol):
         """The batch is replaced by its parts, and will not be settled."""
         ...
 
-    def topic_id(self, topic: str) -> str:
-        """The id of the topic that the batches are for; empty if it is unknown."""
+    def known_topic(self, topic: str) -> KnownTopic:
+        """The facts about a topic, without any if it is unknown."""
         ...
 
     def on_stale(self, topic: str) -> None:
-        """The server does not have the topic, or has another one of this name."""
+        """The server does not have the topic, has another one of this name, or has another limit for it."""
+        ...
+
+    def on_cancelled(self) -> None:
+        """Nothing can be sent any more: the event loop ends, or the client was closed."""
         ...
 
 
@@ -152,7 +157,7 @@ class AppendSender:
 
     def abandon(self) -> None:
         """Stop at once and discard unacknowledged batches, which may or may not have been applied."""
-        if self._task is not None:
+        if self._task is not None and not self._task.get_loop().is_closed():
             self._task.cancel()
         # The task ends later. Batches from now on get a task and a stream of their own.
         self._task = None
@@ -172,6 +177,10 @@ class AppendSender:
     async def _run(self) -> None:
         try:
             await self._send_all()
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            if self._task is asyncio.current_task():
+                # Not by `abandon`, but by the end of the loop or of the channel.
+                self._events.on_cancelled()
         except Exception as failure:
             # Unexpected. Waiting callers must neither wait for ever nor get the answers of other batches.
             logger.exception("sending to %s failed", self._channel.address)
@@ -259,7 +268,8 @@ class AppendSender:
         while self._row and not self._is_ending:
             topic_partition, lane = self._row.popitem(last=False)
             sequence = self._last_sequence + 1
-            taken = lane.take(sequence, self._max_request_bytes, self._identity)
+            topic = self._events.known_topic(topic_partition.topic)
+            taken = lane.take(sequence, self._max_request_bytes, self._identity, topic)
             self._offer(lane)
             if taken is not None:
                 self._last_sequence = sequence
@@ -271,7 +281,7 @@ class AppendSender:
                     batches=taken.batch,
                     sequence=sequence,
                     resume=taken.resume,
-                    topic_id=self._events.topic_id(topic_partition.topic),
+                    topic_id=taken.topic_id,
                 )
         return None
 

@@ -6,13 +6,17 @@ The records of a batch have the same outcome, unless the batch was sent in parts
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import NamedTuple
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability
 from stratalog.record.ack import Ack
 from stratalog.record.native.record_accumulator import Delivery
+
+_CLOCK = SystemClock()
 
 
 class _Outcome(NamedTuple):
@@ -69,21 +73,26 @@ class BatchReceipt:
             assert isinstance(receipt, BatchReceipt)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if receipt._claim(index, future, None):
-                return receipt._ack(delivery)
-            # A record that was in no batch may be in one afterwards.
-            await future
+                return receipt._ack(delivery, index)
+            if delivery.receipt is receipt:
+                # A record that was in no batch may be in one afterwards.
+                await future
 
     def result(self, delivery: Delivery, timeout_s: float | None) -> Ack:
         """Block until a record is stored. Raises the LogStoreError by which it failed, and TimeoutError. The
         thread must not be that of the producer's event loop.
         """
+        end_s = None if timeout_s is None else _CLOCK.monotonic_s() + timeout_s
         while True:
             receipt, index = delivery.receipt, delivery.index
             assert isinstance(receipt, BatchReceipt)
             event = threading.Event()
             if receipt._claim(index, None, event):
-                return receipt._ack(delivery)
-            if not event.wait(timeout_s):
+                return receipt._ack(delivery, index)
+            if delivery.receipt is not receipt:
+                # The record came into a batch between the two looks, and its old receipt wakes no more.
+                continue
+            if not event.wait(None if end_s is None else max(end_s - _CLOCK.monotonic_s(), 0.0)):
                 raise TimeoutError
 
     def settle(
@@ -98,6 +107,10 @@ class BatchReceipt:
         """Note the outcome of records: their first offset, or the error."""
         assert first_index < end_index
         with self._lock:
+            assert all(
+                end_index <= settled.first_index or settled.end_index <= first_index
+                for settled in self._outcomes
+            ), "a record has one outcome"
             self._outcomes.append(_Outcome(first_index, end_index, base_offset, durability, error))
         self.wake(first_index, end_index)
 
@@ -109,14 +122,16 @@ class BatchReceipt:
             futures, events = self._futures, self._events
             self._futures = [entry for entry in futures if not first_index <= entry[0] < end_index]
             self._events = [entry for entry in events if not first_index <= entry[0] < end_index]
-        running = asyncio.get_running_loop()
+        running = running_loop()
         for index, future in futures:
             if not first_index <= index < end_index:
                 continue
             if future.get_loop() is running:
                 _finish(future)
             else:
-                future.get_loop().call_soon_threadsafe(_finish, future)
+                # The other loop may be closed; its tasks wait no more.
+                with contextlib.suppress(RuntimeError):
+                    future.get_loop().call_soon_threadsafe(_finish, future)
         for index, event in events:
             if first_index <= index < end_index:
                 event.set()
@@ -158,8 +173,8 @@ class BatchReceipt:
                 return outcome
         return None
 
-    def _ack(self, delivery: Delivery) -> Ack:
-        outcome = self._outcome(delivery.index)
+    def _ack(self, delivery: Delivery, index: int) -> Ack:
+        outcome = self._outcome(index)
         assert outcome is not None
         if outcome.error is not None:
             # Several callers raise the same error.
@@ -167,10 +182,18 @@ class BatchReceipt:
         return Ack(
             self.topic,
             self.partition,
-            outcome.base_offset + delivery.index - outcome.first_index,
+            outcome.base_offset + index - outcome.first_index,
             delivery.timestamp_ms,
             outcome.durability,
         )
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread; None if there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -20,6 +20,9 @@ server recognises it. When a batch fails, its numbers are missing.
   numbers are of no use any more. The other batches in doubt fail, too, and the rest waits for a new producer
   id, under which numbers begin at 0.
 
+A sequence belongs to one topic: each of its batches names the id that the topic had when the sequence began.
+After the topic was deleted and made anew, no batch in doubt is written to the new one.
+
 The server does not know the producer id, or has another topic of the name (`UNKNOWN_PRODUCER_ID`,
 `INCONSISTENT_TOPIC_ID`): batches in doubt fail, the others are sent again, under a new id.
 """
@@ -43,6 +46,7 @@ from stratalog.base.errors import (
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import Patience, RetryPolicy
+from stratalog.client.sending.known_topics import UNKNOWN_TOPIC, KnownTopic
 from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.record.batch_producer import BatchProducer, add_to_sequence
 from stratalog.record.builder import NO_PRODUCER
@@ -77,6 +81,8 @@ class TakenBatch(NamedTuple):
     batch: bytes
     resume: bool
     """Whether its request begins the partition anew."""
+    topic_id: str
+    """The id of the topic that takes it; empty if any does."""
 
 
 class PartitionLane:
@@ -99,6 +105,8 @@ class PartitionLane:
         self._spent: ProducerIdentity | None = None
         """The last identity; its numbers must not begin anew."""
         self._next_sequence = 0
+        self._topic_id = ""
+        """The id of the topic in which the identity's sequence is. Another topic of the name has another."""
         self._on_settled = on_settled
         self._on_split = on_split
         self._on_pause_over = on_pause_over
@@ -169,15 +177,22 @@ class PartitionLane:
         return (has_room and size_bytes <= max_request_bytes) or not self._in_flight
 
     def take(
-        self, sequence: int, max_request_bytes: int | None, identity: ProducerIdentity | None = None
+        self,
+        sequence: int,
+        max_request_bytes: int | None,
+        identity: ProducerIdentity | None = None,
+        topic: KnownTopic = UNKNOWN_TOPIC,
     ) -> TakenBatch | None:
-        """Take the oldest queued batch, or its beginning if batches of that size are refused. None if none
-        may be sent, or it is a record that is too large for the server, which has failed.
+        """Take the oldest queued batch, or its beginning if batches of that size are refused. `topic`: the
+        facts of now. None if none may be sent, or it is a record that is too large for the server, which has
+        failed.
         """
         if not self.may_send(max_request_bytes, identity):
             return None
         batch = self._queued.popleft()
-        while batch.record_count > 1 and self._is_refused(batch.encoded_bytes, max_request_bytes):
+        while batch.record_count > 1 and self._is_refused(
+            batch.encoded_bytes, max_request_bytes, topic.max_batch_bytes
+        ):
             self._split(batch)
             batch = self._queued.popleft()
         size_bytes = batch.encoded_bytes
@@ -189,10 +204,10 @@ class PartitionLane:
             )
             self._fail_one(batch, _too_large_alone(refusal))
             return None
-        encoded = batch.encode(batch.producer or self._number(batch, identity))
+        encoded = batch.encode(batch.producer or self._number(batch, identity, topic.topic_id))
         resume, self._needs_resume = self._needs_resume, False
         self._in_flight.append((sequence, batch))
-        return TakenBatch(encoded, resume)
+        return TakenBatch(encoded, resume, self._topic_id if self._is_idempotent else topic.topic_id)
 
     def acknowledge(self, sequence: int, ack: log_pb2.AppendResponse) -> None:
         """Settle the oldest batch in flight, which has the answer `ack`."""
@@ -266,8 +281,8 @@ class PartitionLane:
             self._settle_failed(batch, cause)
 
     def abandon(self) -> None:
-        """Forget all batches."""
-        self.put_back()
+        """Forget all batches. Those that were in flight are in doubt."""
+        self.lose()
         self._queued.clear()
         self._begin_anew(None)
         self._needs_resume = True
@@ -279,7 +294,7 @@ class PartitionLane:
         """Send batches of every size again: the topic's limits may have changed."""
         self._refused_bytes = None
 
-    def _number(self, batch: SealedBatch, identity: ProducerIdentity | None) -> BatchProducer:
+    def _number(self, batch: SealedBatch, identity: ProducerIdentity | None, topic_id: str) -> BatchProducer:
         """The producer fields for a batch that is sent for the first time."""
         if not self._is_idempotent:
             return NO_PRODUCER
@@ -287,6 +302,7 @@ class PartitionLane:
             assert identity is not None
             self._identity = self._spent = identity
             self._next_sequence = 0
+            self._topic_id = topic_id
         producer = BatchProducer(*self._identity, self._next_sequence)
         self._next_sequence = add_to_sequence(self._next_sequence, batch.record_count)
         return producer
@@ -318,9 +334,9 @@ class PartitionLane:
         assert sequence == self._in_flight[0][0], "a partition's answers come in order"
         return False
 
-    def _is_refused(self, size_bytes: int, max_request_bytes: int | None) -> bool:
+    def _is_refused(self, size_bytes: int, *limits: int | None) -> bool:
         is_known = self._refused_bytes is not None and size_bytes >= self._refused_bytes
-        return is_known or (max_request_bytes is not None and size_bytes > max_request_bytes)
+        return is_known or any(limit is not None and size_bytes > limit for limit in limits)
 
     def _split(self, batch: SealedBatch) -> None:
         halves = batch.halves()

@@ -113,6 +113,10 @@ class SealedBatch:
         """Note that its records are stored."""
         self.receipt.settle(self.first_index, self.end_index, base_offset=base_offset, durability=durability)
 
+    def abandon(self) -> None:
+        """Note that its records are given up."""
+        self.fail(abandonment(self.is_in_doubt))
+
     def fail(self, cause: LogStoreError) -> None:
         """Note that its records have failed."""
         self.receipt.settle(self.first_index, self.end_index, error=cause)
@@ -139,6 +143,20 @@ class SealedBatch:
         part.producer = _producer(header, 0) if header.has_producer_id else None
         part.is_in_doubt = self.is_in_doubt
         return part
+
+
+def abandonment(is_in_doubt: bool) -> LogStoreError:
+    """The error of records that are given up. `is_in_doubt`: they may be stored."""
+    if is_in_doubt:
+        return LogStoreError(
+            "the producer was abandoned before the record was acknowledged; it may or may not be stored, so"
+            " look for it before you send it again",
+            outcome="unknown",
+        )
+    return LogStoreError(
+        "the producer was abandoned before the record was sent; it is not stored, so send it again",
+        outcome="not stored",
+    )
 
 
 def halved(batch: bytes, middle: int) -> tuple[bytes, bytes]:

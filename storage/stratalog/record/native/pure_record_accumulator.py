@@ -33,6 +33,9 @@ from stratalog.record.varint import append_varint
 _POSITIVE_MASK = 0x7FFFFFFF
 _MAX_RECORD_BYTES = 2**31 - 1 - HEADER_SIZE - 32
 
+UNLIMITED_BYTES = 2**31 - 1
+"""No batch is larger."""
+
 
 class Receipt(Protocol):
     """The outcome of a batch."""
@@ -83,8 +86,9 @@ class Delivery:
 
     def follow(self, other: Delivery) -> None:
         """Become a handle of the record of `other`."""
-        self._source = other._source
+        # A thread that reads the source and then the index gets an index of that source, or of a later one.
         self._index = other._index
+        self._source = other._source
 
     def result(self, timeout_s: float | None = None) -> Ack:
         """The acknowledgement, for threads without an event loop. Raises the failure, or TimeoutError."""
@@ -153,6 +157,10 @@ class _KnownTopic:
         self.name = name
         self.current_partition = current_partition
         self.batches: list[OpenBatch | None] = []
+        self.max_batch_bytes = UNLIMITED_BYTES
+        """No batch of the topic may be larger."""
+        self.is_held = False
+        """Whether `send` passes its records to `send_early`."""
 
 
 class RecordAccumulator:
@@ -192,6 +200,10 @@ class RecordAccumulator:
         """Refuse a record because the buffer is full."""
         raise NotImplementedError
 
+    def refuse_size(self, topic: str, size_bytes: int, max_bytes: int) -> None:
+        """Refuse a record that is larger than a batch of its topic may be."""
+        raise NotImplementedError
+
     def send_early(
         self,
         topic: str,
@@ -227,7 +239,11 @@ class RecordAccumulator:
             partition = _as_partition(partition)
         with self._lock:
             known = self._topics.get(topic)
-            if known is not None and (partition is None or partition < len(known.batches)):
+            if (
+                known is not None
+                and not known.is_held
+                and (partition is None or partition < len(known.batches))
+            ):
                 return self.send_encoded(topic, key, value, partition, timestamp_ms, count, encoded)
         return self.send_early(topic, key, value, partition, timestamp_ms, count, encoded)
 
@@ -288,16 +304,31 @@ class RecordAccumulator:
         known = self._topics.get(topic)
         return 0 if known is None else len(known.batches)
 
-    def set_partition_count(self, topic: str, partition_count: int, first_partition: int) -> None:
+    def set_partition_count(
+        self,
+        topic: str,
+        partition_count: int,
+        first_partition: int,
+        *,
+        max_batch_bytes: int = UNLIMITED_BYTES,
+        is_held: bool = False,
+    ) -> None:
         """Make a topic known."""
         assert 0 <= first_partition < partition_count
         with self._lock:
             known = self._topics.setdefault(topic, _KnownTopic(topic, first_partition))
+            known.is_held = is_held
+            known.max_batch_bytes = max_batch_bytes
             for number in range(partition_count, len(known.batches)):
                 self._close_at(known, number)
             del known.batches[partition_count:]
             known.batches += [None] * (partition_count - len(known.batches))
             known.current_partition %= partition_count
+
+    def open_topic(self, topic: str) -> None:
+        """Take the records of a topic that was held."""
+        with self._lock:
+            self._topics[topic].is_held = False
 
     def forget_topic(self, topic: str) -> None:
         """Make a topic unknown."""
@@ -341,6 +372,11 @@ class RecordAccumulator:
             assert 0 <= size_bytes <= self._buffered_bytes
             self._buffered_bytes -= size_bytes
 
+    def end(self) -> None:
+        """Refuse all records from now on."""
+        with self._lock:
+            self._max_buffered_bytes = -1
+
     def _time_of(self, timestamp_ms: int | None) -> int:
         if timestamp_ms is None:
             return self._now_ms()
@@ -363,16 +399,23 @@ class RecordAccumulator:
     def _append(
         self, known: _KnownTopic, given: int, key: Buffer | None, parts: bytes, timestamp_ms: int
     ) -> tuple[OpenBatch, Delivery]:
+        if self._max_buffered_bytes < 0:
+            # It has ended while the caller converted the record.
+            self.refuse_record()
         if len(parts) + 1 > _MAX_RECORD_BYTES:
             raise InvalidRequestError(
                 "the record is too large for a batch; make it smaller", size_bytes=len(parts) + 1
             )
+        first_record = OpenBatch(known.name, 0, timestamp_ms, self._make_receipt).body(parts, timestamp_ms)
+        if HEADER_SIZE + len(first_record) > known.max_batch_bytes:
+            self.refuse_size(known.name, HEADER_SIZE + len(first_record), known.max_batch_bytes)
+        batch_bytes = min(self._batch_bytes, known.max_batch_bytes)
         was_quiet = not self._opened and not self._complete
         number = given if given >= 0 else self._choose(known, key)
         batch = known.batches[number]
         while batch is not None:
             record = batch.body(parts, timestamp_ms)
-            if HEADER_SIZE + batch.size_bytes + len(record) <= self._batch_bytes:
+            if HEADER_SIZE + batch.size_bytes + len(record) <= batch_bytes:
                 break
             self._close_at(known, number)
             if given < 0 and key is None:
@@ -386,7 +429,7 @@ class RecordAccumulator:
         delivery = Delivery(batch, batch.record_count, timestamp_ms)
         batch.add(record, timestamp_ms)
         self._buffered_bytes += len(record)
-        if HEADER_SIZE + batch.size_bytes >= self._batch_bytes:
+        if HEADER_SIZE + batch.size_bytes >= batch_bytes:
             self._close_at(known, number)
         if was_quiet and (self._opened or self._complete):
             self.wake()

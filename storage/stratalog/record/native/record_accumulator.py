@@ -7,13 +7,15 @@ RecordAccumulator(batch_bytes, max_buffered_bytes, make_receipt, now_ms=None)
     The open batches of all partitions. A batch is complete when it has `batch_bytes` (with its header, before
     compression), or when a record does not fit below that. `make_receipt(topic, partition)` makes the receipt
     of a batch when it is first asked for. `now_ms` is the clock for records without a timestamp; None: the
-    system's. A subclass has three methods for what happens beside the buffer:
+    system's. A subclass has four methods for what happens beside the buffer:
 
     wake() is called, by the thread that sends, when `take_batches` has something new.
-    refuse_record() is called while the buffer is full, and raises.
+    refuse_record() is called while the buffer is full and after `end`, and raises.
+    refuse_size(topic, size_bytes, max_bytes) is called for a record that makes a batch of `size_bytes` even
+        alone, where batches of the topic have at most `max_bytes`, and raises.
     send_early(topic, key, value, partition, timestamp_ms, headers_count, headers) -> Delivery
-        is called for a record whose topic is unknown, or whose partition is above the known number. Later
-        `send_encoded` takes the same arguments.
+        is called for a record whose topic is unknown or held, or whose partition is above the known number.
+        Later `send_encoded` takes the same arguments.
 
     send(topic, key=None, value=None, *, partition=None, timestamp_ms=None, headers=None) -> Delivery
         Adds a record to the open batch of its partition: the given one, or that of its key by Kafka's
@@ -28,14 +30,20 @@ RecordAccumulator(batch_bytes, max_buffered_bytes, make_receipt, now_ms=None)
         The batches that were opened and those that are complete, in this order, since the last call.
     close_batch(batch), close_all()
         Complete an open batch, or all.
-    set_partition_count(topic, partition_count, first_partition)
+    set_partition_count(topic, partition_count, first_partition, *, max_batch_bytes=2^31-1, is_held=False)
         Makes a topic known. Its records without keys begin at `first_partition`. The batches of partitions
-        that no longer exist are complete.
+        that no longer exist are complete. No batch of it is larger than `max_batch_bytes`. While a topic is
+        held, only `send_encoded` and `send_rows` add records: those that wait are placed before all later
+        ones.
+    open_topic(topic)
+        Ends the time for which a topic is held.
     forget_topic(topic), partition_count(topic)
         Make a topic unknown; its number of partitions, 0 if it is unknown.
     reserve(size_bytes), release(size_bytes)
         Take room in the buffer, for a record that waits elsewhere, and make room: of such a record, or of a
         batch whose records are acknowledged or have failed.
+    end()
+        Refuses all records from now on.
     buffered_bytes
         Bytes of records that were sent and not released.
 

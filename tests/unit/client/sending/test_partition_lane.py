@@ -20,11 +20,13 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.batch_receipt import BatchReceipt
+from stratalog.client.sending.known_topics import UNKNOWN_TOPIC, KnownTopic
 from stratalog.client.sending.partition_lane import (
     MAX_IN_FLIGHT_COUNT,
     SURE_BYTES,
     PartitionLane,
     ProducerIdentity,
+    TakenBatch,
 )
 from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
 from stratalog.record.ack import Ack
@@ -49,6 +51,7 @@ class LaneBench:
         """The first value and the error of each batch that is settled."""
         self.pause_is_over = asyncio.Event()
         self.identity = identity
+        self.topic = UNKNOWN_TOPIC
         self.lane = PartitionLane(
             HERE,
             retry,
@@ -70,14 +73,18 @@ class LaneBench:
         self._values[sealed] = values[0]
         self.lane.queue(sealed)
 
+    def batches(self) -> list[SealedBatch]:
+        """Those that are not settled."""
+        return list(self._values)
+
     def take(self, limit_bytes: int | None = LIMIT_BYTES) -> tuple[int, bytes, bool] | None:
         """The sequence, the first value and the resume of the next request."""
         batch = self.take_batch(limit_bytes)
         return None if batch is None else (self.sequence, decode(batch[0])[0].value or b"", batch[1])
 
-    def take_batch(self, limit_bytes: int | None = LIMIT_BYTES) -> tuple[bytes, bool] | None:
-        """The batch and the resume of the next request."""
-        taken = self.lane.take(self.sequence + 1, limit_bytes, self.identity)
+    def take_batch(self, limit_bytes: int | None = LIMIT_BYTES) -> TakenBatch | None:
+        """The next request."""
+        taken = self.lane.take(self.sequence + 1, limit_bytes, self.identity, self.topic)
         self.lane.check()
         if taken is None:
             return None
@@ -361,3 +368,63 @@ async def test_numbers_begin_again_behind_the_highest_one() -> None:
     bench.queue(b"1", b"2", b"3")
     bench.queue(b"4")
     assert bench.take_numbers() == [(b"1", 1, 2**31 - 2), (b"4", 1, 1)]
+
+
+async def test_a_batch_in_doubt_keeps_the_topic_of_its_numbers() -> None:
+    bench = LaneBench(identity=ONE)
+    bench.topic = KnownTopic("old")
+    bench.queue(b"a")
+    bench.take()
+    bench.lane.lose()
+    # The topic was deleted and made anew, and the producer knows.
+    bench.topic = KnownTopic("new")
+    bench.queue(b"b")
+    requests = [bench.take_batch(), bench.take_batch()]
+    assert [request and request.topic_id for request in requests] == ["old", "old"]
+    refusal = LogStoreError("another topic")
+    vars(refusal)["code"] = "INCONSISTENT_TOPIC_ID"
+    bench.refuse(bench.sequence - 1, refusal)
+    assert bench.outcomes == [(b"a", LogStoreError)]
+    bench.identity = TWO
+    request = bench.take_batch()
+    assert request is not None
+    assert request.topic_id == "new"
+
+
+async def test_a_batch_without_numbers_names_the_topic_of_now() -> None:
+    bench = LaneBench()
+    bench.queue(b"a")
+    for name in ("old", "new"):
+        bench.topic = KnownTopic(name)
+        request = bench.take_batch()
+        assert request is not None
+        assert request.topic_id == name
+        bench.lane.put_back()
+
+
+async def test_a_batch_above_the_known_limit_of_its_topic_is_not_sent_whole() -> None:
+    bench = LaneBench(identity=ONE)
+    bench.queue(b"1" * 500, b"2" * 500, b"3" * 500)
+    bench.topic = KnownTopic("t", 1200)
+    taken = bench.take_all()
+    assert [(value[:1], resume) for _, value, resume in taken] == [(b"1", False), (b"2", False)]
+    # The server decides about a single record: its limit may be another one by now.
+    bench.topic = KnownTopic("t", 100)
+    bench.queue(b"4" * 500)
+    assert [value[:1] for _, value, _ in bench.take_all()] == [b"4"]
+
+
+async def test_an_abandoned_batch_is_in_doubt_if_it_was_sent() -> None:
+    bench = LaneBench(identity=ONE)
+    for value in (b"a", b"b"):
+        bench.queue(value)
+    bench.take()
+    sealed = bench.batches()
+    bench.lane.abandon()
+    assert [batch.is_in_doubt for batch in sealed] == [True, False]
+    for batch in sealed:
+        batch.abandon()
+    for receipt, outcome in zip(bench.receipts, ("unknown", "not stored"), strict=True):
+        with pytest.raises(LogStoreError) as caught:
+            await Delivery(receipt, 0, 0)
+        assert caught.value.fields == {"outcome": outcome}

@@ -80,6 +80,10 @@ cdef class KnownTopic:
     cdef int32_t partition_count
     cdef int32_t current_partition
     cdef list batches
+    # No batch of the topic may be larger.
+    cdef int64_t max_batch_bytes
+    # `send` passes its records to `send_early`.
+    cdef bint is_held
 
 
 @cython.no_gc
@@ -236,6 +240,10 @@ cdef class RecordAccumulator:
         """See ``record_accumulator``."""
         raise NotImplementedError
 
+    def refuse_size(self, topic, size_bytes, max_bytes):
+        """See ``record_accumulator``."""
+        raise NotImplementedError
+
     def send_early(self, topic, key, value, partition, timestamp_ms, headers_count, headers):
         """See ``record_accumulator``."""
         raise NotImplementedError
@@ -268,15 +276,15 @@ cdef class RecordAccumulator:
             header_part.data = <const uint8_t *> PyBytes_AS_STRING(headers)
             header_part.size = PyBytes_GET_SIZE(headers)
         timestamp = self.time_of(timestamp_ms)
+        number = -1
+        if partition is not None:
+            partition = number = as_partition(partition)
         found = PyDict_GetItemWithError(self.topics, topic)
         if found == NULL:
             return self.send_early(topic, key, value, partition, timestamp, headers_count, headers)
         known = <KnownTopic> found
-        number = -1
-        if partition is not None:
-            number = as_partition(partition)
-            if number >= known.partition_count:
-                return self.send_early(topic, key, value, partition, timestamp, headers_count, headers)
+        if known.is_held or number >= known.partition_count:
+            return self.send_early(topic, key, value, partition, timestamp, headers_count, headers)
         delivery = Delivery.__new__(Delivery)
         self.append(known, number, &key_part, &value_part, timestamp, &header_part, headers_count, delivery)
         return delivery
@@ -352,7 +360,8 @@ cdef class RecordAccumulator:
         cdef PyObject *found = PyDict_GetItemWithError(self.topics, topic)
         return 0 if found == NULL else (<KnownTopic> found).partition_count
 
-    def set_partition_count(self, str topic not None, int32_t partition_count, int32_t first_partition):
+    def set_partition_count(self, str topic not None, int32_t partition_count, int32_t first_partition, *,
+                            int64_t max_batch_bytes=INT32_MAX, bint is_held=False):
         """See ``record_accumulator``."""
         cdef KnownTopic known
         cdef int32_t number
@@ -362,8 +371,11 @@ cdef class RecordAccumulator:
             known.name = topic
             known.batches = []
             known.current_partition = first_partition
+            known.is_held = is_held
             self.topics[topic] = known
         known = <KnownTopic> self.topics[topic]
+        known.is_held = is_held
+        known.max_batch_bytes = max_batch_bytes
         for number in range(partition_count, <int32_t> len(known.batches)):
             self.close_at(known, number)
         # In place, without a new list: that could run the collector, and with it a `send` into the old one.
@@ -372,6 +384,10 @@ cdef class RecordAccumulator:
         del known.batches[partition_count:]
         known.partition_count = partition_count
         known.current_partition %= partition_count
+
+    def open_topic(self, topic):
+        """See ``record_accumulator``."""
+        (<KnownTopic> self.topics[topic]).is_held = False
 
     def forget_topic(self, topic):
         """See ``record_accumulator``."""
@@ -412,6 +428,10 @@ cdef class RecordAccumulator:
         assert 0 <= size_bytes <= self.buffered_bytes
         self.buffered_bytes -= size_bytes
 
+    def end(self):
+        """See ``record_accumulator``."""
+        self.max_buffered_bytes = -1
+
     cdef int64_t time_of(self, object timestamp_ms) except -1:
         cdef int overflow = 0
         cdef int64_t timestamp
@@ -442,15 +462,23 @@ cdef class RecordAccumulator:
         cdef bint was_quiet = not self.opened and not self.full
         cdef int32_t number = given if given >= 0 else self.choose(known, key)
         cdef OpenBatch batch = <OpenBatch> known.batches[number]
-        cdef int64_t fixed_bytes, record_bytes
+        cdef int64_t fixed_bytes, record_bytes, alone_bytes
+        cdef int64_t batch_bytes = min(self.batch_bytes, known.max_batch_bytes)
         cdef uint8_t *position
+        if self.max_buffered_bytes < 0:
+            # It has ended while the caller converted the record.
+            self.refuse_record()
         # All parts whose size does not depend on the batch.
         fixed_bytes = 1 + record_part_bytes(key) + record_part_bytes(value) + varlong_size(headers_count) + headers.size
         if fixed_bytes > MAX_SECTION_BYTES - 32:
             raise InvalidRequestError("the record is too large for a batch; make it smaller", size_bytes=fixed_bytes)
+        # With the timestamp and the number of a batch's first record, which take a byte each.
+        alone_bytes = BATCH_HEADER_BYTES + varlong_size(fixed_bytes + 2) + fixed_bytes + 2
+        if alone_bytes > known.max_batch_bytes:
+            self.refuse_size(known.name, alone_bytes, known.max_batch_bytes)
         while batch is not None:
             record_bytes = framed_bytes(batch, fixed_bytes, timestamp_ms)
-            if <int64_t> (BATCH_HEADER_BYTES + batch.section.size) + record_bytes <= self.batch_bytes:
+            if <int64_t> (BATCH_HEADER_BYTES + batch.section.size) + record_bytes <= batch_bytes:
                 break
             self.close_at(known, number)
             if given < 0 and key.size < 0:
@@ -489,7 +517,7 @@ cdef class RecordAccumulator:
         batch.record_count += 1
         batch.max_timestamp = max(batch.max_timestamp, timestamp_ms)
         self.buffered_bytes += record_bytes
-        if <int64_t> (BATCH_HEADER_BYTES + batch.section.size) >= self.batch_bytes:
+        if <int64_t> (BATCH_HEADER_BYTES + batch.section.size) >= batch_bytes:
             self.close_at(known, number)
         if was_quiet and (self.opened or self.full):
             self.wake()

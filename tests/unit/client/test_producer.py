@@ -1,0 +1,202 @@
+"""A producer settles each delivery once, and keeps the order of each thread, without any server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from stratalog.base.errors import LogStoreError, RecordTooLargeError
+from stratalog.client.channel import ServerChannel
+from stratalog.client.client import Client
+from stratalog.client.errors import ClientClosedError
+from stratalog.client.producer import Producer
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import RetryPolicy
+from stratalog.client.topics import Topic
+from stratalog.record.native.record_accumulator import Delivery
+
+NOWHERE = "127.0.0.1:1"
+WAIT_S = 60.0
+PATIENT = RetryPolicy(deadline_s=3600, first_pause_s=0.01, max_pause_s=0.01)
+LONG_MS = 3_600_000
+
+
+def in_thread(work: Callable[[], Delivery]) -> Delivery:
+    """The result of `work` in a thread of its own, while this one waits."""
+    results: list[Delivery] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join(WAIT_S)
+    [result] = results
+    return result
+
+
+async def for_ever(_topic: str) -> Topic:
+    await asyncio.Event().wait()
+    raise AssertionError("it waits for ever")
+
+
+def producer_of(
+    describe: Callable[[str], Awaitable[Topic]], linger_ms: int = LONG_MS, batch_bytes: int = 1000
+) -> Producer:
+    settings = ProducerSettings(linger_ms=linger_ms, batch_bytes=batch_bytes)
+    return Producer(ServerChannel(NOWHERE), describe, settings, PATIENT)
+
+
+async def outcome_of(delivery: Delivery) -> object:
+    with pytest.raises(LogStoreError) as caught:
+        await asyncio.wait_for(delivery, WAIT_S)
+    return caught.value.fields.get("outcome")
+
+
+async def test_an_early_record_of_a_thread_stays_before_its_later_ones() -> None:
+    early: list[Delivery] = []
+
+    async def describe(topic: str) -> Topic:
+        # The loop is busy until the topic is known.
+        early.append(in_thread(lambda: producer.send(topic, "k", "first")))
+        return Topic(topic, "id", 1, {})
+
+    producer = producer_of(describe)
+    await producer.learn("t")
+    later = in_thread(lambda: producer.send("t", "k", "second"))
+    await asyncio.sleep(0)
+    assert [early[0].index, later.index] == [0, 1]
+    assert early[0].receipt is later.receipt
+    producer.abandon()
+
+
+async def test_a_record_that_is_early_no_more_is_placed_at_once() -> None:
+    """The description comes between the accumulator's look and the turn of the record."""
+
+    class Slow(Producer):
+        def __getattribute__(self, name: str) -> object:
+            if name == "send_early":
+                self.set_partition_count("t", 1, 0)
+            return super().__getattribute__(name)
+
+    producer = Slow(ServerChannel(NOWHERE), for_ever, ProducerSettings(linger_ms=LONG_MS), PATIENT)
+    first, second = (in_thread(lambda: producer.send("t", "k", "v")) for _ in range(2))
+    assert [first.index, second.index] == [0, 1]
+    assert first.receipt is second.receipt
+    producer.abandon()
+
+
+async def test_a_close_that_is_cancelled_settles_every_delivery() -> None:
+    producer = producer_of(for_ever)
+    producer.set_partition_count("known", 1, 0)
+    deliveries = [producer.send(topic, None, b"x") for topic in ("unknown", "known")]
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    deliveries.append(producer.send("known", None, b"x"))
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert [await outcome_of(delivery) for delivery in deliveries] == ["not stored"] * 3
+    assert producer.buffered_bytes == 0
+
+
+async def test_a_client_that_is_closed_settles_the_deliveries_of_its_producers() -> None:
+    client = Client(NOWHERE, retry=PATIENT)
+    waiting, describing = client.producer(linger_ms=0), client.producer()
+    waiting.set_partition_count("known", 1, 0)
+    deliveries = [waiting.send("known", None, b"x"), describing.send("unknown", None, b"x")]
+    await asyncio.sleep(0)
+    await client.close()
+    assert [await outcome_of(delivery) for delivery in deliveries] == ["not stored"] * 2
+    late = waiting.send("known", None, b"x")
+    assert await outcome_of(late) == "not stored"
+
+
+async def test_the_end_of_the_tasks_of_a_loop_settles_the_deliveries() -> None:
+    def use() -> list[Delivery]:
+        async def send() -> list[Delivery]:
+            waiting, describing = producer_of(for_ever, linger_ms=0), producer_of(for_ever)
+            waiting.set_partition_count("known", 1, 0)
+            sent = [waiting.send("known", None, b"x"), describing.send("unknown", None, b"x")]
+            # The batch has left the accumulator.
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return sent
+
+        # It cancels the tasks that are left.
+        return asyncio.run(send())
+
+    for delivery in await asyncio.to_thread(use):
+        assert delivery.is_done
+        assert await outcome_of(delivery) == "not stored"
+
+
+async def test_a_producer_whose_loop_has_ended_refuses_records_and_forgets_none() -> None:
+    async def begin() -> tuple[Producer, Delivery]:
+        producer = producer_of(for_ever)
+        for topic in ("known", "other"):
+            producer.set_partition_count(topic, 1, 0)
+        return producer, producer.send("known", None, b"x")
+
+    for topic in ("unknown", "other"):
+        producer, lingering = await asyncio.to_thread(lambda: asyncio.run(begin()))
+        # The loop is asked for a description, or to take a new batch.
+        producer.take_batches()
+        with pytest.raises(ClientClosedError):
+            producer.send(topic, None, b"x")
+        for again in ("unknown", "known"):
+            with pytest.raises(ClientClosedError):
+                producer.send(again, None, b"x")
+        assert producer.buffered_bytes == 0
+        assert await outcome_of(lingering) == "not stored"
+
+
+async def test_a_record_that_never_fits_is_refused_at_once() -> None:
+    described = 0
+    limit = {"max.message.bytes": "500"}
+
+    async def describe(topic: str) -> Topic:
+        nonlocal described
+        described += 1
+        return Topic(topic, "id", 1, limit)
+
+    producer = producer_of(describe)
+    early = [producer.send("t", None, bytes(size_bytes)) for size_bytes in (100, 600)]
+    with pytest.raises(RecordTooLargeError):
+        await early[1]
+    with pytest.raises(RecordTooLargeError) as caught:
+        producer.send("t", None, bytes(500))
+    assert caught.value.fields == {
+        "topic": "t",
+        "size_bytes": 61 + 2 + 7 + 500,
+        "max_bytes": 500,
+        "name": "max.message.bytes",
+    }
+    # The server is asked whether the limit is another one by now.
+    limit = {"max.message.bytes": "5000"}
+    while described < 2:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    late = producer.send("t", None, bytes(600))
+    assert late.receipt is early[0].receipt
+    producer.abandon()
+    for delivery in (early[0], late):
+        assert await outcome_of(delivery) == "not stored"
+
+
+async def test_a_limit_of_the_topic_bounds_its_batches_alone() -> None:
+    async def describe(topic: str) -> Topic:
+        return Topic(topic, "id", 1, {"max.message.bytes": "300"} if topic == "narrow" else {})
+
+    producer = producer_of(describe)
+    for topic in ("narrow", "wide"):
+        await producer.learn(topic)
+    counts: dict[str, list[int]] = {}
+    for topic in ("narrow", "wide"):
+        for number in range(20):
+            producer.send(topic, None, b"%02d" % number + bytes(60))
+    producer.close_all()
+    for batch in producer.take_batches()[1]:
+        counts.setdefault(batch.topic, []).append(batch.record_count)
+        assert 61 + batch.size_bytes <= (300 if batch.topic == "narrow" else 1000)
+        producer.release(batch.size_bytes)
+    assert [len(counts["narrow"]), len(counts["wide"])] == [7, 2]
