@@ -10,7 +10,8 @@ Four shapes:
 * unary calls of 100 bytes, one at a time (Append).
 
 A fifth has no bare reference: plain records (Read) beside FetchStream and the decoder of our client, which
-gives the same records.
+gives the same records. The streams of batches also show the processor time of both servers, and the last row
+the memory that both hold after all of it.
 
 The server does all that it does in earnest: it checks every checksum and every record, stamps offsets, writes
 to the local log, and reads back with checksums compared. Appends ask for `os`, so a run ends in the page
@@ -20,17 +21,17 @@ cache; what the disk makes of it afterwards is waited for outside of the time th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
 
 import grpc
 
 import report
+from server_process import ServerProcess, memory_row, processor_row, running, stratalog_command
 from stratalog.client.messages import fetched_parts
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -40,6 +41,9 @@ from stratalog.v1 import log_pb2, log_pb2_grpc
 TARGET = 0.4
 READ_TARGET = 0.2
 """The server decodes for its readers, and every record is a message of its own on the wire."""
+COST_TARGET = 0.3
+MEMORY_TARGET = 0.3
+"""The bare server holds no more than messages in flight; ours also the engine and its libraries."""
 IN_FLIGHT_COUNT = 8
 BATCH_BYTES = 1 << 20
 RECORD_BYTES = 1024
@@ -108,25 +112,6 @@ async def serve_bare(message: bytes) -> None:
     await server.start()
     print(f"bare serves 127.0.0.1:{port}", flush=True)
     await server.wait_for_termination()
-
-
-@contextlib.contextmanager
-def running(*command: str) -> Generator[str]:
-    """A server process; its first line ends with its address in third place."""
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().split()[2]
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
-
-
-def stratalog_command(data_dir: str) -> tuple[str, ...]:
-    arguments = ["server", "start", "--data-dir", data_dir, "--listen", "127.0.0.1:0", "--log-level", "error"]
-    program = f"import sys; from stratalog.cli.main import main; sys.argv[1:] = {arguments!r}; main()"
-    return ("-c", program)
 
 
 # --- the client, the same for both -------------------------------------------------------------------------
@@ -206,6 +191,23 @@ async def call_one_by_one(channel: grpc.aio.Channel, method: str, request: bytes
         await call(request)
 
 
+class Servers(NamedTuple):
+    """Both servers."""
+
+    ours: ServerProcess
+    bare: ServerProcess
+
+    def processor_row(
+        self, work: str, size_bytes: int, before_s: tuple[float, float], target: float
+    ) -> report.Row:
+        """The processor time of both since `before_s`, in which each did the same work on `size_bytes`."""
+        ours_s, bare_s = (now_s - then_s for now_s, then_s in zip(self.processor_s(), before_s, strict=True))
+        return processor_row(work, size_bytes, ours_s, bare_s, target)
+
+    def processor_s(self) -> tuple[float, float]:
+        return self.ours.processor_s(), self.bare.processor_s()
+
+
 async def fastest(
     ours: Callable[[], Awaitable[None]], reference: Callable[[], Awaitable[None]], repeats: int
 ) -> tuple[float, float]:
@@ -242,39 +244,28 @@ def appends_of(topic: str, partition_count: int, batch: bytes) -> Callable[[int]
     return make
 
 
-async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[report.Row]:
+async def measure_all(quick: bool, servers: Servers) -> list[report.Row]:
     work = Work(quick)
     batch = batch_of(BATCH_BYTES, RECORD_BYTES)
-    small = batch_of(SMALL_BYTES, SMALL_BYTES - 75)
-    part = batch_of(PART_BYTES, RECORD_BYTES)
-    in_flight_count = PARTITION_COUNT * IN_FLIGHT_COUNT
-    append_small = log_pb2.AppendRequest(
-        topic=SMALL_TOPIC, partition=0, durability=log_pb2.DURABILITY_OS, batches=small
-    )
     fetch = log_pb2.FetchRequest(max_bytes=BATCH_BYTES)
     fetch.partitions.add(topic=TOPIC, max_bytes=BATCH_BYTES, start=log_pb2.Position(offset=0))
     size_bytes = work.batch_count * len(batch)
+    sent_bytes = size_bytes * (work.repeats + 1)
+    costs: list[report.Row] = []
     async with (
-        grpc.aio.insecure_channel(bare_address, OPTIONS) as bare,
-        grpc.aio.insecure_channel(our_address, OPTIONS) as ours,
+        grpc.aio.insecure_channel(servers.bare.address, OPTIONS) as bare,
+        grpc.aio.insecure_channel(servers.ours.address, OPTIONS) as ours,
     ):
         await create_topics(ours)
+        before_s = servers.processor_s()
         appends = await fastest(
             lambda: push_stream(ours, LOG + "AppendStream", appends_of(TOPIC, 1, batch), work.batch_count),
             lambda: push_stream(bare, BARE + "Take", lambda _: batch, work.batch_count),
             work.repeats,
         )
-        wide_appends = await fastest(
-            lambda: push_stream(
-                ours,
-                LOG + "AppendStream",
-                appends_of(WIDE_TOPIC, PARTITION_COUNT, part),
-                work.part_count,
-                in_flight_count,
-            ),
-            lambda: push_stream(bare, BARE + "Take", lambda _: part, work.part_count, in_flight_count),
-            work.repeats,
-        )
+        costs.append(servers.processor_row("append stream", sent_bytes, before_s, COST_TARGET))
+        wide_appends = await measure_wide_appends(ours, bare, work)
+        before_s = servers.processor_s()
         fetches = await fastest(
             lambda: pull_stream(
                 ours, LOG + "FetchStream", fetch.SerializeToString(), size_bytes, fetched_batches
@@ -282,24 +273,50 @@ async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[
             lambda: pull_stream(bare, BARE + "Give", b"%d" % work.batch_count, size_bytes, bytes),
             work.repeats,
         )
+        costs.append(servers.processor_row("fetch stream", sent_bytes, before_s, COST_TARGET))
         reads = await measure_reads(ours, fetch, work)
-        calls = await fastest(
-            lambda: call_one_by_one(ours, LOG + "Append", append_small.SerializeToString(), work.call_count),
-            lambda: call_one_by_one(bare, BARE + "Unary", small, work.call_count),
-            work.repeats,
-        )
+        calls = await measure_calls(ours, bare, work)
     return [
         row("append stream, 1 MiB batches, 8 in flight", "MB/s", size_bytes / MB, appends),
-        row(
-            f"append stream, {PARTITION_COUNT} partitions, 64 KiB batches, {in_flight_count} in flight",
-            "MB/s",
-            work.part_count * len(part) / MB,
-            wide_appends,
-        ),
+        wide_appends,
         row("fetch stream, 1 MiB batches", "MB/s", size_bytes / MB, fetches),
         reads,
-        row(f"append, {len(small)} B, one at a time", "calls/s", work.call_count, calls),
+        calls,
+        *costs,
+        memory_row("after all of it", servers.ours, servers.bare, MEMORY_TARGET),
     ]
+
+
+async def measure_wide_appends(ours: grpc.aio.Channel, bare: grpc.aio.Channel, work: Work) -> report.Row:
+    """Append to many partitions in turns."""
+    part = batch_of(PART_BYTES, RECORD_BYTES)
+    count, in_flight_count = work.part_count, PARTITION_COUNT * IN_FLIGHT_COUNT
+    make_request = appends_of(WIDE_TOPIC, PARTITION_COUNT, part)
+    seconds = await fastest(
+        lambda: push_stream(ours, LOG + "AppendStream", make_request, count, in_flight_count),
+        lambda: push_stream(bare, BARE + "Take", lambda _: part, count, in_flight_count),
+        work.repeats,
+    )
+    return row(
+        f"append stream, {PARTITION_COUNT} partitions, 64 KiB batches, {in_flight_count} in flight",
+        "MB/s",
+        count * len(part) / MB,
+        seconds,
+    )
+
+
+async def measure_calls(ours: grpc.aio.Channel, bare: grpc.aio.Channel, work: Work) -> report.Row:
+    """Append small batches by calls, one at a time."""
+    small = batch_of(SMALL_BYTES, SMALL_BYTES - 75)
+    request = log_pb2.AppendRequest(
+        topic=SMALL_TOPIC, partition=0, durability=log_pb2.DURABILITY_OS, batches=small
+    ).SerializeToString()
+    seconds = await fastest(
+        lambda: call_one_by_one(ours, LOG + "Append", request, work.call_count),
+        lambda: call_one_by_one(bare, BARE + "Unary", small, work.call_count),
+        work.repeats,
+    )
+    return row(f"append, {len(small)} B, one at a time", "calls/s", work.call_count, seconds)
 
 
 async def measure_reads(ours: grpc.aio.Channel, fetch: log_pb2.FetchRequest, work: Work) -> report.Row:
@@ -343,7 +360,7 @@ def measure(quick: bool) -> list[report.Row]:
         running(__file__, "serve-bare") as bare,
         running(*stratalog_command(f"{folder}/data")) as ours,
     ):
-        return asyncio.run(measure_all(quick, bare, ours))
+        return asyncio.run(measure_all(quick, Servers(ours, bare)))
 
 
 if __name__ == "__main__":

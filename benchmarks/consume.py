@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import report
-from append_fetch import running, stratalog_command
+from server_process import running, stratalog_command
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.consuming.topic_follower import PARTITION_MAX_BYTES, STREAM_MAX_BYTES
@@ -170,7 +170,7 @@ def measure(quick: bool) -> list[report.Row]:
         tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder,
         running(*stratalog_command(f"{folder}/data")) as server,
     ):
-        return asyncio.run(measure_all(quick, server))
+        return asyncio.run(measure_all(quick, server.address))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+from kafka_peers import kafka_or_none
 from log_engine import LEADER_EPOCH, MIB, open_log, opened
 from report import Row, promised, run
 from stratalog.base.clock import SystemClock
@@ -45,9 +46,8 @@ from stratalog.record.native.offset_map import OffsetMap, OpenTransactions, clea
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.kafka.kafka_distribution import KAFKA_VERSION, KafkaDistribution, KafkaMissingError
+from tests.support.kafka.kafka_distribution import KAFKA_VERSION, KafkaDistribution
 
-KAFKA_CACHE = Path(__file__).resolve().parents[1] / ".cache" / "kafka"
 KAFKA_PROGRAM = Path(__file__).with_name("KafkaLogCleaner.java")
 MAP_BYTES = 128 * MIB
 LOAD_FACTOR = 0.9
@@ -189,14 +189,6 @@ def kafka_per_s(directory: Path, end_offset: int, kafka: KafkaDistribution) -> f
     if ended.returncode != 0 or not lines:
         raise RuntimeError(f"Kafka's cleaner failed: {ended.stderr[-1000:]}")
     return end_offset / float(lines[0][1])
-
-
-def kafka_or_none() -> KafkaDistribution | None:
-    try:
-        return KafkaDistribution.fetched(KAFKA_CACHE)
-    except KafkaMissingError as missing:
-        print(f"no comparison with Kafka {KAFKA_VERSION}: {missing}", file=sys.stderr)
-        return None
 
 
 def give_memory_back() -> None:

@@ -2,7 +2,9 @@
 
 * Records of one partition, with keys of 16 bytes, through a producer that is idempotent as by default. The
   reference sends the same bytes as prebuilt batches over the same AppendStream: what a client can do that
-  makes nothing. Both run against a server in a process of its own, in turns.
+  makes nothing. Both run against a server in a process of its own, in turns. A third turn writes as many
+  bytes to a file of the same disk: a long run is as slow as the page cache gets memory. A virtual machine may
+  get it from its host at the first touch, at a tenth of the rate of memory that was used before.
 * `send` alone, without an event loop and a server: the accumulator. The reference is `produce` of
   confluent-kafka into its local queue without a broker, if it can be imported (it is no requirement of ours);
   otherwise a million calls a second, which are promised.
@@ -11,16 +13,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 import report
-from append_fetch import LOG, OPTIONS, appends_of, push_stream, running, stratalog_command
+from append_fetch import LOG, OPTIONS, appends_of, push_stream
+from kafka_peers import confluent_kafka_or_none
+from server_process import running, stratalog_command
 from stratalog.base.types import Durability
 from stratalog.client.client import Client
 from stratalog.record.builder import encode_batch
@@ -31,6 +35,8 @@ from stratalog.server.process_tuning import keep_freed_memory
 KEY_BYTES = 16
 BATCH_BYTES = 512 << 10
 IN_FLIGHT_COUNT = 5
+WRITE_TARGET = 0.05
+"""Where the page cache has memory at hand, a plain write is at the rate of a copy."""
 SEND_TARGET = 1_000_000
 CHUNK_COUNT = 500
 MB = 1_000_000
@@ -69,7 +75,17 @@ async def stream(address: str, topic: str, count: int, value: bytes) -> float:
         return time.perf_counter() - start_s
 
 
-async def measure_producer(address: str, quick: bool) -> list[report.Row]:
+def write_plainly(path: Path, size_bytes: int) -> float:
+    """Seconds to write as many bytes behind the end of a file, in pieces as large as batches."""
+    piece = bytes(BATCH_BYTES)
+    with path.open("ab", buffering=0) as file:
+        start_s = time.perf_counter()
+        for _ in range(size_bytes // BATCH_BYTES):
+            file.write(piece)
+        return time.perf_counter() - start_s
+
+
+async def measure_producer(address: str, folder: Path, quick: bool) -> list[report.Row]:
     rows: list[report.Row] = []
     async with Client(address) as client:
         for value_bytes, unit, target in SHAPES:
@@ -78,21 +94,28 @@ async def measure_producer(address: str, quick: bool) -> list[report.Row]:
             count = (60_000_000 if quick else 240_000_000) // (value_bytes + KEY_BYTES)
             count -= count % CHUNK_COUNT
             value = bytes(value_bytes)
-            seconds: list[tuple[float, float]] = []
+            beside_bare: list[tuple[float, float]] = []
+            beside_write: list[tuple[float, float]] = []
             for _ in range(3 if quick else 7):
                 ours_s = await produce(client, topic, count, value)
-                seconds.append((ours_s, await stream(address, topic, count, value)))
+                beside_bare.append((ours_s, await stream(address, topic, count, value)))
+                plain_s = write_plainly(folder / "plain", count * (value_bytes + KEY_BYTES))
+                beside_write.append((ours_s, plain_s))
             amount = count if unit == "records/s" else count * value_bytes / MB
-            ours_s, bare_s = (median([pair[place] for pair in seconds]) for place in (0, 1))
-            rows.append(
-                report.Row(
-                    work=f"producer, {KEY_BYTES} B keys, {value_bytes} B values",
-                    unit=unit,
-                    ours=amount / ours_s,
-                    reference=amount / bare_s,
-                    target=target,
+            references = [("bare stream", beside_bare, target)]
+            if unit == "MB/s":
+                references.append(("plain write", beside_write, WRITE_TARGET))
+            for reference, pairs, least in references:
+                ours_s, reference_s = report.pair_of_median_ratio(pairs)
+                rows.append(
+                    report.Row(
+                        work=f"producer, {value_bytes} B values / {reference}",
+                        unit=unit,
+                        ours=amount / ours_s,
+                        reference=amount / reference_s,
+                        target=least,
+                    )
                 )
-            )
     return rows
 
 
@@ -119,12 +142,8 @@ def send_rate(count: int, value: bytes) -> float:
     return count / (time.perf_counter() - start_s)
 
 
-def confluent_rate(count: int, value: bytes) -> float | None:
-    """Calls of confluent-kafka's `produce` a second, whose records go nowhere; None if it is not there."""
-    try:
-        confluent: Any = importlib.import_module("confluent_kafka")
-    except ImportError:
-        return None
+def confluent_rate(confluent: Any, count: int, value: bytes) -> float:
+    """Calls of confluent-kafka's `produce` a second, whose records go nowhere."""
     settings = {
         "bootstrap.servers": "127.0.0.1:1",
         "queue.buffering.max.messages": 10_000_000,
@@ -144,12 +163,15 @@ def confluent_rate(count: int, value: bytes) -> float | None:
 
 def send_row(quick: bool) -> report.Row:
     count, value = 500_000 if quick else 2_000_000, bytes(100)
-    ours = median([send_rate(count, value) for _ in range(5)])
-    confluent = [rate for _ in range(5) if (rate := confluent_rate(count, value)) is not None]
     work = "send alone, 16 B keys, 100 B values"
-    if not confluent:
+    confluent = confluent_kafka_or_none()
+    if confluent is None:
+        ours = median([send_rate(count, value) for _ in range(5)])
         return report.promised(work, "records/s", ours, SEND_TARGET)
-    return report.Row(work=work, unit="records/s", ours=ours, reference=median(confluent), target=1.0)
+    ours, reference = report.pair_of_median_ratio(
+        (send_rate(count, value), confluent_rate(confluent, count, value)) for _ in range(5)
+    )
+    return report.Row(work=work, unit="records/s", ours=ours, reference=reference, target=1.0)
 
 
 def measure(quick: bool) -> list[report.Row]:
@@ -157,9 +179,9 @@ def measure(quick: bool) -> list[report.Row]:
     keep_freed_memory()
     with (
         tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder,
-        running(*stratalog_command(f"{folder}/data")) as address,
+        running(*stratalog_command(f"{folder}/data")) as server,
     ):
-        rows = asyncio.run(measure_producer(address, quick))
+        rows = asyncio.run(measure_producer(server.address, Path(folder), quick))
     return [*rows, send_row(quick)]
 
 

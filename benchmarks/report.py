@@ -2,8 +2,8 @@
 
 A benchmark is a script beside this file that calls `run` with a function that measures. What counts is the
 ratio to a reference of the same run, on the same machine, a moment before or after: absolute rates are shown
-for people, and not compared. All rates are such that more is better. Where the project promises a rate
-as it is ("at least 8 million records a second"), that rate stands in the place of the reference: see
+for people, and not compared. More is better, except for a cost, such as memory. Where the project promises a
+rate as it is ("at least 8 million records a second"), that rate stands in the place of the reference: see
 `promised`.
 
 Options of every benchmark: ``--quick`` (seconds, not minutes), ``--json`` (one JSON object a line),
@@ -27,16 +27,19 @@ class Row:
     work: str
     """The measured work, short enough for a table: `append 1 KiB x 1000, durability=os`."""
     unit: str
-    """The unit of both rates: `MB/s`, `records/s`, `calls/s`."""
+    """The unit of both rates: `MB/s`, `records/s`, `calls/s`; of a cost `s/GB`, `MB`."""
     ours: float
     reference: float
     target: float
     """The least ratio that is good enough."""
+    is_cost: bool = False
+    """Less is better: the ratio is that of the reference to ours."""
 
     @property
     def ratio(self) -> float:
-        assert self.reference > 0, "a reference that did nothing cannot be compared with"
-        return self.ours / self.reference
+        more, less = (self.reference, self.ours) if self.is_cost else (self.ours, self.reference)
+        assert less > 0, "work that did nothing cannot be compared with"
+        return more / less
 
     @property
     def met(self) -> bool:
@@ -80,8 +83,14 @@ def median_pair(
     may be so for one of the two only, and the fastest runs are then of different machines.
     """
     pairs = [(seconds(reference), seconds(ours)) for _ in range(repeats)]
-    reference_s, ours_s = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
+    reference_s, ours_s = pair_of_median_ratio(pairs)
     return ours_s, reference_s
+
+
+def pair_of_median_ratio(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """The pair whose ratio is the median of all."""
+    ordered = sorted(pairs, key=lambda pair: pair[0] / pair[1])
+    return ordered[len(ordered) // 2]
 
 
 def seconds(work: Callable[[], object]) -> float:

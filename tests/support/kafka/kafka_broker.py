@@ -57,9 +57,13 @@ class KafkaBroker:
         *,
         log_dir_count: int = 1,
         properties: Sequence[str] = (),
+        is_measured: bool = False,
     ) -> None:
-        """Prepares log directories in `folder`. `properties`: more lines of the broker's configuration."""
+        """Prepares log directories in `folder`. `properties`: more lines of the broker's configuration. A
+        measured broker has the memory and the options of Kafka's own scripts.
+        """
         self._kafka = kafka
+        self._is_measured = is_measured
         self._folder = folder
         self.log_dir = folder / "kafka-logs"
         self.log_dirs = [self.log_dir, *(folder / f"kafka-logs{n}" for n in range(2, log_dir_count + 1))]
@@ -85,10 +89,10 @@ class KafkaBroker:
         )
 
     @contextmanager
-    def running(self, *, is_killed: bool = False) -> Generator[None]:
-        """Start it, and stop it in order at the end, or kill it."""
+    def running(self, *, is_killed: bool = False) -> Generator[int]:
+        """Start it, and stop it in order at the end, or kill it. Yields the process id."""
         with self._process(self._properties, self.address) as process:
-            yield
+            yield process.pid
             if is_killed:
                 process.kill()
             else:
@@ -126,7 +130,12 @@ class KafkaBroker:
         log_path = properties.with_name("broker.log")
         with log_path.open("ab") as log:
             process = subprocess.Popen(
-                self._kafka.command("kafka.Kafka", str(properties), heap_mib=384),
+                self._kafka.command(
+                    "kafka.Kafka",
+                    str(properties),
+                    heap_mib=1024 if self._is_measured else 384,
+                    is_measured=self._is_measured,
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -172,6 +181,11 @@ class KafkaBroker:
         _wait_until(lambda: any(path.exists() for path in paths), name)
         [path] = filter(Path.exists, paths)
         return parse_partition_metadata(path.read_text())
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; its files go a moment later."""
+        with closing(_KAFKA.KafkaAdminClient(bootstrap_servers=self.address)) as admin:
+            admin.delete_topics([name])
 
     def produce(self, topic: str, values: Sequence[str]) -> None:
         """Write records with a new idempotent producer, all in one batch if they fit."""

@@ -22,6 +22,15 @@ _ARTIFACTS: Final = (
     # So that a broker says on its standard error what is wrong.
     ("org.slf4j", "slf4j-simple", "1.7.36"),
 )
+_TEST_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_SCRIPT_OPTIONS: Final = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+"""Those of `kafka-run-class.sh`."""
 # If the fetch hangs, the next worker tries it again: twice this is less than the time of a test.
 _FETCH_TIMEOUT_S: Final = 140.0
 _RUN_TIMEOUT_S: Final = 120.0
@@ -58,9 +67,13 @@ class KafkaDistribution:
         """All of the jars, for who runs Java otherwise than `command` does."""
         return f"{self._jars}/*"
 
-    def command(self, main_class: str, *arguments: str, heap_mib: int = 256) -> list[str]:
-        """The command line that runs one of Kafka's programs."""
-        options = [f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    def command(
+        self, main_class: str, *arguments: str, heap_mib: int = 256, is_measured: bool = False
+    ) -> list[str]:
+        """The command line that runs one of Kafka's programs. A measured one has the options of Kafka's own
+        scripts; another starts sooner, with less memory.
+        """
+        options = [f"-Xmx{heap_mib}m", *(_SCRIPT_OPTIONS if is_measured else _TEST_OPTIONS)]
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return ["java", *options, "-cp", self.class_path, main_class, *arguments]
 

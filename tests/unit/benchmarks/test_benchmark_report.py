@@ -25,6 +25,13 @@ def test_target_is_the_least_ratio(ours: float, met: bool) -> None:
     assert row(ours).met is met
 
 
+def test_a_cost_is_better_when_it_is_less() -> None:
+    cost = Row(work="fetch", unit="s/GB", ours=4.0, reference=2.0, target=0.5, is_cost=True)
+
+    assert cost.ratio == 0.5
+    assert cost.met
+
+
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     status = run(measure_one_hit_and_one_miss, ["--quick", "--json"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -34,7 +41,7 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         ("append 1 KiB", 0.4, True),
         ("append 1 KiB", 0.39, False),
     ]
-    assert set(rows[0]) == {"work", "unit", "ours", "reference", "ratio", "target", "met"}
+    assert set(rows[0]) == {"work", "unit", "ours", "reference", "ratio", "target", "met", "is_cost"}
 
 
 def test_table_has_a_heading_and_marks_what_was_missed(capsys: pytest.CaptureFixture[str]) -> None:
