@@ -11,11 +11,11 @@ from stratalog.cli.options import json_option, partitions_option, server_option
 from stratalog.cli.output import print_json
 from stratalog.cli.partition_failures import raise_failures
 from stratalog.cli.positions import parse_position
+from stratalog.client import values
 from stratalog.client.client import Client
 from stratalog.client.consuming.position import SPECS, NamedPosition, Position
 from stratalog.client.consuming.position_finder import PositionFinder
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.v1 import partition_pb2
 
 HIGH_WATERMARK = -1
 """The end of the visible records on the wire, as in Kafka."""
@@ -62,7 +62,7 @@ def delete(topic: str, position: Position, partitions: tuple[int, ...], as_json:
     """
     left_out = LeftOut()
 
-    async def run(client: Client) -> list[partition_pb2.DeletedRecords]:
+    async def run(client: Client) -> list[values.DeletedRecords]:
         chosen = [TopicPartition(topic, number) for number in sorted(set(partitions))]
         chosen = chosen or await client.partitions(topic)
         offsets = dict.fromkeys(chosen, HIGH_WATERMARK)
@@ -76,7 +76,7 @@ def delete(topic: str, position: Position, partitions: tuple[int, ...], as_json:
         )
 
     results = with_client(server, run)
-    deleted = [result for result in results if not result.HasField("error")]
+    deleted = [result for result in results if result.error is None]
     if as_json:
         print_json(
             [
@@ -87,5 +87,5 @@ def delete(topic: str, position: Position, partitions: tuple[int, ...], as_json:
     else:
         for one in deleted:
             click.echo(f"{topic}-{one.partition} starts at {one.log_start_offset}")
-    raise_failures(topic, [result for result in results if result.HasField("error")])
+    raise_failures(topic, results)
     left_out.require_none()

@@ -11,12 +11,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
 from stratalog.client.sending.batch_receipt import BatchReceipt
-from stratalog.client.topics import Topic
 from stratalog.record.native.record_accumulator import Delivery, RecordAccumulator
+
+if TYPE_CHECKING:
+    from stratalog.client.values import Topic
 
 logger = logging.getLogger(__name__)
 
