@@ -72,8 +72,9 @@ torture: $(DEV)  ## Local logs under everything at once, and clients through res
 minio:  ## Build MinIO once (needs Go) and serve S3 on this machine, for trying out
 	@scripts/minio.sh
 
-proto: $(DEV)  ## Generate the Python stubs and docs/api.md from the .proto files, and add new parts to the contract
+proto: $(DEV)  ## Generate stubs, the client's values and docs/api.md from the .proto files; new parts join the contract
 	scripts/generate_stubs.sh
+	$(BIN)/python scripts/client_values.py
 	$(BIN)/python scripts/api_page.py
 	$(BIN)/python scripts/api_breaks.py
 

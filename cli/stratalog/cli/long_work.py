@@ -9,20 +9,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from stratalog.cli.connection import with_client
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import enum_word, message_document, print_json
-from stratalog.v1 import operation_pb2
+from stratalog.cli.output import print_json, value_document
+from stratalog.client import values
 
 if TYPE_CHECKING:
     from stratalog.client.client import Client
 
-Show = Callable[[operation_pb2.Operation], None]
-Start = Callable[["Client"], Awaitable[operation_pb2.Operation]]
+Show = Callable[["values.Operation"], None]
+Start = Callable[["Client"], Awaitable["values.Operation"]]
+_Result = TypeVar("_Result", bound="values.OperationResult")
 
 
 no_wait_option: Callable[[Any], Any] = click.option(
@@ -36,23 +37,47 @@ def long_work_options(command: Any) -> Any:
 
 
 def run_long_work(
-    server: str, start: Start, *, no_wait: bool, as_json: bool
-) -> operation_pb2.Operation | None:
-    """Start the operation and follow it to its end; returns it if it succeeded. None with `no_wait`, once its
-    id is printed. Raises LogStoreError for one that failed or was cancelled.
+    server: str,
+    start: Start,
+    result_class: type[_Result],
+    print_result: Callable[[_Result], None],
+    *,
+    no_wait: bool,
+    as_json: bool,
+    document: Callable[[_Result], object] = value_document,
+) -> _Result | None:
+    """Start the operation, follow it to its end, and print its result, in JSON as its `document`. Returns the
+    result; None with `no_wait`, once the operation's id is printed. Raises the error of the operation.
     """
-    # Not above: `--help` of a command needs no client.
-    from stratalog.client.operations import require_success
+    # Not above: `--help` needs no client.
+    from stratalog.client.operations import result_of
 
+    operation = _operation(server, start, no_wait=no_wait)
+    if no_wait:
+        if as_json:
+            print_json(operation_document(operation))
+        else:
+            click.echo(operation.operation_id)
+        return None
+    result = result_of(operation, result_class)
+    if as_json:
+        print_json(document(result))
+    else:
+        print_result(result)
+    return result
+
+
+def _operation(server: str, start: Start, *, no_wait: bool) -> values.Operation:
+    """The operation at its end; with `no_wait` as it was started."""
     started: list[str] = []
 
-    async def run(client: Client) -> operation_pb2.Operation:
+    async def run(client: Client) -> values.Operation:
         operation = await start(client)
         started.append(operation.operation_id)
-        return operation if no_wait else await follow(client, operation.operation_id)
+        return operation if no_wait else await follow(client, operation)
 
     try:
-        operation = with_client(server, run)
+        return with_client(server, run)
     except KeyboardInterrupt:
         if started:
             click.echo(
@@ -61,52 +86,24 @@ def run_long_work(
                 err=True,
             )
         raise
-    if not no_wait:
-        require_success(operation)
-        return operation
-    if as_json:
-        print_json(operation_document(operation))
-    else:
-        click.echo(operation.operation_id)
-    return None
 
 
-async def follow(client: Client, operation_id: str) -> operation_pb2.Operation:
+async def follow(client: Client, operation: values.Operation) -> values.Operation:
     """Show the operation until it has ended; returns it then."""
-    operation = operation_pb2.Operation()
+    latest = operation
     with _progress() as show:
-        async with aclosing(client.operations.watch(operation_id)) as watched:
-            async for operation in watched:
-                show(operation)
-    return operation
+        async with aclosing(client.operations.watch(operation.operation_id)) as watched:
+            async for latest in watched:
+                show(latest)
+    return latest
 
 
-def kind_word(operation: operation_pb2.Operation) -> str:
-    """The kind as the command line has it."""
-    return enum_word(operation_pb2.OperationKind.DESCRIPTOR, operation.kind)
-
-
-def state_word(operation: operation_pb2.Operation) -> str:
-    """The state as the command line has it."""
-    return enum_word(operation_pb2.OperationState.DESCRIPTOR, operation.state)
-
-
-def operation_document(operation: operation_pb2.Operation) -> dict[str, object]:
-    """The operation as a JSON object; its error with the code and the fields."""
-    without_error = operation_pb2.Operation()
-    without_error.CopyFrom(operation)
-    without_error.ClearField("error")
-    document = message_document(without_error)
-    if operation.HasField("error"):
-        from stratalog.client.errors import error_of_status
-
-        error = error_of_status(operation.error)
-        document["error"] = {
-            "code": error.code,
-            "message": error.message,
-            "fields": {name: str(value) for name, value in error.fields.items()},
-        }
-    return document
+def operation_document(operation: values.Operation) -> dict[str, object]:
+    """The operation as a JSON object. Its result is under the name of its kind; the other kinds are null."""
+    document = value_document(operation)
+    result = document.pop("result")
+    kinds = [kind for kind in values.OperationKind if kind is not values.OperationKind.UNKNOWN]
+    return {**document, **{kind.value: result if kind is operation.kind else None for kind in kinds}}
 
 
 @contextmanager
@@ -130,12 +127,12 @@ def _progress() -> Generator[Show]:
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 
-        def show(operation: operation_pb2.Operation) -> None:
+        def show(operation: values.Operation) -> None:
             progress = operation.progress
             counts = f" {progress.done_count}/{progress.total_count}" if progress.total_count else ""
             bar.update(
                 task,
-                description=f"{kind_word(operation)}: {progress.phase}{counts}",
+                description=f"{operation.kind}: {progress.phase}{counts}",
                 completed=progress.done_bytes,
                 total=progress.total_bytes or None,
             )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import TYPE_CHECKING, Any
 
 import click
-from google.protobuf.descriptor import EnumDescriptor
-from google.protobuf.message import Message
 
-from stratalog.v1 import admin_pb2
+from stratalog.base.errors import LogStoreError
+
+if TYPE_CHECKING:
+    from stratalog.client import values
 
 Cell = str | int | None
+_Field = Mapping[str, str] | tuple[Any, ...] | LogStoreError | str | float | None
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The last millisecond of the year 9999, where calendars of Python end.
@@ -65,47 +67,29 @@ def utc_time(time_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def print_offline(partitions: Iterable[admin_pb2.OfflinePartition], *, err: bool = False) -> None:
+def print_offline(partitions: Iterable[values.OfflinePartition], *, err: bool = False) -> None:
     """Print a line for each partition that is not served."""
     for offline in partitions:
         text = f"{offline.topic}-{offline.partition} is offline, path {offline.path}: {offline.reason}"
         click.echo(text, err=err)
 
 
-def message_document(message: Message) -> dict[str, object]:
-    """A message as a JSON object: every field under its name in the .proto file, numbers as numbers, values
-    of enums as words, null for a message that is not set. Maps are sorted by key.
+def value_document(value: tuple[Any, ...]) -> dict[str, object]:
+    """A value of the client as a JSON object: every field under its name, members of enums as words, an error
+    with its code and its fields.
     """
-    document: dict[str, object] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            document[field.name] = dict(sorted(value.items()))
-        elif field.enum_type is not None:
-            document[field.name] = enum_word(cast("EnumDescriptor", field.enum_type), value)
-        elif field.is_repeated:
-            document[field.name] = [_plain(item) for item in value]
-        elif field.message_type is not None and not message.HasField(field.name):
-            document[field.name] = None
-        else:
-            document[field.name] = _plain(value)
-    return document
+    # A NamedTuple that is typed as such has no base class of its own.
+    fields: dict[str, _Field] = getattr(value, "_asdict")()  # noqa: B009
+    return {name: _plain(field) for name, field in fields.items()}
 
 
-def enum_word(enum: EnumDescriptor, number: int) -> str:
-    """The value's name without the prefix of its enum, as in `full-disk`; the number if it is unknown."""
-    return kafka_word(enum, number).lower().replace("_", "-")
-
-
-def kafka_word(enum: EnumDescriptor, number: int) -> str:
-    """The value's name without the prefix of its enum, as Kafka writes it; the number if it is unknown."""
-    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    value = enum.values_by_number.get(number)
-    return str(number) if value is None else value.name.removeprefix(prefix)
-
-
-def _plain(value: object) -> object:
-    return message_document(value) if isinstance(value, Message) else value
+def _plain(value: _Field) -> object:
+    if isinstance(value, LogStoreError):
+        fields = {name: str(field) for name, field in value.fields.items()}
+        return {"code": value.code, "message": value.message, "fields": fields}
+    if not isinstance(value, tuple):
+        return value
+    return value_document(value) if hasattr(value, "_asdict") else [_plain(part) for part in value]
 
 
 def _text(cell: Cell) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import click
-from google.rpc.status_pb2 import Status
+
+from stratalog.base.errors import LogStoreError
 
 
 class PartitionResult(Protocol):
@@ -15,17 +16,14 @@ class PartitionResult(Protocol):
     @property
     def partition(self) -> int: ...
     @property
-    def error(self) -> Status: ...
+    def error(self) -> LogStoreError | None: ...
 
 
-def raise_failures(topic: str, failed: Sequence[PartitionResult]) -> None:
+def raise_failures(topic: str, results: Sequence[PartitionResult]) -> None:
     """Raise the error of the first failed partition, if any, and print the others on standard error."""
-    # Not above: `--help` needs no client.
-    from stratalog.client.errors import error_of_status
-
-    for result in failed[1:]:
-        click.echo(f"{topic}-{result.partition}: {error_of_status(result.error)}", err=True)
-    for result in failed[:1]:
-        error = error_of_status(result.error)
-        error.fields["partition"] = f"{topic}-{result.partition}"
+    failed = [(one.partition, one.error) for one in results if one.error is not None]
+    for partition, error in failed[1:]:
+        click.echo(f"{topic}-{partition}: {error}", err=True)
+    for partition, error in failed[:1]:
+        error.fields["partition"] = f"{topic}-{partition}"
         raise error

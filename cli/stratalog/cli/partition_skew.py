@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.output import counted
-from stratalog.v1 import admin_pb2
+
+if TYPE_CHECKING:
+    from stratalog.client import values
 
 
-def skew_text(logs: Sequence[admin_pb2.PartitionLog]) -> str:
+def skew_text(logs: Sequence[values.PartitionLog]) -> str:
     """One line about the records and the bytes of the partitions that are not offline; empty for less than
     two partitions, and for a topic without records."""
     sizes = {
         log.partition: (log.high_watermark - log.log_start_offset, _size_bytes(log))
         for log in logs
-        if not log.HasField("offline")
+        if log.offline is None
     }
     records = {number: count for number, (count, _) in sizes.items()}
     size_bytes = {number: size for number, (_, size) in sizes.items()}
@@ -31,7 +34,7 @@ def skew_text(logs: Sequence[admin_pb2.PartitionLog]) -> str:
     )
 
 
-def _size_bytes(log: admin_pb2.PartitionLog) -> int:
+def _size_bytes(log: values.PartitionLog) -> int:
     """The size of the partition in both tiers; what lies in both counts once."""
     if log.pending_upload_bytes < 0:
         return log.local_size_bytes

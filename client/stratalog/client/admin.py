@@ -1,10 +1,8 @@
-"""The admin client: topics, partitions, log directories, the cleaner, and the tiers.
-
-Methods return messages of ``stratalog.v1.admin_pb2``, which documents their fields.
-"""
+"""The admin client: topics, partitions, log directories, the cleaner, and the tiers."""
 
 from __future__ import annotations
 
+from stratalog.client import values
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.operations import Operations
@@ -12,7 +10,8 @@ from stratalog.client.partitions_admin import PartitionsAdmin
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.client.tier_admin import TierAdmin
 from stratalog.client.topics_admin import TopicsAdmin
-from stratalog.v1 import admin_pb2, operation_pb2
+from stratalog.client.values.conversion import value_of
+from stratalog.v1 import admin_pb2
 
 
 class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
@@ -24,20 +23,22 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
         TopicsAdmin.__init__(self, channel, retry)
         TierAdmin.__init__(self, channel, retry, operations)
 
-    async def server_info(self) -> admin_pb2.ServerInfoResponse:
+    async def server_info(self) -> values.ServerInfo:
         """Version, shards and limits of the server."""
         request = admin_pb2.ServerInfoRequest()
-        return await retrying(
+        response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.ServerInfo(request, timeout=CALL_TIMEOUT_S))
         )
+        return value_of(values.ServerInfo, response)
 
-    async def describe_log_dirs(self) -> admin_pb2.DescribeLogDirsResponse:
+    async def describe_log_dirs(self) -> values.LogDirs:
         """The directories that hold local logs, and moves between them."""
         request = admin_pb2.DescribeLogDirsRequest()
-        return await retrying(
+        response = await retrying(
             self._retry,
             lambda: self._channel.call(self._stub.DescribeLogDirs(request, timeout=CALL_TIMEOUT_S)),
         )
+        return value_of(values.LogDirs, response)
 
     async def cordon_log_dir(self, path: str, *, is_cordoned: bool = True) -> str:
         """Place no new partitions in a log directory of the server, or allow them again. Returns the server's
@@ -61,7 +62,7 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
 
     async def move_partition(
         self, topic: str, partition: int, target_path: str, *, topic_id: str = ""
-    ) -> operation_pb2.Operation:
+    ) -> values.Operation:
         """Start to move a partition to another log directory; the server serves it meanwhile. Returns the
         operation, by which the move is watched and cancelled. Raises UnknownTopicOrPartitionError,
         InconsistentTopicIdError, InvalidRequestError, DataDirectoryError."""
@@ -70,14 +71,15 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
                 topic=topic, partition=partition, target_path=target_path, topic_id=topic_id
             )
         response = await self._channel.call(self._stub.MovePartition(request, timeout=CALL_TIMEOUT_S))
-        return response.operation
+        return value_of(values.Operation, response.operation)
 
-    async def cleaner_status(self) -> admin_pb2.CleanerStatusResponse:
+    async def cleaner_status(self) -> values.CleanerStatus:
         """Work of the cleaner of local logs, and partitions that it cannot clean now."""
         request = admin_pb2.CleanerStatusRequest()
-        return await retrying(
+        response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.CleanerStatus(request, timeout=CALL_TIMEOUT_S))
         )
+        return value_of(values.CleanerStatus, response)
 
     async def reset_cleaner(self, topic: str, partition: int) -> bool:
         """Clean a partition again whose cleaning failed; returns False if it had not failed."""

@@ -1,21 +1,23 @@
-"""The client's view of long work: operations that the server runs, to look at, wait for and cancel.
-
-Methods return messages of ``stratalog.v1.operation_pb2``, which documents their fields.
-"""
+"""The client's view of long work: operations that the server runs, to look at, wait for and cancel."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 import grpc
 
 from stratalog.base.errors import LogStoreError
+from stratalog.client import values
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
-from stratalog.client.errors import error_of_status, refusing_misfits
+from stratalog.client.errors import refusing_misfits
 from stratalog.client.pages import pages
 from stratalog.client.retry import Patience, RetryPolicy, retrying
+from stratalog.client.values.conversion import value_of, wire_number
 from stratalog.v1 import operation_pb2, operation_pb2_grpc
+
+ResultT = TypeVar("ResultT", bound="values.OperationResult")
 
 
 class OperationCancelledError(LogStoreError):
@@ -34,33 +36,37 @@ class Operations:
         self._retry = retry
         self._stub = operation_pb2_grpc.OperationServiceStub(channel.grpc)
 
-    async def get(self, operation_id: str) -> operation_pb2.Operation:
+    async def get(self, operation_id: str) -> values.Operation:
         """The operation as it is now."""
         with refusing_misfits():
             request = operation_pb2.GetOperationRequest(operation_id=operation_id)
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.GetOperation(request, timeout=CALL_TIMEOUT_S))
         )
-        return response.operation
+        return value_of(values.Operation, response.operation)
 
     async def list(
         self,
-        kinds: Sequence[operation_pb2.OperationKind.ValueType] = (),
-        states: Sequence[operation_pb2.OperationState.ValueType] = (),
-    ) -> list[operation_pb2.Operation]:
+        kinds: Sequence[values.OperationKind] = (),
+        states: Sequence[values.OperationState] = (),
+    ) -> list[values.Operation]:
         """All operations of these kinds and states, the newest first; every kind and state if none is
         named. They are without their results, which `get` has."""
+        wanted_kinds = [wire_number(operation_pb2.OperationKind, kind) for kind in kinds]
+        wanted_states = [wire_number(operation_pb2.OperationState, state) for state in states]
         found = pages(
             self._channel,
             self._retry,
             lambda token: self._stub.ListOperations(
-                operation_pb2.ListOperationsRequest(kinds=kinds, states=states, page_token=token),
+                operation_pb2.ListOperationsRequest(
+                    kinds=wanted_kinds, states=wanted_states, page_token=token
+                ),
                 timeout=CALL_TIMEOUT_S,
             ),
         )
-        return [operation async for page in found for operation in page.operations]
+        return [value_of(values.Operation, one) async for page in found for one in page.operations]
 
-    async def watch(self, operation_id: str) -> AsyncGenerator[operation_pb2.Operation]:
+    async def watch(self, operation_id: str) -> AsyncGenerator[values.Operation]:
         """The operation as it is now, then after changes, until it has ended. Close the generator to leave;
         the work goes on. Reconnects as other reads do; a server that was restarted, and the successor of a
         server, do not know the operations from before."""
@@ -73,7 +79,7 @@ class Operations:
             try:
                 async for response in call:
                     patience.succeed()
-                    yield response.operation
+                    yield value_of(values.Operation, response.operation)
                 return
             except grpc.aio.AioRpcError as error:
                 failure = self._channel.failure(error, server)
@@ -81,19 +87,19 @@ class Operations:
                 call.cancel()
             await patience.bear(failure)
 
-    async def wait(self, operation_id: str) -> operation_pb2.Operation:
+    async def wait(self, operation_id: str) -> values.Operation:
         """Wait for the end of the operation; returns it, however it ended."""
         async with aclosing(self.watch(operation_id)) as watched:
             return [operation async for operation in watched][-1]
 
-    async def done(self, operation: operation_pb2.Operation) -> operation_pb2.Operation:
+    async def done(self, operation: values.Operation) -> values.Operation:
         """Wait for the success of the operation, and return it with its result. Raises the error with which
         it failed, and OperationCancelledError if it was cancelled."""
         ended = await self.wait(operation.operation_id)
         require_success(ended)
         return ended
 
-    async def cancel(self, operation_id: str) -> operation_pb2.Operation:
+    async def cancel(self, operation_id: str) -> values.Operation:
         """Ask the operation to end, and return it as it is then; it may be complete. Safe to repeat."""
         with refusing_misfits():
             request = operation_pb2.CancelOperationRequest(operation_id=operation_id)
@@ -101,15 +107,28 @@ class Operations:
             self._retry,
             lambda: self._channel.call(self._stub.CancelOperation(request, timeout=CALL_TIMEOUT_S)),
         )
-        return response.operation
+        return value_of(values.Operation, response.operation)
 
 
-def require_success(operation: operation_pb2.Operation) -> None:
+def require_success(operation: values.Operation) -> None:
     """Raise the error of an operation that failed, or OperationCancelledError."""
-    if operation.state == operation_pb2.OPERATION_STATE_FAILED:
-        raise error_of_status(operation.error)
-    if operation.state == operation_pb2.OPERATION_STATE_CANCELLED:
+    if operation.error is not None:
+        raise operation.error
+    if operation.state is values.OperationState.CANCELLED:
         raise OperationCancelledError(
             "the operation was cancelled; what was done before stays, and another one does the rest",
             operation_id=operation.operation_id,
         )
+
+
+def result_of(operation: values.Operation, result_class: type[ResultT]) -> ResultT:
+    """The result of an operation that has ended. Raises the error with which it failed,
+    OperationCancelledError, and LogStoreError if the server gave no such result.
+    """
+    require_success(operation)
+    if not isinstance(operation.result, result_class):
+        raise LogStoreError(
+            "the operation has no result that this client knows; use a newer client",
+            operation_id=operation.operation_id,
+        )
+    return operation.result

@@ -33,13 +33,14 @@ from stratalog.client.sending.append_sender import AppendSender
 from stratalog.client.sending.batch_receipt import BatchReceipt
 from stratalog.client.sending.known_topics import MAX_BATCH_KEY, EarlyRecord, KnownTopic, KnownTopics
 from stratalog.client.sending.sealed_batch import SealedBatch, abandonment
-from stratalog.client.topics import Topic
 from stratalog.record.codecs.compression import Codec, compress
 from stratalog.record.native.record_accumulator import Delivery, OpenBatch, RecordAccumulator
 from stratalog.record.record_rows import SentRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from stratalog.client.values import Topic
 
 INLINE_BYTES = 16 << 10
 """Smaller batches are compressed on the event loop: a thread would take longer."""

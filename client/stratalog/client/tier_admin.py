@@ -1,7 +1,6 @@
 """The admin client of the tiers: uploads, compaction, retention, verification and collection.
 
-Methods return messages of ``stratalog.v1.tier_pb2`` and ``stratalog.v1.operation_pb2``, which document their
-fields. A `start_` method returns the operation that does the work; the method of the same name without
+A `start_` method returns the operation that does the work; the method of the same name without
 `start_` waits for it and returns its result. The work goes on if the waiting program ends.
 """
 
@@ -9,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stratalog.client import values
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
-from stratalog.client.operations import Operations
+from stratalog.client.operations import Operations, ResultT, result_of
 from stratalog.client.pages import at_page, pages
 from stratalog.client.retry import RetryPolicy, retrying
-from stratalog.v1 import operation_pb2, tier_pb2, tier_pb2_grpc
+from stratalog.client.values.conversion import value_of, values_of
+from stratalog.v1 import tier_pb2, tier_pb2_grpc
 
 
 class TierAdmin:
@@ -28,46 +29,45 @@ class TierAdmin:
         self._operations = operations
         self._tiers = tier_pb2_grpc.TierServiceStub(channel.grpc)
 
-    async def tier_status(self) -> tier_pb2.TierStatusResponse:
+    async def tier_status(self) -> values.TierStatus:
         """Contents of the object store by shard, and the lag of the uploader by topic."""
         request = tier_pb2.TierStatusRequest()
-        return await retrying(
+        response = await retrying(
             self._retry, lambda: self._channel.call(self._tiers.TierStatus(request, timeout=CALL_TIMEOUT_S))
         )
+        return value_of(values.TierStatus, response)
 
     async def start_upload(
         self, topics: Sequence[str] = (), *, delete_local: bool = False
-    ) -> operation_pb2.Operation:
+    ) -> values.Operation:
         """Roll and tier now. `delete_local`: also delete local segments that are committed in the object
         store."""
         with refusing_misfits():
             request = tier_pb2.StartUploadRequest(topics=topics, delete_local=delete_local)
         response = await self._channel.call(self._tiers.StartUpload(request, timeout=CALL_TIMEOUT_S))
-        return response.operation
+        return value_of(values.Operation, response.operation)
 
-    async def upload(
-        self, topics: Sequence[str] = (), *, delete_local: bool = False
-    ) -> operation_pb2.UploadResult:
+    async def upload(self, topics: Sequence[str] = (), *, delete_local: bool = False) -> values.UploadResult:
         """`start_upload`, and wait. Raises DataDirectoryError if a named topic has an offline partition; its
         fields count the uploads of other partitions. If no topic is named, the result lists failed partitions
         instead.
         """
         started = await self.start_upload(topics, delete_local=delete_local)
-        return (await self._operations.done(started)).upload
+        return await self._result(started, values.UploadResult)
 
-    async def start_compaction(self, topics: Sequence[str] = ()) -> operation_pb2.Operation:
+    async def start_compaction(self, topics: Sequence[str] = ()) -> values.Operation:
         """Compact tiered data of the named topics, or of all topics, now."""
         with refusing_misfits():
             request = tier_pb2.StartCompactionRequest(topics=topics)
         response = await self._channel.call(self._tiers.StartCompaction(request, timeout=CALL_TIMEOUT_S))
-        return response.operation
+        return value_of(values.Operation, response.operation)
 
-    async def run_compaction(self, topics: Sequence[str] = ()) -> list[operation_pb2.CompactionJob]:
+    async def run_compaction(self, topics: Sequence[str] = ()) -> list[values.CompactionJob]:
         """`start_compaction`, and wait. Returns the jobs that ran."""
-        ended = await self._operations.done(await self.start_compaction(topics))
-        return list(ended.compaction.jobs)
+        result = await self._result(await self.start_compaction(topics), values.CompactionResult)
+        return list(result.jobs)
 
-    async def plan_compaction(self, topics: Sequence[str] = ()) -> tier_pb2.PlanCompactionResponse:
+    async def plan_compaction(self, topics: Sequence[str] = ()) -> values.CompactionPlan:
         """The jobs that a compaction would run now, and the reasons where there is none."""
         with refusing_misfits():
             request = tier_pb2.PlanCompactionRequest(topics=topics)
@@ -79,10 +79,9 @@ class TierAdmin:
         plan = tier_pb2.PlanCompactionResponse()
         async for page in found:
             plan.MergeFrom(page)
-        plan.ClearField("next_page_token")
-        return plan
+        return value_of(values.CompactionPlan, plan)
 
-    async def excluded_partitions(self) -> list[tier_pb2.ExcludedPartition]:
+    async def excluded_partitions(self) -> list[values.ExcludedPartition]:
         """The partitions that compaction leaves alone."""
         request = tier_pb2.ListExcludedPartitionsRequest()
         found = pages(
@@ -90,7 +89,7 @@ class TierAdmin:
             self._retry,
             lambda token: self._tiers.ListExcludedPartitions(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
-        return [partition async for page in found for partition in page.partitions]
+        return [value_of(values.ExcludedPartition, one) async for page in found for one in page.partitions]
 
     async def reset_excluded_partition(self, topic: str, partition: int) -> bool:
         """Let compaction try a partition again; returns False if it had not failed."""
@@ -102,18 +101,18 @@ class TierAdmin:
         )
         return response.was_excluded
 
-    async def start_retention(self, topics: Sequence[str] = ()) -> operation_pb2.Operation:
+    async def start_retention(self, topics: Sequence[str] = ()) -> values.Operation:
         """Delete what the retention of the named topics, or of all topics, does not keep, now."""
         with refusing_misfits():
             request = tier_pb2.StartRetentionRequest(topics=topics)
         response = await self._channel.call(self._tiers.StartRetention(request, timeout=CALL_TIMEOUT_S))
-        return response.operation
+        return value_of(values.Operation, response.operation)
 
-    async def run_retention(self, topics: Sequence[str] = ()) -> operation_pb2.RetentionResult:
+    async def run_retention(self, topics: Sequence[str] = ()) -> values.RetentionResult:
         """`start_retention`, and wait."""
-        return (await self._operations.done(await self.start_retention(topics))).retention
+        return await self._result(await self.start_retention(topics), values.RetentionResult)
 
-    async def explain_retention(self, topics: Sequence[str] = ()) -> list[tier_pb2.ExplainedPartition]:
+    async def explain_retention(self, topics: Sequence[str] = ()) -> list[values.ExplainedPartition]:
         """Explain what retention would delete now, and what goes next and when. Changes nothing."""
         with refusing_misfits():
             request = tier_pb2.ExplainRetentionRequest(topics=topics)
@@ -122,38 +121,38 @@ class TierAdmin:
             self._retry,
             lambda token: self._tiers.ExplainRetention(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
-        return [partition async for page in found for partition in page.partitions]
+        return [value_of(values.ExplainedPartition, one) async for page in found for one in page.partitions]
 
-    async def start_verification(self, topics: Sequence[str] = ()) -> operation_pb2.Operation:
+    async def start_verification(self, topics: Sequence[str] = ()) -> values.Operation:
         """Read all tiered data of the named topics, or of all topics, and compare it with the metadata."""
         with refusing_misfits():
             request = tier_pb2.StartVerificationRequest(topics=topics)
         response = await self._channel.call(self._tiers.StartVerification(request, timeout=CALL_TIMEOUT_S))
-        return response.operation
+        return value_of(values.Operation, response.operation)
 
-    async def verify(self, topics: Sequence[str] = ()) -> operation_pb2.VerificationResult:
+    async def verify(self, topics: Sequence[str] = ()) -> values.VerificationResult:
         """`start_verification`, and wait. Damage is in the findings of the result."""
-        return (await self._operations.done(await self.start_verification(topics))).verification
+        return await self._result(await self.start_verification(topics), values.VerificationResult)
 
-    async def start_collection(self, *, dry_run: bool = False) -> operation_pb2.Operation:
+    async def start_collection(self, *, dry_run: bool = False) -> values.Operation:
         """Delete files of the store that commits have dropped and whose grace is over. `dry_run`: only list
         them."""
         request = tier_pb2.StartCollectionRequest(dry_run=dry_run)
         response = await self._channel.call(self._tiers.StartCollection(request, timeout=CALL_TIMEOUT_S))
-        return response.operation
+        return value_of(values.Operation, response.operation)
 
-    async def collect(self, *, dry_run: bool = False) -> operation_pb2.CollectionResult:
+    async def collect(self, *, dry_run: bool = False) -> values.CollectionResult:
         """`start_collection`, and wait."""
-        return (await self._operations.done(await self.start_collection(dry_run=dry_run))).collection
+        return await self._result(await self.start_collection(dry_run=dry_run), values.CollectionResult)
 
-    async def describe_caches(self) -> list[tier_pb2.CacheStatus]:
+    async def describe_caches(self) -> list[values.CacheStatus]:
         """The caches of tiered data in the server's memory."""
         request = tier_pb2.DescribeCachesRequest()
         response = await retrying(
             self._retry,
             lambda: self._channel.call(self._tiers.DescribeCaches(request, timeout=CALL_TIMEOUT_S)),
         )
-        return list(response.caches)
+        return values_of(values.CacheStatus, response.caches)
 
     async def empty_caches(self) -> int:
         """Empty these caches; returns the size of what was in them."""
@@ -162,3 +161,7 @@ class TierAdmin:
             self._retry, lambda: self._channel.call(self._tiers.EmptyCaches(request, timeout=CALL_TIMEOUT_S))
         )
         return response.emptied_bytes
+
+    async def _result(self, started: values.Operation, result_class: type[ResultT]) -> ResultT:
+        """Wait for the success of the operation, and return its result."""
+        return result_of(await self._operations.done(started), result_class)

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from stratalog.client.admin import Admin
-from stratalog.v1 import admin_pb2
 
-
-class Topic(NamedTuple):
-    """A topic of the server."""
-
-    name: str
-    topic_id: str
-    """A UUID in lower-case hexadecimal with hyphens; never used again."""
-    partition_count: int
-    config: Mapping[str, str]
-    """All keys with the values in force."""
+if TYPE_CHECKING:
+    from stratalog.client.values import Topic
 
 
 class Topics:
@@ -42,10 +33,8 @@ class Topics:
         unchanged. Raises TopicAlreadyExistsError, InvalidRequestError, InvalidConfigError.
         """
         policy = {"cleanup.policy": "compact"} if compact else {}
-        return _topic(
-            await self._admin.create_topic(
-                name, partitions, {**policy, **(config or {})}, exists_ok=exists_ok
-            )
+        return await self._admin.create_topic(
+            name, partitions, {**policy, **(config or {})}, exists_ok=exists_ok
         )
 
     async def list(self) -> list[str]:
@@ -55,7 +44,7 @@ class Topics:
     async def describe(self, name: str) -> Topic:
         """One topic. Raises UnknownTopicOrPartitionError."""
         [topic] = await self._admin.describe_topics([name])
-        return _topic(topic)
+        return topic
 
     async def alter(self, name: str, config: Mapping[str, str | None]) -> None:
         """Set keys of a topic; None resets a key. Applies all changes or none. Raises
@@ -67,12 +56,8 @@ class Topics:
         """Give a topic this many partitions in all. Safe to repeat. Raises UnknownTopicOrPartitionError,
         InvalidRequestError for fewer than it has.
         """
-        return _topic(await self._admin.add_partitions(name, partitions))
+        return await self._admin.add_partitions(name, partitions)
 
     async def delete(self, name: str) -> None:
         """Delete a topic and all its records. Raises UnknownTopicOrPartitionError."""
         await self._admin.delete_topic(name)
-
-
-def _topic(topic: admin_pb2.Topic) -> Topic:
-    return Topic(topic.name, topic.topic_id, topic.partition_count, dict(topic.config))

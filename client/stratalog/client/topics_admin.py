@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stratalog.base.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from stratalog.client import values
 from stratalog.client.admin_calls import AdminCalls
 from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.retry import retrying
+from stratalog.client.values.conversion import value_of, values_of
 from stratalog.v1 import admin_pb2
 
 MAX_DESCRIBED_COUNT = 1_000
@@ -25,7 +27,7 @@ class TopicsAdmin(AdminCalls):
         config: Mapping[str, str] | None = None,
         *,
         exists_ok: bool = False,
-    ) -> admin_pb2.Topic:
+    ) -> values.Topic:
         """Create a topic; 0 partitions mean the server's default. `config` uses Kafka's names. With
         `exists_ok` a topic that exists is returned unchanged. Raises TopicAlreadyExistsError,
         InvalidRequestError for the name, InvalidConfigError."""
@@ -40,18 +42,18 @@ class TopicsAdmin(AdminCalls):
                 raise
             [topic] = await self.describe_topics([name])
             return topic
-        return response.topic
+        return value_of(values.Topic, response.topic)
 
-    async def list_topics(self) -> list[admin_pb2.TopicListing]:
+    async def list_topics(self) -> list[values.TopicListing]:
         """All topics, sorted by name, without the values of their keys."""
         pages = self._pages(
             lambda token: self._stub.ListTopics(
                 admin_pb2.ListTopicsRequest(page_token=token), timeout=CALL_TIMEOUT_S
             )
         )
-        return [topic async for page in pages for topic in page.topics]
+        return [value_of(values.TopicListing, topic) async for page in pages for topic in page.topics]
 
-    async def describe_topics(self, names: Sequence[str] = ()) -> list[admin_pb2.Topic]:
+    async def describe_topics(self, names: Sequence[str] = ()) -> list[values.Topic]:
         """The named topics, in this order, or all. Raises UnknownTopicOrPartitionError for a name."""
         if names:
             return await self._describe(names)
@@ -64,24 +66,22 @@ class TopicsAdmin(AdminCalls):
                 listed = [name for name in listed if name != gone.fields["topic"]]
         return []
 
-    async def _describe(self, names: Sequence[str]) -> list[admin_pb2.Topic]:
-        topics: list[admin_pb2.Topic] = []
+    async def _describe(self, names: Sequence[str]) -> list[values.Topic]:
+        topics: list[values.Topic] = []
         for start in range(0, len(names), MAX_DESCRIBED_COUNT):
             topics += await self._describe_some(names[start : start + MAX_DESCRIBED_COUNT])
         return topics
 
-    async def _describe_some(self, names: Sequence[str]) -> Sequence[admin_pb2.Topic]:
+    async def _describe_some(self, names: Sequence[str]) -> Sequence[values.Topic]:
         with refusing_misfits():
             request = admin_pb2.DescribeTopicsRequest(names=names)
         response = await retrying(
             self._retry,
             lambda: self._channel.call(self._stub.DescribeTopics(request, timeout=CALL_TIMEOUT_S)),
         )
-        return response.topics
+        return values_of(values.Topic, response.topics)
 
-    async def add_partitions(
-        self, topic: str, partition_count: int, *, topic_id: str = ""
-    ) -> admin_pb2.Topic:
+    async def add_partitions(self, topic: str, partition_count: int, *, topic_id: str = "") -> values.Topic:
         """Give a topic `partition_count` partitions in all. Raises UnknownTopicOrPartitionError,
         InconsistentTopicIdError, InvalidRequestError for a number below the present one, InvalidConfigError
         above the server's limit. Safe to repeat."""
@@ -92,7 +92,7 @@ class TopicsAdmin(AdminCalls):
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.AddPartitions(request, timeout=CALL_TIMEOUT_S))
         )
-        return response.topic
+        return value_of(values.Topic, response.topic)
 
     async def delete_topic(self, name: str, *, topic_id: str = "") -> Sequence[str]:
         """Delete a topic and all its records. Returns directories of partitions on failed disks of the
@@ -105,7 +105,7 @@ class TopicsAdmin(AdminCalls):
 
     async def describe_configs(
         self, topic: str | None = None, names: Sequence[str] = ()
-    ) -> list[admin_pb2.ConfigEntry]:
+    ) -> list[values.ConfigEntry]:
         """The current configuration of a topic, or of the server if `topic` is None: the named keys, or all.
         Raises UnknownTopicOrPartitionError, InvalidConfigError for an unknown key."""
         with refusing_misfits():
@@ -114,7 +114,7 @@ class TopicsAdmin(AdminCalls):
             self._retry,
             lambda: self._channel.call(self._stub.DescribeConfigs(request, timeout=CALL_TIMEOUT_S)),
         )
-        return list(response.entries)
+        return values_of(values.ConfigEntry, response.entries)
 
     async def alter_configs(
         self,
@@ -123,7 +123,7 @@ class TopicsAdmin(AdminCalls):
         *,
         validate_only: bool = False,
         topic_id: str = "",
-    ) -> list[admin_pb2.ConfigEntry]:
+    ) -> list[values.ConfigEntry]:
         """Set keys of a topic, or of the server if `topic` is None; the value None resets a key. Applies all
         changes or none, before it returns the changed keys. Raises UnknownTopicOrPartitionError,
         InconsistentTopicIdError if another topic than that of `topic_id` has the name, InvalidConfigError.
@@ -138,7 +138,7 @@ class TopicsAdmin(AdminCalls):
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.AlterConfigs(request, timeout=CALL_TIMEOUT_S))
         )
-        return list(response.entries)
+        return values_of(values.ConfigEntry, response.entries)
 
 
 def _resource(topic: str | None) -> admin_pb2.ConfigResource:

@@ -21,8 +21,7 @@ from stratalog.base.errors import (
 )
 from stratalog.cli.main import stratalog
 from stratalog.cli.partition_failures import raise_failures
-from stratalog.server.rpc.status import status_of_error
-from stratalog.v1 import partition_pb2
+from stratalog.client import values
 from tests.support.service.server_process import ServerProcess
 
 TOPIC_NAME = re.compile(r"[^a-zA-Z0-9]")
@@ -234,8 +233,8 @@ def test_the_server_describes_itself(topic: str, server: ServerProcess) -> None:
 
 
 def test_failed_partitions_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    status = status_of_error(DataDirectoryError("the disk is full; free space"))
-    failed = [partition_pb2.RolledPartition(partition=number, error=status) for number in (1, 2, 3)]
+    full = DataDirectoryError("the disk is full; free space")
+    failed = [values.RolledPartition(number, 5, None if number == 4 else full) for number in (1, 2, 3, 4)]
     with pytest.raises(DataDirectoryError) as caught:
         raise_failures("t", failed)
     assert caught.value.fields == {"partition": "t-1"}

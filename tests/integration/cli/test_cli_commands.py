@@ -537,16 +537,21 @@ def test_help_needs_no_server() -> None:
         assert command.encode() in ended.stdout
 
 
+CLIENT = ("grpc", "google.protobuf", "boto3", "asyncio", "stratalog.client.client")
+"""Modules that only a command at work needs."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
     [
         (["--help"], ("grpc", "google.protobuf", "boto3", "asyncio")),
-        (["topic", "list", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
-        (["log", "roll", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
-        (["producers", "list", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
-        (["tier", "status", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
-        (["retention", "run", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
-        (["operation", "watch", "--help"], ("grpc", "boto3", "asyncio", "stratalog.client.client")),
+        (["topic", "list", "--help"], CLIENT),
+        (["log", "roll", "--help"], CLIENT),
+        (["producers", "list", "--help"], CLIENT),
+        (["tier", "upload", "--help"], CLIENT),
+        (["tier", "status", "--help"], CLIENT),
+        (["retention", "run", "--help"], CLIENT),
+        (["operation", "watch", "--help"], CLIENT),
         (
             ["topic", "list"],
             (
@@ -559,6 +564,7 @@ def test_help_needs_no_server() -> None:
                 "stratalog.record",
                 "stratalog.server",
                 "stratalog.log",
+                "stratalog.client.values.tier_values",
             ),
         ),
     ],

@@ -11,11 +11,11 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError
+from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault
-from stratalog.v1 import admin_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench, until
 
 COMPACTED = {"remote.storage.enable": "false", "cleanup.policy": "compact", "segment.bytes": "1024"}
@@ -134,7 +134,7 @@ async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Pat
         is_away = False
         await asyncio.to_thread(engine.local.retention.run)
         assert await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
-        assert (await bench.client.admin.cleaner_status()).uncleanable_partitions == []
+        assert (await bench.client.admin.cleaner_status()).uncleanable_partitions == ()
 
 
 async def test_a_server_that_was_replaced_cleans_nothing(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         assert (failed.topic, failed.partition, failed.kind, failed.log_dir_path) == (
             "t",
             0,
-            admin_pb2.CLEANING_FAILURE_KIND_DAMAGE,
+            values.CleaningFailureKind.DAMAGE,
             f"{tmp_path}/data",
         )
         assert segment.name in failed.reason
@@ -191,7 +191,7 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         result = await bench.command("cleaner", "reset", "t", "--partition", "0")
         assert result.output == "cleaning of t-0 is tried again\n"
         await until(lambda: cleaner.stats().clean_count == 1)
-        assert (await bench.client.admin.cleaner_status()).uncleanable_partitions == []
+        assert (await bench.client.admin.cleaner_status()).uncleanable_partitions == ()
         result = await bench.command("cleaner", "reset", "t", "--partition", "0")
         assert result.output == "the cleaning of t-0 had not failed\n"
 

@@ -119,7 +119,8 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone(tmp_path: Path
         engine.tier.manager.remote_retention_pass()
         engine.tier.manager.refresh_pass()
         healthy, offline = await admin.describe_log("t")
-        assert (healthy.tiered_end_offset, healthy.HasField("offline")) == (3, False)
+        assert (healthy.tiered_end_offset, healthy.offline) == (3, None)
+        assert offline.offline is not None
         assert (offline.tiered_end_offset, offline.log_end_offset) == (1, -1)
         assert (await admin.list_slices("t", 1), offline.slice_count) == (slices, len(slices))
         assert (offline.segment_count, offline.offline.path) == (-1, str(directory))

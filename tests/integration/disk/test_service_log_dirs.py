@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError, InvalidRequestError
+from stratalog.client import values
 from stratalog.server.app import serve
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.failing_directory import FailingDirectory
-from stratalog.v1 import admin_pb2, operation_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 
@@ -22,15 +22,15 @@ def path_of(bench: ServiceBench, number: int, topic: str = "t") -> str:
     return str(Path(bench.partition(topic, number).log.local_log.directory).parent)
 
 
-LIVE, CORDONED = admin_pb2.LOG_DIR_STATE_LIVE, admin_pb2.LOG_DIR_STATE_CORDONED
-DONE, CANCELLED = admin_pb2.PARTITION_MOVE_STATE_DONE, admin_pb2.PARTITION_MOVE_STATE_CANCELLED
+LIVE, CORDONED = values.LogDirState.LIVE, values.LogDirState.CORDONED
+DONE, CANCELLED = values.PartitionMoveState.DONE, values.PartitionMoveState.CANCELLED
 
 
-async def until_moved(bench: ServiceBench) -> list[admin_pb2.PartitionMove]:
+async def until_moved(bench: ServiceBench) -> list[values.PartitionMove]:
     async with asyncio.timeout(60):
         while True:
             moves = (await bench.client.admin.describe_log_dirs()).moves
-            if all(move.state in (DONE, CANCELLED, admin_pb2.PARTITION_MOVE_STATE_FAILED) for move in moves):
+            if all(move.state in (DONE, CANCELLED, values.PartitionMoveState.FAILED) for move in moves):
                 return list(moves)
             await asyncio.sleep(0.01)
 
@@ -134,8 +134,8 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequestError):
             await bench.client.admin.move_partition("t", 0, target)
         cancelled = await bench.client.operations.cancel(move.operation_id)
-        assert cancelled.state == operation_pb2.OPERATION_STATE_SUCCEEDED, "it is too late"
-        assert (cancelled.move.source_path, cancelled.move.target_path) == (source, target)
+        assert cancelled.state == values.OperationState.SUCCEEDED, "it is too late"
+        assert cancelled.result == values.MoveResult("t", 0, source, target)
         assert 0 < cancelled.progress.done_bytes == cancelled.progress.total_bytes
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert path_of(bench, 0) == target
@@ -163,25 +163,26 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         assert refusal.value.fields == {"partition": "t-0"}
         assert (await bench.command("operation", "cancel", started.operation_id)).exit_code == 0
         ended = await bench.client.operations.wait(started.operation_id)
-        assert (ended.state, list(ended.topics)) == (operation_pb2.OPERATION_STATE_CANCELLED, ["t"])
+        assert (ended.state, list(ended.topics)) == (values.OperationState.CANCELLED, ["t"])
         [move] = await until_moved(bench)
         assert move.operation_id == started.operation_id
         assert (move.state, path_of(bench, 0)) == (CANCELLED, source)
         await admin.move_partition("t", 0, target)
         async with asyncio.timeout(60):
-            copying = admin_pb2.PARTITION_MOVE_STATE_COPYING
+            copying = values.PartitionMoveState.COPYING
             while (await admin.describe_log_dirs()).moves[0].state != copying:
                 await asyncio.sleep(0.01)
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert bench.server.engine.local.logs.moves.throttler.max_bytes_per_s == 1
         [listed] = await bench.client.operations.list()
         resumed = await bench.client.operations.get(listed.operation_id)
-        assert (resumed.kind, resumed.move.target_path) == (operation_pb2.OPERATION_KIND_MOVE, target)
+        assert isinstance(resumed.result, values.MoveResult)
+        assert (resumed.kind, resumed.result.target_path) == (values.OperationKind.MOVE, target)
         await bench.client.admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
         [move] = await until_moved(bench)
         assert (move.state, path_of(bench, 0)) == (DONE, target)
         ended = await bench.client.operations.wait(resumed.operation_id)
-        assert ended.state == operation_pb2.OPERATION_STATE_SUCCEEDED
+        assert ended.state == values.OperationState.SUCCEEDED
         assert [len(part) for part in await bench.read_all("t")] == [4]
 
 
@@ -250,13 +251,13 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: 
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         admin = bench.client.admin
         [move] = (await admin.describe_log_dirs()).moves
-        assert move.state == admin_pb2.PARTITION_MOVE_STATE_WAITING
+        assert move.state == values.PartitionMoveState.WAITING
         assert "takes nothing new; uncordon it" in move.reason
         held = await bench.client.operations.get(move.operation_id)
-        assert held.state == operation_pb2.OPERATION_STATE_RUNNING
+        assert held.state == values.OperationState.RUNNING
         assert "takes nothing new; uncordon it" in held.progress.phase
         cancelled = await bench.client.operations.cancel(move.operation_id)
-        assert cancelled.state == operation_pb2.OPERATION_STATE_CANCELLED
+        assert cancelled.state == values.OperationState.CANCELLED
         assert not (await admin.describe_log_dirs()).moves
         assert [len(part) for part in await bench.read_all("t")] == [4]
 

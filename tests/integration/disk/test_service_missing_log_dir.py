@@ -15,9 +15,9 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
 from stratalog.base.types import TopicPartition
+from stratalog.client import values
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.testing.failing_directory import FailingDirectory
-from stratalog.v1 import admin_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
@@ -67,7 +67,7 @@ async def test_a_directory_that_is_missing_is_waited_for(tmp_path: Path) -> None
         [described] = [
             one
             for one in (await bench.client.admin.describe_log_dirs()).log_dirs
-            if one.state == admin_pb2.LOG_DIR_STATE_MISSING
+            if one.state == values.LogDirState.MISSING
         ]
         assert (described.directory_id, described.path) == (other_id, str(other))
         shown = (await bench.command("log-dirs", "describe")).output
@@ -83,7 +83,7 @@ async def test_a_directory_that_is_missing_is_waited_for(tmp_path: Path) -> None
     async with service_bench(tmp_path, log_dirs=(str(other),)) as bench:
         assert [len(records) for records in await bench.read_all("t")] == [1 + (lost == 1), 1 + (lost == 0)]
         states = [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
-        live, missing = admin_pb2.LOG_DIR_STATE_LIVE, admin_pb2.LOG_DIR_STATE_MISSING
+        live, missing = values.LogDirState.LIVE, values.LogDirState.MISSING
         assert states == [live, live, missing], "the one that stood in its place"
 
 

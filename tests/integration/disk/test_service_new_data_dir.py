@@ -13,8 +13,8 @@ import pytest
 
 from stratalog.base.errors import InvalidConfigError, NotOwnerError
 from stratalog.base.types import TopicPartition
+from stratalog.client import values
 from stratalog.record.record import Record
-from stratalog.v1 import admin_pb2
 from tests.support.kafka.import_command import import_kafka
 from tests.support.places import GOLDEN
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -39,11 +39,11 @@ async def start_after_retention(bench: ServiceBench, topic: str = "t") -> int:
     return (await bench.client.earliest(topic))[TopicPartition(topic, 0)]
 
 
-async def altered(bench: ServiceBench) -> dict[str, str]:
+async def altered(bench: ServiceBench) -> dict[str, str | None]:
     """The keys that were altered at run time, as the server shows them."""
     entries = await bench.client.admin.describe_configs()
-    dynamic = admin_pb2.ConfigSource.CONFIG_SOURCE_DYNAMIC_BROKER_CONFIG
-    return {one.name: one.value for one in entries if one.source == dynamic}
+    dynamic = values.ConfigSource.DYNAMIC_BROKER_CONFIG
+    return {one.name: one.value for one in entries if one.source is dynamic}
 
 
 async def test_machines_that_take_a_store_over_go_by_one_configuration(tmp_path: Path) -> None:

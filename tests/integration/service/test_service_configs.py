@@ -20,6 +20,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.cli.main import stratalog
+from stratalog.client import values
 from stratalog.log.config_key import INT_MAX, LONG_MAX
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -30,12 +31,11 @@ from tests.support.service.service_bench import ServiceBench, service_bench
 
 UNTIERED = {"remote.storage.enable": "false"}
 BY_SIZE = UNTIERED | {"retention.ms": "-1"}
-SOURCE = admin_pb2.ConfigSource
 
 
-async def value_of(bench: ServiceBench, name: str, topic: str | None = None) -> tuple[str, str]:
+async def value_of(bench: ServiceBench, name: str, topic: str | None = None) -> tuple[str | None, str]:
     [entry] = await bench.client.admin.describe_configs(topic, [name])
-    return entry.value, SOURCE.Name(entry.source).removeprefix("CONFIG_SOURCE_")
+    return entry.value, entry.source.name
 
 
 async def test_a_topic_is_altered_key_by_key_and_goes_by_it_at_once(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_a_topic_is_altered_key_by_key_and_goes_by_it_at_once(tmp_path: Pa
         assert (entry.name, entry.value, entry.source) == (
             "max.message.bytes",
             "2000",
-            SOURCE.CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG,
+            values.ConfigSource.DYNAMIC_TOPIC_CONFIG,
         )
         with pytest.raises(RecordTooLargeError):
             await bench.append("t", [b"x" * 3000])

@@ -22,16 +22,17 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability, TopicPartition
+from stratalog.client import values
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.messages import AppendAck
+from stratalog.client.operations import result_of
 from stratalog.client.position import Place
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sync_client import SyncClient
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.v1 import operation_pb2
 from tests.support.service.scripted_service import ScriptedService, scripted
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
@@ -154,8 +155,8 @@ async def test_a_watch_goes_on_at_the_successor(tmp_path: Path) -> None:
         async with Client(former.client.address, retry=PATIENT) as client:
             started = await client.admin.start_upload(["t"])
             ended = [one async for one in client.operations.watch(started.operation_id)][-1]
-            assert ended.state == operation_pb2.OPERATION_STATE_SUCCEEDED
-            assert ended.upload.object_count == 1
+            assert ended.state is values.OperationState.SUCCEEDED
+            assert result_of(ended, values.UploadResult).object_count == 1
 
 
 @pytest.mark.parametrize("is_idempotent", [True, False])

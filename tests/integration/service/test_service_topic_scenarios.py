@@ -241,7 +241,7 @@ class Site:
         admin = self.bench.client.admin
         [described] = await admin.describe_topics([topic])
         assert [*(await admin.tier_status()).offline_partitions] == [*described.offline_partitions]
-        is_offline = [log.HasField("offline") for log in await admin.describe_log(topic)]
+        is_offline = [log.offline is not None for log in await admin.describe_log(topic)]
         if not described.offline_partitions:
             assert not any(is_offline)
             return ""

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import pytest
 
+from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.v1 import operation_pb2, tier_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
-LOCAL, STORED = tier_pb2.RETENTION_TIER_LOCAL, tier_pb2.RETENTION_TIER_OBJECT_STORE
+LOCAL, STORED = values.RetentionTier.LOCAL, values.RetentionTier.OBJECT_STORE
 HOUR_MS = 3_600_000
 TOPIC_COUNT = 12
 ROUND_COUNT = 4
@@ -27,7 +27,7 @@ ROUND_COUNT = 4
 class Unit(NamedTuple):
     """A segment or a slice, as the server lists it."""
 
-    tier: int
+    tier: values.RetentionTier
     base_offset: int
     end_offset: int
     size_bytes: int
@@ -92,7 +92,7 @@ async def grow(bench: ServiceBench, clock: ManualClock, chance: Random, topic: s
         await bench.client.admin.delete_records(topic, 0, chance.randint(start_offset, high_watermark))
 
 
-def predicted(explained: tier_pb2.ExplainedPartition, units: Iterable[Unit]) -> set[Unit]:
+def predicted(explained: values.ExplainedPartition, units: Iterable[Unit]) -> set[Unit]:
     """The units inside of the expired ranges, of which there must be as many as the ranges say."""
     found: set[Unit] = set()
     for expired in explained.expired:
@@ -134,7 +134,7 @@ async def check_prediction(bench: ServiceBench) -> None:
 
 
 def check_result(
-    retained: operation_pb2.RetainedPartition | None,
+    retained: values.RetainedPartition | None,
     gone: set[Unit],
     before: Log,
     after: Log,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.v1 import operation_pb2, tier_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
@@ -38,7 +38,7 @@ async def test_a_plan_is_what_a_compaction_does(tmp_path: Path) -> None:
             await fill(bench, topic)
         planned = await admin.plan_compaction()
         [job] = planned.jobs
-        assert job.reason == tier_pb2.COMPACTION_REASON_DIRTY
+        assert job.reason == values.CompactionReason.DIRTY
         [run] = job.runs
         assert (run.topic, run.partition, run.base_offset, run.end_offset) == ("keyed", 0, 0, 6)
         assert (run.slice_count, len(job.input_names), run.compacted) == (3, 3, True)
@@ -67,13 +67,13 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
         assert await admin.excluded_partitions() == []
         intact = damage(bucket)
         job, left_alone = await admin.run_compaction(["t"])
-        assert job.outcome == left_alone.outcome == operation_pb2.COMPACTION_OUTCOME_REFUSED
+        assert job.outcome == left_alone.outcome == values.CompactionOutcome.REFUSED
         [excluded] = await admin.excluded_partitions()
         assert (excluded.topic, excluded.partition, excluded.failure_count) == ("t", 0, 1)
         assert excluded.since_ms == clock.now_ms() < excluded.until_ms
         assert excluded.reason in job.reason
         [idle] = (await admin.plan_compaction(["t"])).idle_topics
-        assert idle.reasons == [excluded.reason]
+        assert idle.reasons == (excluded.reason,)
         for key, data in intact.items():
             bucket.put(key, data)
         assert await admin.reset_excluded_partition("t", 0)
@@ -82,7 +82,7 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
             await admin.reset_excluded_partition("t", 1)
         assert await admin.excluded_partitions() == []
         [job] = await admin.run_compaction(["t"])
-        assert job.outcome == operation_pb2.COMPACTION_OUTCOME_COMMITTED
+        assert job.outcome == values.CompactionOutcome.COMMITTED
 
 
 def damage(bucket: MemoryObjectStore) -> dict[str, bytes]:
@@ -193,8 +193,8 @@ async def test_caches_count_and_can_be_emptied(tmp_path: Path) -> None:
         await fill(bench, "t", 1)
         empty = await admin.describe_caches()
         assert [(one.shard, one.contents) for one in empty] == [
-            (0, tier_pb2.CACHE_CONTENTS_DATA),
-            (0, tier_pb2.CACHE_CONTENTS_INDEX),
+            (0, values.CacheContents.DATA),
+            (0, values.CacheContents.INDEX),
         ]
         assert all(one.entry_count == one.size_bytes == one.hit_count == one.miss_count == 0 for one in empty)
         await bench.read_all("t")

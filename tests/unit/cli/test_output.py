@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.cli.output import (
-    counted,
-    enum_word,
-    kafka_word,
-    message_document,
-    print_table,
-    utc_time,
-)
-from stratalog.v1 import admin_pb2
+from stratalog.base.errors import DataDirectoryError
+from stratalog.cli.output import counted, print_json, print_table, utc_time, value_document
+from stratalog.client import values
 
 
 def test_a_table_aligns_numbers_right_and_text_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,45 +19,43 @@ def test_a_missing_cell_is_a_hyphen(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[1] == "-  x"
 
 
-def test_a_message_becomes_a_document_with_every_field() -> None:
-    topic = admin_pb2.TopicListing(name="t", partition_count=2, config_overrides={"retention.ms": "-1"})
-    assert message_document(admin_pb2.ListTopicsResponse(topics=[topic])) == {
-        "topics": [
-            {
-                "name": "t",
-                "topic_id": "",
-                "partition_count": 2,
-                "config_overrides": {"retention.ms": "-1"},
-                "offline_partition_count": 0,
-            }
-        ],
-        "next_page_token": "",
+def test_a_value_becomes_a_document_with_every_field() -> None:
+    offline = values.OfflinePartition("t", 1, "/d/t-1", "it is damaged")
+    topic = values.Topic(
+        name="t",
+        topic_id="",
+        partition_count=2,
+        config_overrides={},
+        config={"retention.ms": "-1"},
+        offline_partitions=(offline,),
+    )
+    assert value_document(topic) == {
+        "name": "t",
+        "topic_id": "",
+        "partition_count": 2,
+        "config_overrides": {},
+        "config": {"retention.ms": "-1"},
+        "offline_partitions": [{"topic": "t", "partition": 1, "path": "/d/t-1", "reason": "it is damaged"}],
     }
 
 
-def test_values_of_enums_are_words_without_their_prefix() -> None:
-    kind = admin_pb2.CLEANING_FAILURE_KIND_FULL_DISK
-    assert message_document(admin_pb2.UncleanablePartition(kind=kind))["kind"] == "full-disk"
-    assert enum_word(admin_pb2.LogDirState.DESCRIPTOR, 0) == "unspecified"
-    assert kafka_word(admin_pb2.ConfigSource.DESCRIPTOR, 4) == "DEFAULT_CONFIG"
+def test_members_of_enums_are_words(capsys: pytest.CaptureFixture[str]) -> None:
+    job = values.PlannedJob(values.CompactionReason.DIRTY, ("a", "b"), 5, ())
+    print_json(value_document(job))
+    assert (
+        capsys.readouterr().out
+        == '{"reason": "dirty", "input_names": ["a", "b"], "input_bytes": 5, "runs": []}\n'
+    )
 
 
-def test_a_value_that_this_version_does_not_know_is_its_number() -> None:
-    assert enum_word(admin_pb2.LogDirState.DESCRIPTOR, 99) == "99"
-
-
-def test_a_message_that_is_not_set_is_null() -> None:
-    assert message_document(admin_pb2.PartitionLog())["offline"] is None
-    offline = admin_pb2.OfflinePartition(partition=1)
-    assert message_document(admin_pb2.PartitionLog(offline=offline))["offline"] == message_document(offline)
-
-
-def test_maps_are_sorted_as_the_wire_has_no_order() -> None:
-    names = [f"key-{number}" for number in range(50)]
-    topic = admin_pb2.Topic(config=dict.fromkeys(reversed(names), "x"))
-    config = message_document(topic)["config"]
-    assert isinstance(config, dict)
-    assert [*config] == sorted(names)
+def test_an_error_has_its_code_and_fields() -> None:
+    error = DataDirectoryError("the disk failed", partition=3)
+    assert value_document(values.RolledPartition(3, -1, error))["error"] == {
+        "code": "DATA_DIRECTORY_ERROR",
+        "message": "the disk failed",
+        "fields": {"partition": "3"},
+    }
+    assert value_document(values.RolledPartition(3, 7, None))["error"] is None
 
 
 @pytest.mark.parametrize(

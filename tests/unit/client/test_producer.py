@@ -15,7 +15,7 @@ from stratalog.client.errors import ClientClosedError
 from stratalog.client.producer import Producer
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.topics import Topic
+from stratalog.client.values import Topic
 from stratalog.record.native.record_accumulator import Delivery
 
 NOWHERE = "127.0.0.1:1"
@@ -58,7 +58,7 @@ async def test_an_early_record_of_a_thread_stays_before_its_later_ones() -> None
     async def describe(topic: str) -> Topic:
         # The loop is busy until the topic is known.
         early.append(in_thread(lambda: producer.send(topic, "k", "first")))
-        return Topic(topic, "id", 1, {})
+        return Topic(topic, "id", 1, {}, {}, ())
 
     producer = producer_of(describe)
     await producer.learn("t")
@@ -157,7 +157,7 @@ async def test_a_record_that_never_fits_is_refused_at_once() -> None:
     async def describe(topic: str) -> Topic:
         nonlocal described
         described += 1
-        return Topic(topic, "id", 1, limit)
+        return Topic(topic, "id", 1, limit, limit, ())
 
     producer = producer_of(describe)
     early = [producer.send("t", None, bytes(size_bytes)) for size_bytes in (100, 600)]
@@ -185,7 +185,8 @@ async def test_a_record_that_never_fits_is_refused_at_once() -> None:
 
 async def test_a_limit_of_the_topic_bounds_its_batches_alone() -> None:
     async def describe(topic: str) -> Topic:
-        return Topic(topic, "id", 1, {"max.message.bytes": "300"} if topic == "narrow" else {})
+        limits = {"max.message.bytes": "300"} if topic == "narrow" else {}
+        return Topic(topic, "id", 1, limits, limits, ())
 
     producer = producer_of(describe)
     for topic in ("narrow", "wide"):

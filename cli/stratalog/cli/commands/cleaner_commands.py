@@ -8,8 +8,7 @@ from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
-from stratalog.v1 import admin_pb2
+from stratalog.cli.output import print_json, print_table, utc_time, value_document
 
 
 @click.group()
@@ -34,7 +33,7 @@ def status(as_json: bool, server: str) -> None:
     Example: stratalog cleaner status
     """
     response = with_client(server, lambda client: client.admin.cleaner_status())
-    document = message_document(response)
+    document = value_document(response)
     # On the wire, -1 stands for none.
     document["next_clean_ms"] = response.next_clean_ms if response.next_clean_ms >= 0 else None
     if as_json:
@@ -51,7 +50,7 @@ def status(as_json: bool, server: str) -> None:
             [
                 (
                     f"{failed.topic}-{failed.partition}",
-                    enum_word(admin_pb2.CleaningFailureKind.DESCRIPTOR, failed.kind),
+                    failed.kind,
                     failed.failure_count,
                     utc_time(failed.since_ms),
                     utc_time(failed.next_try_ms),

@@ -12,8 +12,8 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
-from stratalog.v1 import operation_pb2, tier_pb2
+from stratalog.cli.output import print_json, print_table, utc_time, value_document
+from stratalog.client import values
 
 if TYPE_CHECKING:
     from stratalog.client.client import Client
@@ -37,27 +37,30 @@ def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> N
       stratalog compaction run
       stratalog compaction run orders --no-wait
     """
-    ended = run_long_work(
-        server, lambda client: client.admin.start_compaction(topics), no_wait=no_wait, as_json=as_json
+    result = run_long_work(
+        server,
+        lambda client: client.admin.start_compaction(topics),
+        values.CompactionResult,
+        _print_jobs,
+        no_wait=no_wait,
+        as_json=as_json,
+        document=lambda result: [value_document(job) for job in result.jobs],
     )
-    if ended is None:
-        return
-    jobs = ended.compaction.jobs
-    if as_json:
-        print_json([message_document(job) for job in jobs])
-        return
-    if jobs:
+    if result is not None and not result.jobs and not as_json:
+        planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
+        _print_idle(planned.idle_topics)
+
+
+def _print_jobs(result: values.CompactionResult) -> None:
+    if result.jobs:
         header = "PARTITIONS,INPUTS,GETS,IN,READ,RECORDS IN,RECORDS OUT,OUTPUTS,OUT,REFUSED"
         rows = [
             (job.partition_count, job.input_count, job.get_request_count, ByteSize(job.input_bytes),
              ByteSize(job.read_bytes), job.input_record_count, job.output_record_count, job.output_count,
              ByteSize(job.output_bytes), _refusal(job))
-            for job in jobs
+            for job in result.jobs
         ]  # fmt: skip
         print_table(header.split(","), rows)
-        return
-    planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
-    _print_idle(planned.idle_topics)
 
 
 @compaction.command()
@@ -72,7 +75,7 @@ def plan(topics: tuple[str, ...], as_json: bool, server: str) -> None:
     """
     planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
     if as_json:
-        print_json(message_document(planned))
+        print_json(value_document(planned))
         return
     if planned.jobs:
         print_table(
@@ -80,7 +83,7 @@ def plan(topics: tuple[str, ...], as_json: bool, server: str) -> None:
             [
                 (
                     number,
-                    enum_word(tier_pb2.CompactionReason.DESCRIPTOR, job.reason),
+                    job.reason,
                     len(job.input_names),
                     ByteSize(job.input_bytes),
                     f"{one.topic}-{one.partition}",
@@ -107,7 +110,7 @@ def excluded(as_json: bool, server: str) -> None:
     """
     found = with_client(server, lambda client: client.admin.excluded_partitions())
     if as_json:
-        print_json([message_document(one) for one in found])
+        print_json([value_document(one) for one in found])
         return
     if not found:
         click.echo("no partition is excluded")
@@ -151,13 +154,13 @@ def reset(topic: str, partition: int, as_json: bool, server: str) -> None:
         click.echo(f"{topic}-{partition} was not excluded because of a failure")
 
 
-def _refusal(job: operation_pb2.CompactionJob) -> str | None:
+def _refusal(job: values.CompactionJob) -> str | None:
     """The reason if the job was refused, or the reasons of the partitions that it left unchanged."""
     partitions = (f"{one.topic_id}:{one.partition}: {one.reason}" for one in job.refused_partitions)
     return job.reason or "; ".join(partitions) or None
 
 
-def _print_idle(topics: Iterable[tier_pb2.IdleTopic], *, is_idle: bool = True) -> None:
+def _print_idle(topics: Iterable[values.IdleTopic], *, is_idle: bool = True) -> None:
     """Print the topics without a job, by the reason."""
     names_by_reason: dict[str, list[str]] = {}
     for one in topics:

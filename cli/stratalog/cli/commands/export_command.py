@@ -19,12 +19,12 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import Cell, counted, print_json, print_table
+from stratalog.client import values
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.partition_metadata import format_topic_id, parse_topic_id
 from stratalog.record.header import parse_header
-from stratalog.v1 import admin_pb2
 
 if TYPE_CHECKING:
     from stratalog.migration.log_export import ExportedLog, LogExport, PartitionExport
@@ -164,7 +164,7 @@ async def _export(
 
 async def _export_partition(
     client: Client,
-    topic: admin_pb2.Topic,
+    topic: values.Topic,
     topic_id: UUID | None,
     partition: TopicPartition,
     target: LogExport,
@@ -180,7 +180,7 @@ async def _export_partition(
 
 async def _export_range(
     client: Client,
-    topic: admin_pb2.Topic,
+    topic: values.Topic,
     topic_id: UUID | None,
     partition: TopicPartition,
     target: LogExport,
@@ -199,7 +199,7 @@ async def _export_range(
             writer = target.begin(
                 partition,
                 topic_id or UUID(topic.topic_id),
-                LogConfig.from_overrides(dict(topic.config_overrides)),
+                LogConfig.from_overrides(topic.config_overrides),
                 base_offset=min(begins, start_offset),
                 log_start_offset=start_offset,
                 log_end_offset=end_offset,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.lazy_group import LazyGroup
 from stratalog.cli.options import json_option, partitions_option, server_option
-from stratalog.cli.output import Cell, message_document, print_json, print_offline, print_table
-from stratalog.v1 import admin_pb2
+from stratalog.cli.output import Cell, print_json, print_offline, print_table, value_document
+
+if TYPE_CHECKING:
+    from stratalog.client import values
 
 _COLUMNS = (
     ("PARTITION", "partition"),
@@ -91,14 +95,14 @@ def describe(topic: str, partitions: tuple[int, ...], as_json: bool, server: str
     """
     logs = with_client(server, lambda client: client.admin.describe_log(topic, partitions))
     if as_json:
-        print_json([message_document(entry) for entry in logs])
+        print_json([value_document(entry) for entry in logs])
         return
     rows = [[_cell(entry, field) for _, field in _COLUMNS] for entry in logs]
     print_table([title for title, _ in _COLUMNS], rows)
-    print_offline(entry.offline for entry in logs if entry.HasField("offline"))
+    print_offline(entry.offline for entry in logs if entry.offline is not None)
 
 
-def _cell(entry: admin_pb2.PartitionLog, field: str) -> Cell:
+def _cell(entry: values.PartitionLog, field: str) -> Cell:
     """The number in the field; None for the -1 of the wire."""
     value = getattr(entry, field)
     assert isinstance(value, int)

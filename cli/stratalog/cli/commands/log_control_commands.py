@@ -25,13 +25,13 @@ def roll(topic: str, partitions: tuple[int, ...], as_json: bool, server: str) ->
     Example: stratalog log roll orders
     """
     results = with_client(server, lambda client: client.admin.roll(topic, partitions))
-    done = {one.partition: one.active_base_offset for one in results if not one.HasField("error")}
+    done = {one.partition: one.active_base_offset for one in results if one.error is None}
     if as_json:
         print_json([{"partition": number, "active_base_offset": offset} for number, offset in done.items()])
     else:
         for number, offset in done.items():
             click.echo(f"the active segment of {topic}-{number} begins at {offset}")
-    raise_failures(topic, [one for one in results if one.HasField("error")])
+    raise_failures(topic, results)
 
 
 @click.command()
@@ -46,10 +46,10 @@ def flush(topic: str, partitions: tuple[int, ...], as_json: bool, server: str) -
     Example: stratalog log flush orders --partition 0
     """
     results = with_client(server, lambda client: client.admin.flush(topic, partitions))
-    done = {one.partition: one.recovery_point for one in results if not one.HasField("error")}
+    done = {one.partition: one.recovery_point for one in results if one.error is None}
     if as_json:
         print_json([{"partition": number, "recovery_point": offset} for number, offset in done.items()])
     else:
         for number, offset in done.items():
             click.echo(f"{topic}-{number} is on the disk up to {offset}")
-    raise_failures(topic, [one for one in results if one.HasField("error")])
+    raise_failures(topic, results)

@@ -9,8 +9,8 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import enum_word, message_document, print_json, print_table
-from stratalog.v1 import admin_pb2
+from stratalog.cli.output import print_json, print_table, value_document
+from stratalog.client import values
 
 
 @click.group(name="log-dirs")
@@ -29,14 +29,14 @@ def describe(as_json: bool, server: str) -> None:
     """
     response = with_client(server, lambda client: client.admin.describe_log_dirs())
     if as_json:
-        print_json(message_document(response))
+        print_json(value_document(response))
         return
     print_table(
         ("PATH", "STATE", "PARTITIONS", "SIZE", "TO OPEN", "ID"),
         [
             (
                 found.path,
-                _state(found),
+                found.state,
                 found.partition_count,
                 ByteSize(found.size_bytes),
                 found.remaining_log_count,
@@ -47,7 +47,7 @@ def describe(as_json: bool, server: str) -> None:
     )
     for found in response.log_dirs:
         if found.reason:
-            click.echo(f"{found.path} is {_state(found)}: {found.reason}")
+            click.echo(f"{found.path} is {found.state}: {found.reason}")
         for path in found.set_aside_paths:
             click.echo(f"{path} belongs to no topic, or was set aside: look at it, then move or remove it")
     if response.moves:
@@ -57,7 +57,7 @@ def describe(as_json: bool, server: str) -> None:
                 (
                     f"{move.topic}-{move.partition}",
                     move.target_path,
-                    enum_word(admin_pb2.PartitionMoveState.DESCRIPTOR, move.state),
+                    move.state,
                     ByteSize(move.copied_bytes),
                     ByteSize(move.remaining_bytes),
                     move.operation_id or None,
@@ -128,19 +128,11 @@ def move(topic: str, partition: int, target_path: str, no_wait: bool, as_json: b
     \b
     Example: stratalog log-dirs move orders --partition 0 --to /disk2
     """
-    ended = run_long_work(
+    run_long_work(
         server,
         lambda client: client.admin.move_partition(topic, partition, target_path),
+        values.MoveResult,
+        lambda moved: click.echo(f"{topic}-{partition} has moved to {moved.target_path}"),
         no_wait=no_wait,
         as_json=as_json,
     )
-    if ended is None:
-        return
-    if as_json:
-        print_json(message_document(ended.move))
-    else:
-        click.echo(f"{topic}-{partition} has moved to {ended.move.target_path}")
-
-
-def _state(found: admin_pb2.LogDir) -> str:
-    return enum_word(admin_pb2.LogDirState.DESCRIPTOR, found.state)

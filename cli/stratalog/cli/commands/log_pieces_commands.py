@@ -10,13 +10,13 @@ import click
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.options import json_option, partitions_option, server_option
-from stratalog.cli.output import message_document, print_json, print_table, utc_time
-from stratalog.v1 import partition_pb2
+from stratalog.cli.output import print_json, print_table, utc_time, value_document
 
 if TYPE_CHECKING:
+    from stratalog.client import values
     from stratalog.client.client import Client
 
-_Piece = TypeVar("_Piece", partition_pb2.Segment, partition_pb2.Slice, partition_pb2.ProducerState)
+_Piece = TypeVar("_Piece", bound="values.Segment | values.Slice | values.ProducerState")
 
 
 async def pieces_of(
@@ -33,7 +33,7 @@ async def pieces_of(
 def print_pieces_json(pieces: Mapping[int, Sequence[_Piece]]) -> None:
     """Print one JSON array, in which each object has the number of its partition."""
     print_json(
-        [{"partition": number, **message_document(one)} for number, many in pieces.items() for one in many]
+        [{"partition": number, **value_document(one)} for number, many in pieces.items() for one in many]
     )
 
 

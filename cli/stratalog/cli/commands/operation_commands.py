@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
-from stratalog.cli.long_work import follow, kind_word, operation_document, state_word
+from stratalog.cli.long_work import follow, operation_document
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import print_json, print_table, utc_time
-from stratalog.v1 import operation_pb2
+from stratalog.client import values
+
+if TYPE_CHECKING:
+    from stratalog.client.client import Client
 
 _KINDS = ("upload", "compaction", "retention", "verification", "collection", "move")
 _STATES = ("running", "succeeded", "failed", "cancelled")
@@ -37,9 +42,9 @@ def list_(kinds: tuple[str, ...], states: tuple[str, ...], as_json: bool, server
       stratalog operation list
       stratalog operation list --kind upload --state running
     """
-    kind_numbers = [operation_pb2.OperationKind.Value(f"OPERATION_KIND_{one.upper()}") for one in kinds]
-    state_numbers = [operation_pb2.OperationState.Value(f"OPERATION_STATE_{one.upper()}") for one in states]
-    found = with_client(server, lambda client: client.operations.list(kind_numbers, state_numbers))
+    wanted_kinds = [values.OperationKind(kind) for kind in kinds]
+    wanted_states = [values.OperationState(state) for state in states]
+    found = with_client(server, lambda client: client.operations.list(wanted_kinds, wanted_states))
     if as_json:
         print_json([operation_document(one) for one in found])
         return
@@ -48,8 +53,8 @@ def list_(kinds: tuple[str, ...], states: tuple[str, ...], as_json: bool, server
         [
             (
                 one.operation_id,
-                kind_word(one),
-                state_word(one),
+                one.kind,
+                one.state,
                 ",".join(one.topics) or None,
                 utc_time(one.start_time_ms),
                 _share(one.progress.done_count, one.progress.total_count),
@@ -86,9 +91,13 @@ def watch(operation_id: str, as_json: bool, server: str) -> None:
     \b
     Example: stratalog operation watch 0a9d6313-d4c4-4148-b3a6-ed203eb844a2
     """
+    # Not above: `--help` needs no client.
     from stratalog.client.operations import require_success
 
-    ended = with_client(server, lambda client: follow(client, operation_id))
+    async def watch_(client: Client) -> values.Operation:
+        return await follow(client, await client.operations.get(operation_id))
+
+    ended = with_client(server, watch_)
     _print(ended, as_json=as_json)
     require_success(ended)
 
@@ -108,21 +117,21 @@ def cancel(operation_id: str, as_json: bool, server: str) -> None:
     asked = with_client(server, lambda client: client.operations.cancel(operation_id))
     if as_json:
         print_json(operation_document(asked))
-    elif asked.state == operation_pb2.OPERATION_STATE_RUNNING:
+    elif asked.state is values.OperationState.RUNNING:
         click.echo(f"operation {operation_id} was asked to end")
     else:
-        click.echo(f"operation {operation_id} has ended: {state_word(asked)}")
+        click.echo(f"operation {operation_id} has ended: {asked.state}")
 
 
-def _print(found: operation_pb2.Operation, *, as_json: bool) -> None:
+def _print(found: values.Operation, *, as_json: bool) -> None:
     if as_json:
         print_json(operation_document(found))
         return
     progress = found.progress
     rows = [
         ("id", found.operation_id),
-        ("kind", kind_word(found)),
-        ("state", state_word(found)),
+        ("kind", found.kind),
+        ("state", found.state),
         ("topics", ",".join(found.topics) or None),
         ("started", utc_time(found.start_time_ms)),
         ("ended", utc_time(found.end_time_ms)),
@@ -131,15 +140,9 @@ def _print(found: operation_pb2.Operation, *, as_json: bool) -> None:
         ("size", str(ByteSize(progress.done_bytes))),
         ("size of all", str(ByteSize(progress.total_bytes)) if progress.total_bytes else None),
         ("asked to end", "yes" if found.cancel_requested else "no"),
-        ("error", _error_text(found)),
+        ("error", str(found.error) if found.error is not None else None),
     ]
     print_table(("WHAT", "VALUE"), rows)
-
-
-def _error_text(found: operation_pb2.Operation) -> str | None:
-    from stratalog.client.errors import error_of_status
-
-    return str(error_of_status(found.error)) if found.HasField("error") else None
 
 
 def _share(done_count: int, total_count: int) -> str:

@@ -9,9 +9,9 @@ from stratalog.cli.options import json_option, partitions_option, server_option
 from stratalog.cli.output import print_json
 from stratalog.cli.partition_failures import raise_failures
 from stratalog.cli.positions import POSITION_HELP, parse_position
+from stratalog.client import values
 from stratalog.client.client import Client
 from stratalog.client.position import Position
-from stratalog.v1 import partition_pb2
 
 
 @click.group()
@@ -43,12 +43,12 @@ def delete(topic: str, position: Position, partitions: tuple[int, ...], as_json:
     Example: stratalog records delete orders --before 2024-01-01
     """
 
-    async def run(client: Client) -> list[partition_pb2.DeletedRecords]:
+    async def run(client: Client) -> list[values.DeletedRecords]:
         numbers = sorted(set(partitions)) or [one.partition for one in await client.partitions(topic)]
         return await client.admin.delete_records_of(topic, dict.fromkeys(numbers, position))
 
     results = with_client(server, run)
-    deleted = [result for result in results if not result.HasField("error")]
+    deleted = [result for result in results if result.error is None]
     if as_json:
         print_json(
             [
@@ -59,4 +59,4 @@ def delete(topic: str, position: Position, partitions: tuple[int, ...], as_json:
     else:
         for one in deleted:
             click.echo(f"{topic}-{one.partition} starts at {one.log_start_offset}")
-    raise_failures(topic, [result for result in results if result.HasField("error")])
+    raise_failures(topic, results)

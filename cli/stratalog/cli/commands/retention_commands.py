@@ -11,8 +11,8 @@ from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import enum_word, message_document, print_json, print_table, utc_time
-from stratalog.v1 import operation_pb2, tier_pb2
+from stratalog.cli.output import print_json, print_table, utc_time, value_document
+from stratalog.client import values
 
 
 @click.group()
@@ -41,17 +41,15 @@ def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, se
     if dry_run:
         _print_expired(_explained(server, topics), as_json=as_json)
         return
-    ended = run_long_work(
-        server, lambda client: client.admin.start_retention(topics), no_wait=no_wait, as_json=as_json
+    result = run_long_work(
+        server,
+        lambda client: client.admin.start_retention(topics),
+        values.RetentionResult,
+        _print_result,
+        no_wait=no_wait,
+        as_json=as_json,
     )
-    if ended is None:
-        return
-    result = ended.retention
-    if as_json:
-        print_json(message_document(result))
-    else:
-        _print_result(result)
-    if result.failed_partitions:
+    if result is not None and result.failed_partitions:
         raise DataDirectoryError(
             "retention left partitions out; see to the reasons that are named above",
             partitions=",".join(f"{one.topic}-{one.partition}" for one in result.failed_partitions),
@@ -79,7 +77,7 @@ def explain(topics: tuple[str, ...], as_json: bool, server: str) -> None:
     rows = [
         (
             f"{one.topic}-{one.partition}",
-            _tier(kept.tier),
+            kept.tier,
             f"{kept.base_offset}-{kept.end_offset}",
             str(ByteSize(kept.size_bytes)),
             utc_time(kept.time_ms),
@@ -92,19 +90,19 @@ def explain(topics: tuple[str, ...], as_json: bool, server: str) -> None:
     print_table(("NEXT", "TIER", "OFFSETS", "SIZE", "TOO OLD FROM", "TOO MUCH WITH", "STAYS BECAUSE"), rows)
 
 
-def _explained(server: str, topics: tuple[str, ...]) -> list[tier_pb2.ExplainedPartition]:
+def _explained(server: str, topics: tuple[str, ...]) -> list[values.ExplainedPartition]:
     return with_client(server, lambda client: client.admin.explain_retention(topics))
 
 
-def _print_expired(explained: Iterable[tier_pb2.ExplainedPartition], *, as_json: bool) -> None:
+def _print_expired(explained: Iterable[values.ExplainedPartition], *, as_json: bool) -> None:
     partitions = list(explained)
     if as_json:
-        print_json([message_document(one) for one in partitions])
+        print_json([value_document(one) for one in partitions])
         return
     rows = [
         (
             f"{one.topic}-{one.partition}",
-            _tier(expired.tier),
+            expired.tier,
             f"{expired.base_offset}-{expired.end_offset}",
             expired.unit_count,
             str(ByteSize(expired.size_bytes)),
@@ -122,7 +120,7 @@ def _print_expired(explained: Iterable[tier_pb2.ExplainedPartition], *, as_json:
             click.echo(f"{one.topic}-{one.partition} is left out: {one.reason}")
 
 
-def _print_result(result: operation_pb2.RetentionResult) -> None:
+def _print_result(result: values.RetentionResult) -> None:
     if result.partitions:
         print_table(
             ("PARTITION", "LOG START", "BEFORE", "SLICES", "SIZE", "LOCAL SEGMENTS", "SIZE"),
@@ -145,10 +143,5 @@ def _print_result(result: operation_pb2.RetentionResult) -> None:
         click.echo(f"{one.topic}-{one.partition} was left out: {one.reason}", err=True)
 
 
-def _tier(number: int) -> str:
-    return enum_word(tier_pb2.RetentionTier.DESCRIPTOR, number)
-
-
-def _rule(number: int) -> str:
-    word = enum_word(tier_pb2.RetentionRule.DESCRIPTOR, number)
-    return "log start" if number == tier_pb2.RETENTION_RULE_LOG_START else word.replace("-", ".")
+def _rule(rule: values.RetentionRule) -> str:
+    return "log start" if rule is values.RetentionRule.LOG_START else rule.replace("-", ".")

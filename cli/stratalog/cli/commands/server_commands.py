@@ -28,7 +28,7 @@ from stratalog.cli.options import (
     server_option,
     store_option,
 )
-from stratalog.cli.output import Cell, message_document, print_json, print_table, utc_time
+from stratalog.cli.output import Cell, print_json, print_table, utc_time, value_document
 
 if TYPE_CHECKING:
     from stratalog.server.app import Server
@@ -184,7 +184,7 @@ def info(as_json: bool, server: str) -> None:
     """
     response = with_client(server, lambda client: client.admin.server_info())
     if as_json:
-        print_json(message_document(response))
+        print_json(value_document(response))
         return
     limits = response.limits
     shards = (f"{one.shard} (epoch {one.epoch})" for one in response.owned_shards)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,17 +13,13 @@ from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import (
     counted,
-    enum_word,
-    message_document,
     print_json,
     print_offline,
     print_table,
     utc_time,
+    value_document,
 )
-from stratalog.v1 import tier_pb2
-
-if TYPE_CHECKING:
-    from stratalog.v1 import operation_pb2
+from stratalog.client import values
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
@@ -57,7 +52,7 @@ def status(as_json: bool, server: str) -> None:
     """
     answer = with_client(server, lambda client: client.admin.tier_status())
     if as_json:
-        document = message_document(answer)
+        document = value_document(answer)
         if answer.last_successful_upload_ms < 0:
             document["last_successful_upload_ms"] = None
         print_json(document)
@@ -74,11 +69,11 @@ def status(as_json: bool, server: str) -> None:
     _print_topics(answer.topics)
     print_offline(answer.offline_partitions)
     for shard in answer.shards:
-        if shard.HasField("takeover"):
+        if shard.takeover is not None:
             _print_takeover(shard.shard, shard.takeover)
 
 
-def _print_shards(shards: Sequence[tier_pb2.ShardStatus]) -> None:
+def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
     print_table(
         ("SHARD", "EPOCH", "COMMITS", "OBJECTS", "SIZE", "SLICES", "DROPPED", "SIZE OF THESE", "SKEW"),
         [
@@ -98,7 +93,7 @@ def _print_shards(shards: Sequence[tier_pb2.ShardStatus]) -> None:
     )
 
 
-def _print_topics(topics: Sequence[tier_pb2.TieredTopicStatus]) -> None:
+def _print_topics(topics: Sequence[values.TieredTopicStatus]) -> None:
     if not topics:
         return
     print_table(
@@ -119,7 +114,7 @@ def _print_topics(topics: Sequence[tier_pb2.TieredTopicStatus]) -> None:
     )
 
 
-def _print_takeover(shard: int, takeover: tier_pb2.Takeover) -> None:
+def _print_takeover(shard: int, takeover: values.Takeover) -> None:
     at = f" at {takeover.endpoint}" if takeover.endpoint else ""
     click.echo(
         f"another server, {takeover.owner}{at}, has owned shard {shard} since epoch {takeover.epoch}"
@@ -155,30 +150,29 @@ def upload(topics: tuple[str, ...], delete_local: bool, no_wait: bool, as_json: 
       stratalog tier upload orders
       stratalog tier upload --delete-local --no-wait
     """
-    ended = run_long_work(
+    result = run_long_work(
         server,
         lambda client: client.admin.start_upload(topics, delete_local=delete_local),
+        values.UploadResult,
+        _print_upload,
         no_wait=no_wait,
         as_json=as_json,
     )
-    if ended is None:
-        return
-    result = ended.upload
-    if as_json:
-        print_json(message_document(result))
-    else:
-        click.echo(
-            f"uploaded {counted(result.slice_count, 'slice')} in {counted(result.object_count, 'object')}, "
-            f"{ByteSize(result.size_bytes)}; "
-            f"deleted {counted(result.deleted_segment_count, 'local segment')}"
-        )
-    if result.failed_partitions:
+    if result is not None and result.failed_partitions:
         for one in result.failed_partitions:
             click.echo(f"{one.topic}-{one.partition}: {one.reason}", err=True)
         raise DataDirectoryError(
             "offline partitions were not uploaded; mend the faults that are named above",
             partitions=",".join(f"{one.topic}-{one.partition}" for one in result.failed_partitions),
         )
+
+
+def _print_upload(result: values.UploadResult) -> None:
+    click.echo(
+        f"uploaded {counted(result.slice_count, 'slice')} in {counted(result.object_count, 'object')}, "
+        f"{ByteSize(result.size_bytes)}; "
+        f"deleted {counted(result.deleted_segment_count, 'local segment')}"
+    )
 
 
 @tier.command()
@@ -193,29 +187,31 @@ def verify(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -
     \b
     Example: stratalog tier verify orders
     """
-    ended = run_long_work(
-        server, lambda client: client.admin.start_verification(topics), no_wait=no_wait, as_json=as_json
+    result = run_long_work(
+        server,
+        lambda client: client.admin.start_verification(topics),
+        values.VerificationResult,
+        _print_verification,
+        no_wait=no_wait,
+        as_json=as_json,
     )
-    if ended is None:
-        return
-    result = ended.verification
-    if as_json:
-        print_json(message_document(result))
-    else:
-        click.echo(
-            f"read {counted(result.slice_count, 'slice')} in {counted(result.object_count, 'object')}, "
-            f"{ByteSize(result.size_bytes)}, {counted(result.record_count, 'record')}: "
-            f"{counted(result.finding_count, 'slice')} damaged"
-        )
-        for one in result.findings:
-            click.echo(
-                f"{one.topic}-{one.partition}, offsets {one.base_offset}-{one.end_offset}, object"
-                f" {one.object_name}: {one.reason}"
-            )
-    if result.finding_count:
+    if result is not None and result.finding_count:
         raise StoreCorruptError(
             "tiered data is damaged; restore the objects from a copy, and delete nothing",
             slices=result.finding_count,
+        )
+
+
+def _print_verification(result: values.VerificationResult) -> None:
+    click.echo(
+        f"read {counted(result.slice_count, 'slice')} in {counted(result.object_count, 'object')}, "
+        f"{ByteSize(result.size_bytes)}, {counted(result.record_count, 'record')}: "
+        f"{counted(result.finding_count, 'slice')} damaged"
+    )
+    for one in result.findings:
+        click.echo(
+            f"{one.topic}-{one.partition}, offsets {one.base_offset}-{one.end_offset}, object"
+            f" {one.object_name}: {one.reason}"
         )
 
 
@@ -232,21 +228,17 @@ def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
       stratalog tier collect --dry-run
       stratalog tier collect
     """
-    ended = run_long_work(
+    run_long_work(
         server,
         lambda client: client.admin.start_collection(dry_run=dry_run),
+        values.CollectionResult,
+        _print_collection,
         no_wait=no_wait,
         as_json=as_json,
     )
-    if ended is None:
-        return
-    if as_json:
-        print_json(message_document(ended.collection))
-    else:
-        _print_collection(ended.collection)
 
 
-def _print_collection(result: operation_pb2.CollectionResult) -> None:
+def _print_collection(result: values.CollectionResult) -> None:
     verb = "would delete" if result.dry_run else "deleted"
     click.echo(
         f"{verb} {counted(result.deleted_count, 'file')}, {ByteSize(result.deleted_bytes)};"
@@ -288,14 +280,14 @@ def caches(empty: bool, as_json: bool, server: str) -> None:
         click.echo(f"emptied {ByteSize(emptied_bytes)}", err=True)
     found = with_client(server, lambda client: client.admin.describe_caches())
     if as_json:
-        print_json([message_document(one) for one in found])
+        print_json([value_document(one) for one in found])
         return
     print_table(
         ("SHARD", "CACHE", "ENTRIES", "SIZE", "CAPACITY", "HITS", "MISSES"),
         [
             (
                 one.shard,
-                enum_word(tier_pb2.CacheContents.DESCRIPTOR, one.contents),
+                one.contents,
                 one.entry_count,
                 str(ByteSize(one.size_bytes)),
                 str(ByteSize(one.capacity_bytes)),

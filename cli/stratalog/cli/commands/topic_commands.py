@@ -13,21 +13,16 @@ from stratalog.cli.config_entries import print_entries
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION_COUNT
 from stratalog.cli.options import config_option, json_option, server_option
-from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table
+from stratalog.cli.output import counted, print_json, print_offline, print_table, value_document
 from stratalog.cli.partition_skew import skew_text
-from stratalog.v1 import admin_pb2
 
 if TYPE_CHECKING:
+    from stratalog.client import values
     from stratalog.client.client import Client
 
-_FROM = {
-    admin_pb2.CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG: "topic",
-    admin_pb2.CONFIG_SOURCE_DYNAMIC_BROKER_CONFIG: "server",
-    admin_pb2.CONFIG_SOURCE_STATIC_BROKER_CONFIG: "server",
-    admin_pb2.CONFIG_SOURCE_DEFAULT_CONFIG: "default",
-}
-"""The sources of a value, for people."""
-_DEFAULT = _FROM[admin_pb2.CONFIG_SOURCE_DEFAULT_CONFIG]
+_FROM = {"DYNAMIC_TOPIC_CONFIG": "topic", "DYNAMIC_BROKER_CONFIG": "server", "STATIC_BROKER_CONFIG": "server"}
+"""The sources of a value, for people. All others are defaults."""
+_DEFAULT = "default"
 
 
 @click.group()
@@ -60,7 +55,7 @@ def create(
         lambda client: client.admin.create_topic(name, partitions or 0, config, exists_ok=if_not_exists),
     )
     if as_json:
-        print_json(message_document(created))
+        print_json(value_document(created))
     else:
         partition_text = counted(created.partition_count, "partition")
         click.echo(f"{created.name} {'exists' if if_not_exists else 'is created'} with {partition_text}")
@@ -79,10 +74,10 @@ def list_topics(as_json: bool, server: str) -> None:
     """
     topics = with_client(server, lambda client: client.admin.list_topics())
     if as_json:
-        print_json([message_document(entry) for entry in topics])
+        print_json([value_document(entry) for entry in topics])
         return
     rows = [
-        (entry.name, entry.partition_count, _config_text(dict(entry.config_overrides)), entry.topic_id)
+        (entry.name, entry.partition_count, _config_text(entry.config_overrides), entry.topic_id)
         for entry in topics
     ]
     print_table(("TOPIC", "PARTITIONS", "CONFIG", "ID"), rows)
@@ -105,7 +100,7 @@ def describe(names: tuple[str, ...], shows_defaults: bool, as_json: bool, server
     """
     if as_json:
         topics = with_client(server, lambda client: client.admin.describe_topics(names))
-        print_json([message_document(entry) for entry in topics])
+        print_json([value_document(entry) for entry in topics])
         return
     for described in with_client(server, lambda client: _described(client, names)):
         entry, sources = described.topic, described.sources
@@ -165,7 +160,7 @@ def add_partitions(name: str, partitions: int, as_json: bool, server: str) -> No
     """
     altered = with_client(server, lambda client: client.admin.add_partitions(name, partitions))
     if as_json:
-        print_json(message_document(altered))
+        print_json(value_document(altered))
     else:
         click.echo(f"{altered.name} has {counted(altered.partition_count, 'partition')}")
 
@@ -195,19 +190,19 @@ class _Described(NamedTuple):
     """A topic, for each of its keys who set it, and its partitions. A topic that is offline for its
     configuration has no key in force."""
 
-    topic: admin_pb2.Topic
+    topic: values.Topic
     sources: Mapping[str, str]
-    logs: Sequence[admin_pb2.PartitionLog]
+    logs: Sequence[values.PartitionLog]
 
 
 async def _described(client: Client, names: Sequence[str]) -> list[_Described]:
     described: list[_Described] = []
     for topic in await client.admin.describe_topics(names):
         entries = await client.admin.describe_configs(topic.name) if topic.config else []
-        sources = {entry.name: _FROM[entry.source] for entry in entries}
+        sources = {entry.name: _FROM.get(entry.source.name, _DEFAULT) for entry in entries}
         described.append(_Described(topic, sources, await client.admin.describe_log(topic.name)))
     return described
 
 
-def _config_text(config: dict[str, str]) -> str:
+def _config_text(config: Mapping[str, str]) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(config.items())) or "-"

@@ -26,8 +26,8 @@ from stratalog.cli.demo.readback import KeyedTopic, read_keyed, read_values
 from stratalog.cli.demo.report import CompactionTotals, DemoReport, TierCount
 from stratalog.cli.demo.spark_readback import read_with_spark
 from stratalog.cli.output import counted
+from stratalog.client import values
 from stratalog.client.client import Client
-from stratalog.v1 import admin_pb2, operation_pb2
 
 KEYED_TOPIC = "flights"
 PLAIN_TOPIC = "flights-without-tail-number"
@@ -148,7 +148,7 @@ class Story:
             f"log start {logs[0].log_start_offset:,}, local log start {logs[0].local_log_start_offset:,}",
         )
 
-    async def _check_compaction(self, client: Client, jobs: Sequence[operation_pb2.CompactionJob]) -> None:
+    async def _check_compaction(self, client: Client, jobs: Sequence[values.CompactionJob]) -> None:
         totals = CompactionTotals(
             inputs=sum(job.input_count for job in jobs),
             get_requests=sum(job.get_request_count for job in jobs),
@@ -158,7 +158,7 @@ class Story:
             records_out=sum(job.output_record_count for job in jobs),
         )
         self._report.compaction = totals
-        refused = [job.reason for job in jobs if job.outcome != operation_pb2.COMPACTION_OUTCOME_COMMITTED]
+        refused = [job.reason for job in jobs if job.outcome is not values.CompactionOutcome.COMMITTED]
         self._add_check(
             "compaction committed, with two GETs a file",
             not refused and totals.inputs > 0 and totals.get_requests == 2 * totals.inputs,
@@ -217,7 +217,7 @@ class Story:
         plain = self._expected_values.total()
         return TierCount(shard.live_object_count, shard.live_bytes, found.records + plain, len(found.state))
 
-    async def _logs(self, client: Client) -> list[admin_pb2.PartitionLog]:
+    async def _logs(self, client: Client) -> list[values.PartitionLog]:
         return [log for topic in (KEYED_TOPIC, PLAIN_TOPIC) for log in await client.admin.describe_log(topic)]
 
     def _add_state_check(self, name: str, found: KeyedTopic) -> None:

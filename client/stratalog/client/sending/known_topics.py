@@ -16,16 +16,18 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import grpc
 
 from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.sending.batch_receipt import BatchReceipt, running_loop
-from stratalog.client.topics import Topic
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.native.record_accumulator import Delivery, RecordAccumulator
+
+if TYPE_CHECKING:
+    from stratalog.client.values import Topic
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,9 @@ import grpc
 import pytest
 
 from stratalog.base.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from stratalog.client import values
 from stratalog.client.errors import error_of_call
+from stratalog.client.values.conversion import values_of
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -52,8 +54,12 @@ async def test_a_topic_that_exists_throughout_is_in_one_page(bench: ServiceBench
 async def test_a_listed_topic_has_what_was_set(bench: ServiceBench) -> None:
     created = await bench.client.admin.create_topic("t", 3, {"retention.ms": "5"})
     [listed] = await bench.client.admin.list_topics()
-    assert listed == admin_pb2.TopicListing(
-        name="t", topic_id=created.topic_id, partition_count=3, config_overrides={"retention.ms": "5"}
+    assert listed == values.TopicListing(
+        name="t",
+        topic_id=created.topic_id,
+        partition_count=3,
+        config_overrides={"retention.ms": "5"},
+        offline_partition_count=0,
     )
 
 
@@ -71,7 +77,7 @@ async def test_a_description_names_from_one_to_a_thousand_topics(bench: ServiceB
             assert error.fields == {"topic_count": count, "max_topic_count": 1_000}
     # The client asks for as many as it takes.
     assert len(await bench.client.admin.describe_topics(["t"] * 1_001)) == 1_001
-    assert await bench.client.admin.describe_topics() == described.topics[:1]
+    assert await bench.client.admin.describe_topics() == values_of(values.Topic, described.topics[:1])
 
 
 async def test_the_client_reads_all_pages(bench: ServiceBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +97,7 @@ async def test_a_topic_that_goes_meanwhile_is_not_described(
     listed = await admin.list_topics()
     await admin.delete_topic("b")
 
-    async def list_before() -> list[admin_pb2.TopicListing]:
+    async def list_before() -> list[values.TopicListing]:
         return listed
 
     monkeypatch.setattr(admin, "list_topics", list_before)
@@ -129,14 +135,14 @@ async def test_segments_and_slices_come_in_pages(bench: ServiceBench) -> None:
             )
             assert len(page.segments) == expected_count
             found, token = found + list(page.segments), page.next_page_token
-        assert (found, token) == (segments, "")
+        assert (values_of(values.Segment, found), token) == (segments, "")
         first = await stub.ListSlices(partition_pb2.ListSlicesRequest(topic="t", page_size=3))
         # A slice that goes does not disturb the next page.
         await admin.delete_records("t", 0, 6)
         rest = await stub.ListSlices(
             partition_pb2.ListSlicesRequest(topic="t", page_size=3, page_token=first.next_page_token)
         )
-        assert [*first.slices, *rest.slices] == slices
+        assert values_of(values.Slice, [*first.slices, *rest.slices]) == slices
         # A token belongs to one list of one partition.
         for call in (
             stub.ListSlices(
@@ -167,14 +173,10 @@ async def test_producers_are_listed_with_their_last_batch_and_transaction(bench:
     log.appender.append_as_leader(batch, epoch)
     listed = await admin.list_producers("t", 0)
 
-    def state(*values: int) -> partition_pb2.ProducerState:
-        names = [field.name for field in partition_pb2.ProducerState.DESCRIPTOR.fields]
-        return partition_pb2.ProducerState(**dict(zip(names, values, strict=True)))
-
-    assert listed == [
-        state(4, 0, 2, 5, 3000, -1),
-        state(7, 0, 0, 6, 4000, 6),
-        state(9, 2, 2, 2, 1000, -1),
+    assert [tuple(one) for one in listed] == [
+        (4, 0, 2, 5, 3000, -1),
+        (7, 0, 0, 6, 4000, 6),
+        (9, 2, 2, 2, 1000, -1),
     ]
     end_transaction(bench.partition(), 7, committed=True)
     assert [one.current_txn_first_offset for one in await admin.list_producers("t", 0)] == [-1, -1, -1]

@@ -17,8 +17,9 @@ from stratalog.base.errors import (
     UnknownOperationError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.client import values
 from stratalog.client.client import Client
-from stratalog.client.operations import OperationCancelledError
+from stratalog.client.operations import OperationCancelledError, result_of
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.operations import operation as operation_module
 from stratalog.server.operations.operation_registry import MAX_ENDED_COUNT
@@ -29,11 +30,11 @@ from stratalog.v1 import operation_pb2
 from tests.support.gate import Gate
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 
-RUNNING = operation_pb2.OPERATION_STATE_RUNNING
-SUCCEEDED = operation_pb2.OPERATION_STATE_SUCCEEDED
-CANCELLED = operation_pb2.OPERATION_STATE_CANCELLED
-FAILED = operation_pb2.OPERATION_STATE_FAILED
-UPLOAD, COMPACTION = operation_pb2.OPERATION_KIND_UPLOAD, operation_pb2.OPERATION_KIND_COMPACTION
+RUNNING = values.OperationState.RUNNING
+SUCCEEDED = values.OperationState.SUCCEEDED
+CANCELLED = values.OperationState.CANCELLED
+FAILED = values.OperationState.FAILED
+UPLOAD, COMPACTION = values.OperationKind.UPLOAD, values.OperationKind.COMPACTION
 
 
 class Store:
@@ -54,7 +55,7 @@ class Store:
         return Fault.FAILS if self.is_away and "/data/" in operation.key else Fault.NONE
 
 
-async def stalled(bench: ServiceBench, store: Store) -> operation_pb2.Operation:
+async def stalled(bench: ServiceBench, store: Store) -> values.Operation:
     """An upload that stands at the store."""
     await bench.append("t", [b"x"])
     store.gate.close()
@@ -72,14 +73,13 @@ async def test_an_operation_is_listed_watched_and_ends_with_its_result(bench: Se
         seen = [one async for one in watched]
     assert [one.state for one in seen[:-1]] == [RUNNING] * (len(seen) - 1)
     ended = seen[-1]
-    assert (ended.state, ended.upload.slice_count, ended.upload.deleted_segment_count) == (SUCCEEDED, 1, 1)
+    uploaded = result_of(ended, values.UploadResult)
+    assert (ended.state, uploaded.slice_count, uploaded.deleted_segment_count) == (SUCCEEDED, 1, 1)
     assert ended.end_time_ms >= ended.start_time_ms == started.start_time_ms
-    assert ended.progress.done_bytes == ended.upload.size_bytes == ended.progress.total_bytes > 0
+    assert ended.progress.done_bytes == uploaded.size_bytes == ended.progress.total_bytes > 0
     assert await bench.client.operations.get(started.operation_id) == ended
     # A list is without the results.
-    listed = operation_pb2.Operation()
-    listed.CopyFrom(ended)
-    listed.ClearField("upload")
+    listed = ended._replace(result=None)
     assert (await bench.client.operations.list([UPLOAD], [SUCCEEDED]))[0] == listed
     assert listed not in await bench.client.operations.list([COMPACTION])
     assert listed not in await bench.client.operations.list([], [FAILED])
@@ -100,7 +100,7 @@ async def test_changes_that_follow_quickly_come_together(bench: ServiceBench) ->
 
     kind, loop = operation_module.OperationKind.VERIFICATION, asyncio.get_running_loop()
     started = bench.server.engine.operations.start(kind, (), work)
-    seen: list[operation_pb2.Operation] = []
+    seen: list[values.Operation] = []
     begun_s = loop.time()
     async for one in bench.client.operations.watch(str(started.view.operation_id)):
         seen.append(one)
@@ -122,7 +122,9 @@ async def test_pages_of_operations_are_the_whole_list(bench: ServiceBench) -> No
     token = ""
     while True:
         page = await stub.ListOperations(
-            operation_pb2.ListOperationsRequest(page_size=2, page_token=token, kinds=[COMPACTION])
+            operation_pb2.ListOperationsRequest(
+                page_size=2, page_token=token, kinds=[operation_pb2.OPERATION_KIND_COMPACTION]
+            )
         )
         assert len(page.operations) <= 2
         found += [one.operation_id for one in page.operations]
@@ -177,7 +179,7 @@ async def test_a_cancelled_upload_ends_and_the_next_one_waits_for_it(tmp_path: P
         with pytest.raises(OperationCancelledError):
             await bench.client.operations.done(first)
         ended = await bench.client.operations.done(second)
-        assert ended.upload.slice_count <= 1
+        assert result_of(ended, values.UploadResult).slice_count <= 1
         await bench.client.admin.upload()
         [log] = await bench.client.admin.describe_log("t")
         assert log.tiered_end_offset == 1
@@ -209,7 +211,8 @@ async def test_a_failure_has_the_error_and_the_result_up_to_then(tmp_path: Path)
         store.is_away = True
         started = await bench.client.admin.start_upload(["t"])
         ended = await bench.client.operations.wait(started.operation_id)
-        assert (ended.state, ended.upload.object_count) == (FAILED, 0)
+        assert isinstance(ended.result, values.UploadResult)
+        assert (ended.state, ended.result.object_count) == (FAILED, 0)
         with pytest.raises(StoreUnavailableError):
             await bench.client.operations.done(started)
 

@@ -1,0 +1,52 @@
+"""The client takes and returns plain values: no signature of a public method has a message of the wire."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+
+import pytest
+
+from stratalog.client.admin import Admin
+from stratalog.client.client import Client
+from stratalog.client.operations import Operations
+from stratalog.client.sync_client import SyncClient
+from stratalog.client.topics import Topics
+
+WITH_MESSAGES = {
+    "Client.append",
+    "Client.append_batches",
+    "Client.fetch",
+    "Client.list_offsets",
+    "Client.offset_answers",
+    "Client.offsets",
+}
+"""The methods of the data plane."""
+
+
+def methods_of(public_class: type) -> list[tuple[str, object]]:
+    members = inspect.getmembers(public_class, inspect.isfunction)
+    return [(name, member) for name, member in members if name == "__init__" or not name.startswith("_")]
+
+
+def messages_in(annotation: str, module: str) -> list[str]:
+    """The names in the annotation that stand for a module or a class of protoc."""
+    names = vars(sys.modules[module])
+    return [
+        name
+        for name in re.findall(r"\w+", annotation)
+        if name.endswith("_pb2") or getattr(names.get(name), "__module__", "").endswith("_pb2")
+    ]
+
+
+@pytest.mark.parametrize("public_class", [Client, SyncClient, Admin, Topics, Operations])
+def test_public_methods_have_no_messages(public_class: type) -> None:
+    found = {
+        f"{public_class.__name__}.{name}"
+        for name, method in methods_of(public_class)
+        for annotation in inspect.get_annotations(method).values()  # type: ignore[arg-type]  # a function
+        if messages_in(annotation, method.__module__)
+    }
+
+    assert found == {name for name in WITH_MESSAGES if name.startswith(f"{public_class.__name__}.")}
