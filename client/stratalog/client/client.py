@@ -16,7 +16,6 @@ from stratalog.client.admin import Admin
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerOptions, consumer_settings
 from stratalog.client.consuming.position_finder import OffsetQuery
-from stratalog.client.consuming.topic_follower import TopicFollower
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import (
@@ -327,6 +326,7 @@ class Client:
         is OffsetOutOfRangeError when the first record is asked for.
         """
         from stratalog.client.consuming.consumer import Consumer
+        from stratalog.client.consuming.topic_follower import TopicFollower
 
         wanted = ConsumedRange.of(
             topic, start=start, until=until, follow=follow, partitions=partitions, topic_id=topic_id
@@ -345,6 +345,7 @@ class Client:
         """A table of the latest value of each key, kept up to date; `async with`. Options as `consume`, but
         without `max_records`. Raises InvalidRequestError."""
         from stratalog.client.consuming.table import Table
+        from stratalog.client.consuming.topic_follower import TopicFollower
 
         chosen = consumer_settings(self._retry, decode, settings)
         if chosen.max_records is not None:
@@ -373,6 +374,7 @@ class Client:
         strings with "utf-8". Needs the extra `arrow`. Raises as `consume` and its first record.
         """
         from stratalog.client.consuming.arrow_reader import read_arrow
+        from stratalog.client.consuming.topic_follower import TopicFollower
 
         wanted = ConsumedRange.of(
             topic, start=start, until=until, follow=False, partitions=partitions, topic_id=topic_id

@@ -16,8 +16,9 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.messages import FetchAnswer, FetchedPartition, fetched_parts
-from stratalog.client.position import OffsetPosition
+from stratalog.client.errors import error_of_status
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.messages import FetchAnswer, FetchedPartition, FetchStart, fetch_request, fetched_parts
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -314,5 +315,6 @@ async def test_more_tiered_partitions_than_reads_may_wait_are_read_without_an_er
 async def test_an_offset_outside_the_log_is_refused(bench: ServiceBench, offset: int) -> None:
     await bench.client.admin.create_topic("t")
     await bench.append("t", [b"a", b"b", b"c"])
-    [answer] = await bench.client.fetch({T0: OffsetPosition(offset)})
-    assert isinstance(answer.error, OffsetOutOfRangeError)
+    request = fetch_request({T0: FetchStart(offset)}, 0, 1, 0, 0, IsolationLevel.READ_UNCOMMITTED)
+    [answer] = (await bench.client.log.Fetch(request)).partitions
+    assert isinstance(error_of_status(answer.error), OffsetOutOfRangeError)

@@ -78,8 +78,8 @@ an upload takes the topics that it names, and nothing that is not tiered
     t -> a / u -> b / local -> c
 deleting records moves the start in every tier
     create t / append t a,b / untier / append t c,d / upload / append t e,f / append t g,h
-    cut t 1 -> 1 / cut t 0 -> 1 / t -> b c d e f g h / cut t 5 -> 5 / t -> f g h / cut t -1 -> 8 / t ->
-    cut t 9 -> OffsetOutOfRangeError / cut t -2 -> OffsetOutOfRangeError / append t next -> 8 / restart
+    cut t 1 -> 1 / cut t 0 -> 1 / t -> b c d e f g h / cut t 5 -> 5 / t -> f g h / cut t latest -> 8 / t ->
+    cut t 9 -> OffsetOutOfRangeError / cut t -2 -> 8 / append t next -> 8 / restart
     t -> next
 records of a topic that is not tiered are deleted too
     create t UNTIERED / append t a,b,c / cut t 2 -> 2 / t -> c / restart / cut t 1 -> 2 / t -> c
@@ -172,7 +172,8 @@ class Site:
                 data = [value.encode() for value in values.split(",")]
                 return str(await self.bench.append(topic, data, count_of(partition) or 0))
             case "cut", [topic, offset]:
-                return str(await admin.delete_records(topic, 0, int(offset)))
+                before = offset if offset.isalpha() else int(offset)
+                return str(await admin.delete_records(topic, 0, before))
             case "upload" | "untier", topics:
                 await admin.upload(topics, delete_local=verb == "untier")
             case "other", [what, topic, *rest]:

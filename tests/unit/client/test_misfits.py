@@ -33,8 +33,6 @@ NUMBERS: dict[str, Call] = {
     "create_topic": lambda client: client.admin.create_topic("t", INT32_END),
     "describe_log": lambda client: client.admin.describe_log("t", [INT32_END]),
     "delete_records, partition": lambda client: client.admin.delete_records("t", -INT32_END - 1, 0),
-    "delete_records, offset": lambda client: client.admin.delete_records("t", 0, INT64_END),
-    "delete_records_of": lambda client: client.admin.delete_records_of("t", {0: INT64_END}),
     "add_partitions": lambda client: client.admin.add_partitions("t", INT32_END),
     "list_segments": lambda client: client.admin.list_segments("t", INT32_END),
     "list_slices": lambda client: client.admin.list_slices("t", INT32_END),
@@ -43,9 +41,13 @@ NUMBERS: dict[str, Call] = {
     "flush": lambda client: client.admin.flush("t", [INT32_END]),
     "append": lambda client: client.append_batches("t", INT32_END, b""),
     "fetch, partition": lambda client: client.fetch({TopicPartition("t", INT32_END): 0}),
-    "fetch, offset": lambda client: client.fetch({TopicPartition("t", 0): INT64_END}),
     "fetch, wait": lambda client: client.fetch({}, max_wait_ms=10**400),
     "fetch, bytes": lambda client: client.fetch({}, max_bytes=INT32_END),
+}
+POSITIONS: dict[str, Call] = {
+    "delete_records": lambda client: client.admin.delete_records("t", 0, INT64_END),
+    "delete_records_of": lambda client: client.admin.delete_records_of("t", {0: INT64_END}),
+    "fetch": lambda client: client.fetch({TopicPartition("t", 0): INT64_END}),
     "list_offsets": lambda client: client.list_offsets([(TopicPartition("t", 0), INT64_END)]),
 }
 TEXTS: dict[str, Call] = {
@@ -80,6 +82,14 @@ async def test_a_number_that_its_field_does_not_hold(call: Call) -> None:
         with pytest.raises(InvalidRequestError) as caught:
             await call(client)
         assert set(caught.value.fields) == {"reason"}
+
+
+@pytest.mark.parametrize("call", POSITIONS.values(), ids=POSITIONS)
+async def test_a_position_that_no_log_has(call: Call) -> None:
+    async with Client(NOWHERE) as client:
+        with pytest.raises(InvalidRequestError) as caught:
+            await call(client)
+        assert caught.value.fields.keys() == {"position", "allowed"}
 
 
 @pytest.mark.parametrize("call", TEXTS.values(), ids=TEXTS)

@@ -239,7 +239,11 @@ async def _produce(
 ) -> None:
     try:
         async for number, record in records:
-            tally.add(number, await _sent(producer, topic, record, partition))
+            try:
+                tally.add(number, await _sent(producer, topic, record, partition))
+            except InvalidRequestError as error:
+                error.message = f"line {number}: {error.message}"
+                raise
             if tally.failure is not None:
                 break
     finally:

@@ -183,8 +183,9 @@ class PartitionLog(NamedTuple):
     """First local offset that is not in the object store; -1 if the topic is not tiered."""
     compacted_upto: int
     """An offset (exclusive): below it, the object store has at most one record of each key. A reader may
-    still see more of them while local segments cover the same offsets. Of a topic that is not tiered: below
-    it, the local log has at most one. 0 if nothing was compacted.
+    still see more of them while local segments cover the same offsets: OFFSET_SPEC_COMPACTED_UPTO is the end
+    for readers. Of a topic that is not tiered: below it, the local log has at most one. 0 if nothing was
+    compacted.
     """
     high_watermark: int
     """End of the visible records (exclusive)."""

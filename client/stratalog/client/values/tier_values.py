@@ -193,7 +193,9 @@ class IdleTopic(NamedTuple):
 
 
 class CompactionPlan(NamedTuple):
-    """A plan for the data as it is now."""
+    """A plan for the data as it is now. Each page is planned anew, and begins behind as many jobs as the
+    pages before have: if the plan has changed, a job may be missing or come twice.
+    """
 
     jobs: tuple[PlannedJob, ...]
     """The most useful first, for each shard."""

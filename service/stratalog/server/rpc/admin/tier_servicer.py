@@ -49,7 +49,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def StartUpload(
         self, request: tier_pb2.StartUploadRequest, context: Context
     ) -> tier_pb2.StartUploadResponse:
-        topics, delete_local = list(request.topics), request.delete_local
+        topics, delete_local = _each_once(request.topics), request.delete_local
         started = self._start(
             OperationKind.UPLOAD,
             topics,
@@ -61,7 +61,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def StartCompaction(
         self, request: tier_pb2.StartCompactionRequest, context: Context
     ) -> tier_pb2.StartCompactionResponse:
-        topics = list(request.topics)
+        topics = _each_once(request.topics)
         started = self._start(
             OperationKind.COMPACTION, topics, lambda one: self._tier.compaction.compact(topics, one)
         )
@@ -96,7 +96,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def StartRetention(
         self, request: tier_pb2.StartRetentionRequest, context: Context
     ) -> tier_pb2.StartRetentionResponse:
-        topics = list(request.topics)
+        topics = _each_once(request.topics)
         started = self._start(
             OperationKind.RETENTION, topics, lambda one: self._tier.retention.run(topics, one)
         )
@@ -112,7 +112,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def StartVerification(
         self, request: tier_pb2.StartVerificationRequest, context: Context
     ) -> tier_pb2.StartVerificationResponse:
-        topics = list(request.topics)
+        topics = _each_once(request.topics)
         started = self._start(
             OperationKind.VERIFICATION, topics, lambda one: self._tier.upkeep.verify(topics, one)
         )
@@ -145,7 +145,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     def _plan(self, request: tier_pb2.PlanCompactionRequest) -> tier_pb2.PlanCompactionResponse:
         """A page of a new plan. Jobs have no key that outlives a plan, so theirs is their number."""
         cursor = PageCursor(request, f"jobs of {sorted(set(request.topics))}", int)
-        planned = self._tier.compaction.plan(list(request.topics))
+        planned = self._tier.compaction.plan(_each_once(request.topics))
         numbered = list(enumerate(planned.jobs, 1))
         page = cursor.page(numbered, itemgetter(0), lambda one: len(one[1].inputs) + len(one[1].runs))
         response = tier_pb2.PlanCompactionResponse(
@@ -158,7 +158,9 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     def _explain(self, request: tier_pb2.ExplainRetentionRequest) -> tier_pb2.ExplainRetentionResponse:
         """A page of explanations; only its partitions are looked at."""
         cursor = PageCursor(request, f"retention of {sorted(set(request.topics))}", topic_partition_of)
-        page = cursor.page(self._tier.retention.partitions(request.topics), attrgetter("topic_partition"))
+        page = cursor.page(
+            self._tier.retention.partitions(_each_once(request.topics)), attrgetter("topic_partition")
+        )
         return tier_pb2.ExplainRetentionResponse(
             partitions=[
                 explained_message(name, one) for name, one in self._tier.retention.explain(page.items)
@@ -174,3 +176,8 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         for shard in self._tier.shards:
             shard.leader_epoch()
         return operation_message(self._engine.operations.start(kind, topics, work))
+
+
+def _each_once(topics: Sequence[str]) -> list[str]:
+    """The topics of a request, which may name one twice."""
+    return list(dict.fromkeys(topics))
