@@ -106,6 +106,8 @@ class Producer(RecordAccumulator):
         self._timers: dict[OpenBatch, asyncio.TimerHandle] = {}
         """The ends of the lingering of open batches."""
         self._unsettled: set[SealedBatch] = set()
+        self._flushing: list[set[SealedBatch]] = []
+        """For each `flush` the batches that it still waits for."""
         self._settled = asyncio.Event()
         self._failures: list[_Failure] = []
         """Those that `flush` may have to raise."""
@@ -160,25 +162,35 @@ class Producer(RecordAccumulator):
         await self._known_topics.learn(topic)
 
     async def flush(self) -> None:
-        """Send all records now and wait until each is acknowledged or has failed. Raises the first failure
-        since the last flush of a record whose delivery was not awaited.
+        """Send all records now and wait until each is acknowledged or has failed; it does not wait for
+        records that are sent meanwhile. Raises the first failure since the last flush of a record whose
+        delivery was not awaited.
         """
-        while True:
-            self.close_all()
-            self._collect()
-            if not self._unsettled and not self._known_topics.has_early_records:
-                break
+        while self._known_topics.has_early_records:
             self._settled.clear()
             await self._settled.wait()
+        self.close_all()
+        self._collect()
+        waited = set(self._unsettled)
+        self._flushing.append(waited)
+        try:
+            while waited:
+                self._settled.clear()
+                await self._settled.wait()
+        finally:
+            self._flushing = [one for one in self._flushing if one is not waited]
         failures, self._failures = self._failures, []
         for failure in failures:
             if not failure.is_reported:
                 raise failure.error.with_traceback(None)
 
     async def close(self) -> None:
-        """Flush; abandon the rest if that is cancelled. The client's connection stays open."""
+        """Flush until nothing is left; abandon the rest if that is cancelled. The client's connection stays
+        open."""
         try:
             await self.flush()
+            while self.buffered_bytes or self._known_topics.has_early_records:
+                await self.flush()
         except asyncio.CancelledError:
             self.abandon()
             raise
@@ -194,6 +206,8 @@ class Producer(RecordAccumulator):
         self.close_all()
         self._collect(is_abandoned=True)
         unsettled, self._unsettled = self._unsettled, set()
+        for waited in self._flushing:
+            waited.clear()
         for batch in unsettled:
             self.release(batch.size_bytes)
             batch.abandon()
@@ -335,6 +349,8 @@ class Producer(RecordAccumulator):
             # It was abandoned.
             return
         self._unsettled.discard(batch)
+        for waited in self._flushing:
+            waited.discard(batch)
         self.release(batch.size_bytes)
         if error is not None:
             self._note(_Failure(error, batch.receipt, batch.first_index, batch.end_index))
@@ -343,8 +359,10 @@ class Producer(RecordAccumulator):
     def on_split(self, batch: SealedBatch, parts: Sequence[SealedBatch]) -> None:
         """Wait for the parts of a batch in its place."""
         assert sum(part.size_bytes for part in parts) == batch.size_bytes
-        self._unsettled.discard(batch)
-        self._unsettled.update(parts)
+        for waited in (self._unsettled, *self._flushing):
+            if batch in waited:
+                waited.discard(batch)
+                waited.update(parts)
 
     def known_topic(self, topic: str) -> KnownTopic:
         """The facts about a topic, without any if it is unknown."""

@@ -49,6 +49,25 @@ SMALL_BATCHES: Any = {"batch_bytes": 200, "linger_ms": 0}
 LONG_MS = 3_600_000
 
 
+async def test_a_flush_waits_for_no_records_that_are_sent_meanwhile(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    async with bench.client.producer(**SMALL_BATCHES) as producer:
+        before = producer.send("t", None, b"before")
+        flushing = asyncio.ensure_future(producer.flush())
+        sent_count = 1
+        while not flushing.done():
+            # There is always a batch on its way.
+            producer.send("t", None, b"meanwhile")
+            sent_count += 1
+            await producer.ready()
+            await asyncio.sleep(0)
+            assert sent_count < 200_000, "the flush goes on for as long as records are sent"
+        await flushing
+        assert before.is_done
+    [values] = await bench.values("t")
+    assert len(values) == sent_count
+
+
 async def test_records_of_a_key_keep_their_order_and_their_partition(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t", 5)
     async with bench.client.producer(**SMALL_BATCHES) as producer:
