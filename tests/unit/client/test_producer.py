@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
@@ -39,6 +39,17 @@ async def for_ever(_topic: str) -> Topic:
     raise AssertionError("it waits for ever")
 
 
+def topic_of(name: str, config: Mapping[str, str]) -> Topic:
+    return Topic(
+        name=name,
+        topic_id="id",
+        partition_count=1,
+        config_overrides=config,
+        config=config,
+        offline_partitions=(),
+    )
+
+
 def producer_of(
     describe: Callable[[str], Awaitable[Topic]], linger_ms: int = LONG_MS, batch_bytes: int = 1000
 ) -> Producer:
@@ -58,7 +69,7 @@ async def test_an_early_record_of_a_thread_stays_before_its_later_ones() -> None
     async def describe(topic: str) -> Topic:
         # The loop is busy until the topic is known.
         early.append(in_thread(lambda: producer.send(topic, "k", "first")))
-        return Topic(topic, "id", 1, {}, {}, ())
+        return topic_of(topic, {})
 
     producer = producer_of(describe)
     await producer.learn("t")
@@ -157,7 +168,7 @@ async def test_a_record_that_never_fits_is_refused_at_once() -> None:
     async def describe(topic: str) -> Topic:
         nonlocal described
         described += 1
-        return Topic(topic, "id", 1, limit, limit, ())
+        return topic_of(topic, limit)
 
     producer = producer_of(describe)
     early = [producer.send("t", None, bytes(size_bytes)) for size_bytes in (100, 600)]
@@ -186,7 +197,7 @@ async def test_a_record_that_never_fits_is_refused_at_once() -> None:
 async def test_a_limit_of_the_topic_bounds_its_batches_alone() -> None:
     async def describe(topic: str) -> Topic:
         limits = {"max.message.bytes": "300"} if topic == "narrow" else {}
-        return Topic(topic, "id", 1, limits, limits, ())
+        return topic_of(topic, limits)
 
     producer = producer_of(describe)
     for topic in ("narrow", "wide"):

@@ -149,10 +149,9 @@ class TopicFollower:
             numbers = await self._wanted_numbers()
             ends = await self._end_offsets(numbers)
             starts = await self._start_offsets(numbers, self._wanted.start)
+            # A partition that is left out keeps a position that was given, for a later consumer.
             self._partitions = {
-                number: FollowedPartition(offset, ends.get(number))
-                for number, offset in starts.items()
-                if number not in self._offline
+                number: FollowedPartition(offset, ends.get(number)) for number, offset in starts.items()
             }
             self._is_open = True
 
