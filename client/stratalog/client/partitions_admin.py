@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import grpc
+
+from stratalog.base.errors import NotOwnerError, OverloadedError
 from stratalog.client import values
 from stratalog.client.admin_calls import AdminCalls
 from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.pages import at_page
-from stratalog.client.position import Place, Position, position_of, wire_position
+from stratalog.client.position import OffsetPosition, Place, Position, position_of, wire_position
 from stratalog.client.retry import retrying
 from stratalog.client.values.conversion import value_of, values_of
 from stratalog.v1 import admin_pb2, partition_pb2
@@ -73,22 +76,36 @@ class PartitionsAdmin(AdminCalls):
 
         A partition that fails has an error in its result. Raises OffsetOutOfRangeError for a place behind
         the high watermark, UnknownTopicOrPartitionError and InconsistentTopicIdError, with nothing deleted.
-        Safe to repeat: log starts move forward only. (But -10 is another place once records were appended.)
+        Offsets are safe to repeat: log starts move forward only. The other places move on with the log, so a
+        request with one is sent again only if it was refused: after ServerUnavailableError look at the log
+        starts before you repeat it.
         """
+        positions = {partition: position_of(place) for partition, place in before.items()}
         with refusing_misfits():
             request = partition_pb2.DeleteRecordsRequest(
                 topic=topic,
                 topic_id=topic_id,
                 partitions=[
-                    partition_pb2.RecordsToDelete(
-                        partition=partition, before=wire_position(position_of(place))
-                    )
-                    for partition, place in before.items()
+                    partition_pb2.RecordsToDelete(partition=partition, before=wire_position(position))
+                    for partition, position in positions.items()
                 ],
             )
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.DeleteRecords(request, timeout=CALL_TIMEOUT_S))
-        )
+
+        async def once() -> partition_pb2.DeleteRecordsResponse:
+            server = self._channel.address
+            try:
+                return await self._stub.DeleteRecords(request, timeout=CALL_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                raise self._channel.failure(error, server) from None
+
+        if all(isinstance(position, OffsetPosition) for position in positions.values()):
+            response = await retrying(
+                self._retry,
+                lambda: self._channel.call(self._stub.DeleteRecords(request, timeout=CALL_TIMEOUT_S)),
+            )
+        else:
+            # A request that was refused as a whole had no effect.
+            response = await retrying(self._retry, once, after=(NotOwnerError, OverloadedError))
         return values_of(values.DeletedRecords, response.partitions)
 
     async def roll(

@@ -86,9 +86,11 @@ class Patience:
 
 
 async def retrying(
-    policy: RetryPolicy, call: Callable[[], Awaitable[_T]], after: type[LogStoreError] = LogStoreError
+    policy: RetryPolicy,
+    call: Callable[[], Awaitable[_T]],
+    after: type[LogStoreError] | tuple[type[LogStoreError], ...] = LogStoreError,
 ) -> _T:
-    """The result of `call`, which is repeated after retriable errors of class `after`, until the policy's
+    """The result of `call`, which is repeated after retriable errors of these classes, until the policy's
     deadline. No pause is shorter than the server asks for.
     """
     loop = asyncio.get_running_loop()

@@ -31,7 +31,8 @@ from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.client import values
 from stratalog.client.admin import Admin
-from stratalog.client.errors import error_of_call
+from stratalog.client.client import Client
+from stratalog.client.errors import ServerUnavailableError, error_of_call
 from stratalog.client.position import Place
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -39,7 +40,9 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.rpc.admin.admin_servicer import AdminServicer
 from stratalog.server.rpc.admin.server_info import installed_version
+from stratalog.server.rpc.call_guard import Context
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.v1 import admin_pb2_grpc, log_pb2, partition_pb2
 from tests.support.service.service_bench import (
@@ -170,6 +173,36 @@ async def test_records_of_many_partitions_are_deleted_in_one_call(
     assert after == [seq + (is_tiered == "true") for seq in seqs], "one commit for all partitions of a shard"
     # It never moves back.
     assert [one.log_start_offset for one in await admin.delete_records_of("t", {0: 1, 3: 0})] == [2, 4]
+
+
+@pytest.mark.parametrize(("place", "is_repeated"), [("latest", False), (-3, False), (5, True)])
+async def test_a_lost_answer_of_a_deletion_deletes_no_newer_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Place, is_repeated: bool
+) -> None:
+    starts: list[int] = []
+    answer = AdminServicer.DeleteRecords
+
+    async def lose_the_first_answer(
+        servicer: AdminServicer, request: partition_pb2.DeleteRecordsRequest, context: Context
+    ) -> partition_pb2.DeleteRecordsResponse:
+        deleted = await answer(servicer, request, context)
+        starts.append(deleted.partitions[0].log_start_offset)
+        if len(starts) == 1:
+            await bench.append("t", [b"new"] * 5)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection is lost")
+        return deleted
+
+    monkeypatch.setattr(AdminServicer, "DeleteRecords", lose_the_first_answer)
+    async with service_bench(tmp_path) as bench, Client(bench.client.address) as patient:
+        await bench.client.admin.create_topic("t")
+        await bench.append("t", [b"old"] * 10)
+        if is_repeated:
+            assert await patient.admin.delete_records("t", 0, place) == starts[0]
+        else:
+            with pytest.raises(ServerUnavailableError):
+                await patient.admin.delete_records("t", 0, place)
+        assert len(starts) == 1 + is_repeated
+        assert set((await bench.client.earliest("t")).values()) == {starts[0]}
 
 
 async def test_a_deletion_that_is_wrong_in_one_partition_deletes_nothing(
@@ -583,11 +616,17 @@ async def test_a_server_that_was_replaced_owns_no_shard_and_changes_nothing(tmp_
             errors = [
                 *(one.error for one in await admin.roll("t")),
                 *(one.error for one in await admin.flush("t")),
-                *(one.error for one in await admin.delete_records_of("t", {0: 1})),
             ]
-            assert [error.code for error in errors if error is not None] == [refusal.value.code] * 3
-            with pytest.raises(type(refusal.value)):
-                await admin.add_partitions("t", 2)
+            assert [error.code for error in errors if error is not None] == [refusal.value.code] * 2
+            for refused in (
+                partial(admin.delete_records_of, "t", {0: 1}),
+                partial(admin.add_partitions, "t", 2),
+                partial(admin.describe_topics, ["t"]),
+                partial(admin.describe_configs, "t"),
+                admin.list_topics,
+            ):
+                with pytest.raises(type(refusal.value)):
+                    await refused()
             assert former.partition().log.offsets.log_start_offset == 0
             assert len(former.partition().log.reader.segments()) == 1
 

@@ -45,6 +45,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             engine.topics.manager.max_partition_count,
         )
         self.statuses = statuses
+        self._shards = engine.tier.shards
         self._registry = engine.topics.registry
         self._topics = engine.topics.manager
         self._tiers = engine.tier.manager
@@ -66,6 +67,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListTopics(
         self, request: admin_pb2.ListTopicsRequest, context: Context
     ) -> admin_pb2.ListTopicsResponse:
+        self._shards.ensure_owned()
         cursor = PageCursor(request, "topics", str)
         page = cursor.page(self._registry.topics(), attrgetter("name"))
         return admin_pb2.ListTopicsResponse(
@@ -82,6 +84,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 topic_count=len(request.names),
                 max_topic_count=MAX_PAGE_SIZE,
             )
+        # A topic that a replaced server knows may have more partitions by now, or another id.
+        self._shards.ensure_owned()
         topics = [self._registry.topic(name) for name in request.names]
         return admin_pb2.DescribeTopicsResponse(topics=map(topic_message, topics))
 
@@ -103,7 +107,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeConfigs(
         self, request: admin_pb2.DescribeConfigsRequest, context: Context
     ) -> admin_pb2.DescribeConfigsResponse:
-        entries = self._configs.describe(configured_topic(request.resource), set(request.names))
+        topic = configured_topic(request.resource)
+        if topic is not None:
+            self._shards.ensure_owned()
+        entries = self._configs.describe(topic, set(request.names))
         return admin_pb2.DescribeConfigsResponse(entries=map(config_entry_message, entries))
 
     @guarded
@@ -145,6 +152,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DeleteRecords(
         self, request: partition_pb2.DeleteRecordsRequest, context: Context
     ) -> partition_pb2.DeleteRecordsResponse:
+        self._shards.ensure_owned()
         return await self._pools.task(partial(self._partitions.delete_records, request))
 
     @guarded
