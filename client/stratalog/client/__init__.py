@@ -1,6 +1,6 @@
 """The Python client: asynchronous first, with a synchronous face. Imports nothing of the server.
 
-`Client` and `SyncClient` can be imported from here. They are loaded when they are first used.
+`Client`, `SyncClient` and `AppendRecord` can be imported from here. They are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -8,10 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stratalog.client.append_record import AppendRecord as AppendRecord
     from stratalog.client.client import Client as Client
     from stratalog.client.sync_client import SyncClient as SyncClient
 
-_MODULES = {"Client": "stratalog.client.client", "SyncClient": "stratalog.client.sync_client"}
+_MODULES = {
+    "AppendRecord": "stratalog.client.append_record",
+    "Client": "stratalog.client.client",
+    "SyncClient": "stratalog.client.sync_client",
+}
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_MODULES]
 
 
 def __getattr__(name: str) -> object:

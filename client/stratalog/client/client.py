@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidRequestError, OverloadedError
 from stratalog.base.filesystem import Buffer
-from stratalog.base.types import Durability, TopicPartition
+from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
+from stratalog.client.append_record import AppendRecord, encodable
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerOptions, consumer_settings
 from stratalog.client.consuming.position_finder import OffsetQuery
@@ -20,7 +22,9 @@ from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import (
     AppendAck,
+    DurabilityLike,
     FetchedPartition,
+    IsolationLike,
     OffsetAnswer,
     StoreMetadata,
     TopicMetadata,
@@ -49,6 +53,8 @@ if TYPE_CHECKING:
     from stratalog.record.codecs.compression import Codec
     from stratalog.record.native.consumer_records import Decoder
     from stratalog.record.record import RecordLike
+
+_CLOCK = SystemClock()
 
 
 class Client:
@@ -93,9 +99,9 @@ class Client:
         self,
         topic: str,
         partition: int | None,
-        records: Sequence[RecordLike],
+        records: Sequence[AppendRecord | RecordLike],
         *,
-        durability: Durability | None = None,
+        durability: DurabilityLike | None = None,
         codec: Codec | None = None,
         expected_offset: int | None = None,
         fencing_token: str | None = None,
@@ -103,7 +109,7 @@ class Client:
     ) -> AppendAck:
         """Append records to one partition as one batch: all become visible together, or none. Without a
         codec it is not compressed. Partition None is the partition of the records' keys, and then the server
-        encodes the batch.
+        encodes the batch. Records that were read may be appended, too, with their timestamps.
 
         `expected_offset` is the offset that the first record must get; otherwise nothing is stored, and
         UnexpectedOffsetError has the `log_end_offset`. `fencing_token` is the token that the partition must
@@ -114,18 +120,20 @@ class Client:
         unknown.
         """
         request = _append_request(topic, partition, durability, expected_offset, fencing_token, topic_id)
+        now_ms = _CLOCK.now_ms()
+        encodables = [encodable(record, now_ms) for record in records]
         if partition is None:
             if codec is not None:
                 raise InvalidRequestError(
                     "the server encodes records without a partition; choose a partition, or no codec",
                     codec=codec.name,
                 )
-            request.records.CopyFrom(plain_records(records))
+            request.records.CopyFrom(plain_records(encodables))
         else:
             from stratalog.record.builder import encode_batch
             from stratalog.record.codecs.compression import Codec
 
-            request.batches = encode_batch(records, codec=codec or Codec.NONE)
+            request.batches = encode_batch(encodables, codec=codec or Codec.NONE)
         return await self._append(request)
 
     async def append_batches(
@@ -134,7 +142,7 @@ class Client:
         partition: int,
         batches: Buffer,
         *,
-        durability: Durability | None = None,
+        durability: DurabilityLike | None = None,
         expected_offset: int | None = None,
         fencing_token: str | None = None,
         topic_id: str = "",
@@ -183,7 +191,7 @@ class Client:
         min_bytes: int = 1,
         max_bytes: int = 0,
         partition_max_bytes: int = 0,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[FetchedPartition]:
         """Read once from each position, which is written as for `consume`. A partition's failure is in its
         own answer (`error`).
@@ -202,7 +210,7 @@ class Client:
         self,
         queries: Iterable[OffsetQuery],
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[OffsetAnswer]:
         """The offset of each place in its partition; places are written as for `consume`. Raises the error of
         the first query that failed.
@@ -217,7 +225,7 @@ class Client:
         self,
         queries: Iterable[OffsetQuery],
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[OffsetAnswer]:
         """The answers of `list_offsets`, but a query's failure is in its own answer (`error`)."""
         request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
@@ -258,7 +266,7 @@ class Client:
         partitions: Sequence[TopicPartition],
         place: Place,
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
         """The offset of the same place in several partitions."""
         queries = [(partition, place) for partition in partitions]
@@ -270,7 +278,7 @@ class Client:
         return await self.offsets(await self.partitions(topic), "earliest")
 
     async def latest(
-        self, topic: str, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+        self, topic: str, *, isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
         """The high watermark of each partition of a topic; the last stable offset for committed records."""
         partitions = await self.partitions(topic)
@@ -281,7 +289,7 @@ class Client:
         *,
         compression: str = "none",
         idempotent: bool = True,
-        durability: Durability | None = None,
+        durability: DurabilityLike | None = None,
         batch_bytes: int | None = None,
         linger_ms: int | None = None,
         max_buffered_bytes: int | None = None,
@@ -397,7 +405,7 @@ class Client:
 def _append_request(
     topic: str,
     partition: int | None,
-    durability: Durability | None,
+    durability: DurabilityLike | None,
     expected_offset: int | None,
     fencing_token: str | None,
     topic_id: str,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from google.rpc.status_pb2 import Status
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import error_of_status, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
@@ -151,26 +151,40 @@ class FetchedRecords(NamedTuple):
     """The leader epoch of the last record; -1 without records."""
 
 
-_DURABILITIES: dict[Durability | None, log_pb2.Durability.ValueType] = {
-    None: log_pb2.DURABILITY_UNSPECIFIED,
+_DURABILITIES = {
     Durability.OS: log_pb2.DURABILITY_OS,
     Durability.DISK: log_pb2.DURABILITY_DISK,
     Durability.OBJECT: log_pb2.DURABILITY_OBJECT,
 }
-_ISOLATIONS: dict[IsolationLevel, log_pb2.IsolationLevel.ValueType] = {
+_ISOLATIONS = {
     IsolationLevel.READ_UNCOMMITTED: log_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
     IsolationLevel.READ_COMMITTED: log_pb2.ISOLATION_LEVEL_READ_COMMITTED,
 }
 
-
-def wire_durability(durability: Durability | None) -> log_pb2.Durability.ValueType:
-    """The value on the wire. None: the topic's setting."""
-    return _DURABILITIES[durability]
+DurabilityLike = Durability | Literal["os", "disk", "object"]
+IsolationLike = IsolationLevel | Literal["read_uncommitted", "read_committed"]
 
 
-def wire_isolation(isolation: IsolationLevel) -> log_pb2.IsolationLevel.ValueType:
-    """The value on the wire."""
-    return _ISOLATIONS[isolation]
+def wire_durability(durability: DurabilityLike | None) -> log_pb2.Durability.ValueType:
+    """The value on the wire. None: the topic's setting. Raises InvalidRequestError."""
+    if durability is None:
+        return log_pb2.DURABILITY_UNSPECIFIED
+    for member, number in _DURABILITIES.items():
+        if durability in (member, member.config_value):
+            return number
+    raise InvalidRequestError(
+        "there is no such durability", durability=durability, allowed="os, disk, object, None"
+    )
+
+
+def wire_isolation(isolation: IsolationLike) -> log_pb2.IsolationLevel.ValueType:
+    """The value on the wire. Raises InvalidRequestError."""
+    for member, number in _ISOLATIONS.items():
+        if isolation in (member, member.value):
+            return number
+    raise InvalidRequestError(
+        "there is no such isolation level", isolation=isolation, allowed="read_uncommitted, read_committed"
+    )
 
 
 def append_ack(topic: str, ack: log_pb2.AppendResponse) -> AppendAck:
@@ -273,7 +287,7 @@ def fetch_request(
     min_bytes: int,
     max_bytes: int,
     partition_max_bytes: int,
-    isolation: IsolationLevel,
+    isolation: IsolationLike,
     topic_id: str = "",
 ) -> log_pb2.FetchRequest:
     """A fetch request. A limit of 0 means the server's default; an empty topic id any topic of the name.

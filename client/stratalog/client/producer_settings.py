@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.base.types import Durability
+from stratalog.client.messages import DurabilityLike
+from stratalog.client.whole_number import INT32_MAX
 from stratalog.record.codecs.compression import Codec
 
 KIB = 1 << 10
@@ -25,7 +26,7 @@ class ProducerSettings:
     it once. False: its records fail.
     """
 
-    durability: Durability | None = None
+    durability: DurabilityLike | None = None
     """The durability before a record is acknowledged; None: the topic's setting."""
 
     batch_bytes: int = 512 * KIB
@@ -43,12 +44,24 @@ class ProducerSettings:
     topics_max_age_s: float = 300.0
     """Topics are described again after this time, so that new partitions and limits are noticed."""
 
+    def __post_init__(self) -> None:
+        """Raise InvalidRequestError for a size or a time that means nothing."""
+        for name, least in (("batch_bytes", 1), ("linger_ms", 0), ("max_buffered_bytes", 1)):
+            number = getattr(self, name)
+            if not isinstance(number, int) or not least <= number <= INT32_MAX:
+                raise InvalidRequestError(
+                    "the setting of the producer is out of range",
+                    setting=name,
+                    value=number,
+                    allowed=f"a whole number from {least} to 2^31 - 1",
+                )
+
     @property
     def codec(self) -> Codec:
         """The codec of `compression`. Raises InvalidRequestError."""
         try:
             return Codec[self.compression.upper()]
-        except KeyError:
+        except (KeyError, AttributeError):
             raise InvalidRequestError(
                 "no such compression; choose another",
                 compression=self.compression,

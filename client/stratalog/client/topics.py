@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stratalog.client.admin import Admin
+from stratalog.client.topics_admin import ConfigValue
 
 if TYPE_CHECKING:
     from stratalog.client.values import Topic
@@ -25,7 +26,7 @@ class Topics:
         *,
         partitions: int = 0,
         compact: bool = False,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, ConfigValue] | None = None,
         exists_ok: bool = False,
     ) -> Topic:
         """Create a topic; 0 partitions mean the server's default. `compact` keeps the last record of each key
@@ -46,7 +47,7 @@ class Topics:
         [topic] = await self._admin.describe_topics([name])
         return topic
 
-    async def alter(self, name: str, config: Mapping[str, str | None]) -> None:
+    async def alter(self, name: str, config: Mapping[str, ConfigValue | None]) -> None:
         """Set keys of a topic; None resets a key. Applies all changes or none. Raises
         UnknownTopicOrPartitionError, InvalidConfigError.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stratalog.base.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from stratalog.base.errors import InvalidRequestError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from stratalog.client import values
 from stratalog.client.admin_calls import AdminCalls
 from stratalog.client.channel import CALL_TIMEOUT_S
@@ -17,6 +17,10 @@ MAX_DESCRIBED_COUNT = 1_000
 """Topics of one request to describe them."""
 
 
+ConfigValue = str | int | float | bool
+"""The value of a key of a configuration."""
+
+
 class TopicsAdmin(AdminCalls):
     """Creates, lists, describes, alters and deletes topics. Belongs to one event loop."""
 
@@ -24,7 +28,7 @@ class TopicsAdmin(AdminCalls):
         self,
         name: str,
         partition_count: int = 0,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, ConfigValue] | None = None,
         *,
         exists_ok: bool = False,
     ) -> values.Topic:
@@ -33,7 +37,9 @@ class TopicsAdmin(AdminCalls):
         InvalidRequestError for the name, InvalidConfigError."""
         with refusing_misfits():
             request = admin_pb2.CreateTopicRequest(
-                name=name, partition_count=partition_count, config=config or {}
+                name=name,
+                partition_count=partition_count,
+                config={key: _config_text(key, value) for key, value in (config or {}).items()},
             )
         try:
             response = await self._channel.call(self._stub.CreateTopic(request, timeout=CALL_TIMEOUT_S))
@@ -118,7 +124,7 @@ class TopicsAdmin(AdminCalls):
 
     async def alter_configs(
         self,
-        changes: Mapping[str, str | None],
+        changes: Mapping[str, ConfigValue | None],
         topic: str | None = None,
         *,
         validate_only: bool = False,
@@ -131,7 +137,12 @@ class TopicsAdmin(AdminCalls):
         with refusing_misfits():
             request = admin_pb2.AlterConfigsRequest(
                 resource=_resource(topic),
-                changes=[admin_pb2.ConfigChange(name=name, value=value) for name, value in changes.items()],
+                changes=[
+                    admin_pb2.ConfigChange(
+                        name=name, value=None if value is None else _config_text(name, value)
+                    )
+                    for name, value in changes.items()
+                ],
                 validate_only=validate_only,
                 topic_id=topic_id,
             )
@@ -139,6 +150,17 @@ class TopicsAdmin(AdminCalls):
             self._retry, lambda: self._channel.call(self._stub.AlterConfigs(request, timeout=CALL_TIMEOUT_S))
         )
         return values_of(values.ConfigEntry, response.entries)
+
+
+def _config_text(name: str, value: object) -> str:
+    """The value of a key as the server takes it. Raises InvalidRequestError."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidRequestError(
+        "the value of a key is text, a number or a bool", name=name, value=value, type=type(value).__name__
+    )
 
 
 def _resource(topic: str | None) -> admin_pb2.ConfigResource:

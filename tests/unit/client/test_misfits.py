@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -90,6 +90,39 @@ async def test_a_position_that_no_log_has(call: Call) -> None:
         with pytest.raises(InvalidRequestError) as caught:
             await call(client)
         assert caught.value.fields.keys() == {"position", "allowed"}
+
+
+MISFITS: dict[str, tuple[Call, set[str]]] = {
+    "a configuration value": (
+        lambda client: client.topics.create("t", config={"retention.ms": cast(Any, [1])}),
+        {"name", "value", "type"},
+    ),
+    "a durability": (
+        lambda client: client.append("t", 0, [], durability=cast(Any, "memory")),
+        {"durability", "allowed"},
+    ),
+    "an isolation level": (
+        lambda client: client.fetch({}, isolation=cast(Any, "dirty")),
+        {"isolation", "allowed"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "fields"), MISFITS.values(), ids=MISFITS)
+async def test_a_value_of_another_kind(call: Call, fields: set[str]) -> None:
+    async with Client(NOWHERE) as client:
+        with pytest.raises(InvalidRequestError) as caught:
+            await call(client)
+        assert caught.value.fields.keys() == fields
+
+
+@pytest.mark.parametrize(
+    "setting", [{"batch_bytes": 0}, {"linger_ms": -1}, {"max_buffered_bytes": 1 << 31}, {"compression": None}]
+)
+async def test_a_setting_of_a_producer_that_means_nothing(setting: dict[str, Any]) -> None:
+    async with Client(NOWHERE) as client:
+        with pytest.raises(InvalidRequestError):
+            client.producer(**setting)
 
 
 @pytest.mark.parametrize("call", TEXTS.values(), ids=TEXTS)

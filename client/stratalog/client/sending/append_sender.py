@@ -34,10 +34,10 @@ from typing import Protocol
 import grpc
 
 from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
-from stratalog.base.types import Durability, TopicPartition
+from stratalog.base.types import TopicPartition
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import ServerUnavailableError
-from stratalog.client.messages import wire_durability
+from stratalog.client.messages import DurabilityLike, wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.known_topics import KnownTopic
 from stratalog.client.sending.partition_lane import PartitionLane, ProducerIdentity
@@ -87,7 +87,7 @@ class AppendSender:
     def __init__(
         self,
         channel: ServerChannel,
-        durability: Durability | None,
+        durability: DurabilityLike | None,
         retry: RetryPolicy,
         events: SenderEvents,
         is_idempotent: bool = False,

@@ -21,6 +21,7 @@ from stratalog.base.errors import (
     UnknownProducerIdError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.client.append_record import AppendRecord
 from stratalog.client.errors import error_of_call, error_of_status
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch_producer import BatchProducer
@@ -417,3 +418,20 @@ async def test_a_stream_of_conditional_appends_stops_at_the_first_that_is_refuse
     assert [base_offset(outcome) for outcome in outcomes[:2]] == [0, 1]
     assert [type(outcome) for outcome in outcomes[2:]] == [UnexpectedOffsetError, PrecedingAppendFailedError]
     assert await bench.values("t") == [[b"a", b"b"]]
+
+
+@pytest.mark.parametrize("partition", [None, 0])
+async def test_a_record_of_text_has_the_present_time(bench: ServiceBench, partition: int | None) -> None:
+    await bench.client.topics.create("t", config={"retention.ms": 1_000_000, "cleanup.policy": "delete"})
+    before_ms = SystemClock().now_ms()
+    records = [
+        AppendRecord("7", "paid", (("src", "web"), ("n", None))),
+        AppendRecord(None, b"old", timestamp_ms=5),
+        AppendRecord("8", None),
+    ]
+    await bench.client.append("t", partition, records, durability="disk")
+    [[first, old, tombstone]] = await bench.read_all("t")
+    assert before_ms <= first.timestamp_ms == tombstone.timestamp_ms <= SystemClock().now_ms()
+    assert first[2:] == (b"7", b"paid", (("src", b"web"), ("n", None)))
+    assert old[1:] == (5, None, b"old", ())
+    assert tombstone.is_tombstone
