@@ -232,24 +232,30 @@ class Blocking:
 
 
 class SyncConsumer(Blocking):
-    """A consumer for threads without an event loop. Only the first record of each list comes through the
-    loop; the others are at hand.
+    """A consumer for threads without an event loop. The loop fetches lists of records, and the caller's
+    thread takes them: an interruption of the wait, such as KeyboardInterrupt, loses no record.
     """
 
+    def __init__(self, thread: LoopThread, consumer: Consumer) -> None:
+        super().__init__(thread, consumer)
+        self._consumer = consumer
+
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        consumer = self._target
-        assert isinstance(consumer, Consumer)
-        records = aiter(consumer)
         try:
-            while True:
-                try:
-                    yield self._thread.run(_called(records.__anext__, (), {}))
-                except StopAsyncIteration:
-                    return
-                while consumer.has_next:
-                    yield _at_once(records.__anext__())
+            records = aiter(self._consumer)
+            while self._fill():
+                yield _at_once(anext(records))
         finally:
-            self._thread.finish(_called(consumer.aclose, (), {}))
+            self._thread.finish(_called(self._consumer.aclose, (), {}))
+
+    def batches(self) -> Iterator[list[ConsumerRecord]]:
+        """Yield lists of records as `Consumer.batches` does."""
+        lists = aiter(self._consumer.batches())
+        while self._fill():
+            yield _at_once(anext(lists))
+
+    def _fill(self) -> bool:
+        return self._consumer.has_next or self._thread.run(self._consumer.fill())
 
 
 class SyncProducer:
