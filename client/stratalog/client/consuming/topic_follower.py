@@ -37,7 +37,7 @@ from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerSettings
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
-from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.errors import ClientClosedError, ServerUnavailableError
 from stratalog.client.messages import FetchedRecords, FetchStart, fetch_request, fetched_parts
 from stratalog.client.position import (
     EARLIEST,
@@ -269,7 +269,7 @@ class TopicFollower:
 
         Raises LogStoreError for a partition that cannot be read, and for a server that is away for longer
         than the retry policy's deadline after the session broke; the next call begins at the positions.
-        Raises InvalidRequestError while another caller waits.
+        Raises InvalidRequestError while another caller waits, and ClientClosedError.
         """
         if self._is_awaited:
             raise InvalidRequestError(
@@ -303,6 +303,9 @@ class TopicFollower:
     def _arrived(self, arriving: asyncio.Task[_Answered | None]) -> _Answered | None:
         """The result of the task. Raises its error. Either the error or the end is that of all answers."""
         answers, self._answers = self._answers, None
+        if arriving.cancelled():
+            # `close` takes a task away before it cancels it. A connection that closes cancels its calls.
+            raise ClientClosedError("the client was closed during the iteration; make another client")
         answered = arriving.result()
         if answered is not None:
             self._answers = answers

@@ -23,7 +23,7 @@ from stratalog.base.errors import (
 from stratalog.client import sync_client
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer import Consumer
-from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.errors import ClientClosedError, ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sync_client import SyncClient
 from stratalog.record.record import Record
@@ -261,6 +261,20 @@ async def test_closed_while_another_task_waits(bench: ServiceBench) -> None:
     await bench.until_waiting(1)
     await consumer.aclose()
     assert await waiting == []
+    await bench.until_waiting(0)
+
+
+@pytest.mark.parametrize("in_lists", [True, False])
+async def test_the_client_closed_while_another_task_waits(bench: ServiceBench, in_lists: bool) -> None:
+    await bench.client.admin.create_topic("t")
+    client = Client(bench.client.address)
+    consumer = client.consume("t")
+    waiting = await waiting_for_next(aiter(consumer.batches()) if in_lists else aiter(consumer))
+    await bench.until_waiting(1)
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await waiting
+    assert not waiting.cancelled()
     await bench.until_waiting(0)
 
 
