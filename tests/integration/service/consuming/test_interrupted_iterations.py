@@ -26,6 +26,7 @@ from stratalog.client.consuming.consumer import Consumer
 from stratalog.client.errors import ClientClosedError, ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sync_client import SyncClient
+from stratalog.record.native.consumer_records import ConsumerRecord
 from stratalog.record.record import Record
 from tests.support.service.scripted_service import ScriptedService, answer, scripted
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, until
@@ -205,7 +206,7 @@ class Interrupted:
         self._is_enabled = False
         monkeypatch.setattr(sync_client._Call, "wait", wait)  # pyright: ignore[reportPrivateUsage]  # as above
 
-    def offsets(self, elements: Iterable[Any], found: list[int]) -> bool:
+    def offsets(self, elements: Iterable[ConsumerRecord | list[ConsumerRecord]], found: list[int]) -> bool:
         """Append the offsets of the records, or lists of records. Returns whether the iteration has ended."""
         self._is_enabled = True
         try:
