@@ -85,8 +85,8 @@ class LoopThread:
         self._leave = leave
         self._lock = threading.RLock()
         self._is_closed = False
-        self._releases: set[asyncio.Task[object]] = set()
-        """Those that the loop's own thread has begun: a loop keeps no task alive."""
+        self._releases: set[asyncio.Future[object]] = set()
+        """Those that have not ended: a loop keeps no task alive. The loop's thread uses it."""
         self._thread = threading.Thread(  # noqa: TID251 - an application has no Scheduler
             target=self._serve, name="stratalog-client", daemon=True
         )
@@ -117,17 +117,19 @@ class LoopThread:
             raise ClientClosedError("the client was closed during the call; make another client")
         raise CancelledError
 
-    def finish(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine that releases resources; not after `close`, which has released them. The garbage
-        collector may call it in the loop's thread, which does not wait.
+    def finish(self, release: Callable[[], Awaitable[object]]) -> None:
+        """Let the loop release resources soon; not after `close`, which has released them. It neither waits
+        nor locks: the garbage collector calls it in any thread, which may hold any lock.
         """
-        if threading.current_thread() is self._thread:
-            task = self._loop.create_task(work)
+        with contextlib.suppress(RuntimeError):
+            # A loop that is closed has released all.
+            self._loop.call_soon_threadsafe(self._begin_release, release)
+
+    def _begin_release(self, release: Callable[[], Awaitable[object]]) -> None:
+        if not self._is_closed:
+            task = asyncio.ensure_future(release(), loop=self._loop)
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
-            return
-        with contextlib.suppress(ClientClosedError):
-            self.run(work)
 
     def close(self) -> None:
         """Cancel everything that runs on the loop, and end the thread. Calls that wait raise
@@ -197,7 +199,7 @@ class Blocking:
                 yield element
         finally:
             if hasattr(iterator, "aclose"):
-                self._thread.finish(_called(iterator.aclose, (), {}))
+                self._thread.finish(iterator.aclose)
 
     def __getitem__(self, key: object) -> Any:
         return self._thread.run(_called(operator.getitem, (self._target, key), {}))
@@ -232,24 +234,28 @@ class Blocking:
 
 
 class SyncConsumer(Blocking):
-    """A consumer for threads without an event loop. Only the first record of each list comes through the
-    loop; the others are at hand.
+    """A consumer for threads without an event loop. The loop fetches lists of records, and the caller's
+    thread takes them: an interruption of the wait, such as KeyboardInterrupt, loses no record. As with
+    `Consumer`, the session goes on between two iterations, and ends with the consumer.
     """
 
+    def __init__(self, thread: LoopThread, consumer: Consumer) -> None:
+        super().__init__(thread, consumer)
+        self._consumer = consumer
+
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        consumer = self._target
-        assert isinstance(consumer, Consumer)
-        records = aiter(consumer)
-        try:
-            while True:
-                try:
-                    yield self._thread.run(_called(records.__anext__, (), {}))
-                except StopAsyncIteration:
-                    return
-                while consumer.has_next:
-                    yield _at_once(records.__anext__())
-        finally:
-            self._thread.finish(_called(consumer.aclose, (), {}))
+        records = aiter(self._consumer)
+        while self._fill():
+            yield _at_once(anext(records))
+
+    def batches(self) -> Iterator[list[ConsumerRecord]]:
+        """Yield lists of records as `Consumer.batches` does."""
+        lists = aiter(self._consumer.batches())
+        while self._fill():
+            yield _at_once(anext(lists))
+
+    def _fill(self) -> bool:
+        return self._consumer.has_next or self._thread.run(self._consumer.fill())
 
 
 class SyncProducer:

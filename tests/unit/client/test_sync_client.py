@@ -224,6 +224,29 @@ def test_an_iteration_that_was_left_does_not_mind_that_the_client_is_closed() ->
     numbers.close()
 
 
+def test_the_garbage_collector_does_not_wait_for_the_loop() -> None:
+    """It may close an iteration in a thread that holds a lock for which the loop waits."""
+    with SyncClient(NOWHERE) as client:
+        thread = client._thread  # pyright: ignore[reportPrivateUsage]  # for an iteration without a server
+        source = Interrupted(thread)
+        numbers: Any = iter(Blocking(thread, source))
+        assert next(numbers) == 1
+        held, begun = threading.Lock(), threading.Event()
+
+        async def wait_for_lock() -> bool:
+            begun.set()
+            return held.acquire(timeout=WAIT_S)
+
+        with ThreadPoolExecutor(1) as threads:
+            with held:
+                waiting = threads.submit(client.run, wait_for_lock())
+                assert begun.wait(WAIT_S)
+                del numbers
+            assert waiting.result(WAIT_S)
+        client.run(nothing())
+        assert source.closed_count == 1
+
+
 def test_a_wrong_address_leaves_no_thread() -> None:
     with pytest.raises(InvalidRequestError):
         SyncClient("nowhere")

@@ -62,6 +62,21 @@ class Consumer:
         same iteration: lists go on behind the last single record, and the other way round."""
         return _Batches(self._cursor, self._lists)
 
+    async def fill(self) -> bool:
+        """Fetch the next list unless a record is at hand, and take nothing. Returns False at the end. Raises
+        as the iteration."""
+        if self.has_next:
+            return True
+        try:
+            records = await self._lists.next_list()
+        except StopAsyncIteration:
+            return False
+        # Nothing waits from here on, so that no cancellation loses the list.
+        self._lists.lay_ready([records[0], *records])
+        # The cursor begins the list, and takes the first record, which is there twice.
+        await anext(self._cursor)
+        return True
+
     async def seek(self, partition: int, place: Place) -> None:
         """Go on from another position of a partition: an offset, a name, a time, or a distance from the end
         as a negative number. Raises InvalidRequestError, UnknownTopicOrPartitionError, and as the first
@@ -93,10 +108,14 @@ class _RecordLists:
     def __init__(self, follower: TopicFollower, max_records: int | None) -> None:
         self._follower = follower
         self._left_count = max_records
+        self._ready: list[ConsumerRecord] = []
         weakref.finalize(self, follower.abandon).atexit = False
 
     async def next_list(self) -> list[ConsumerRecord]:
         """The next records. Raises StopAsyncIteration at the end, and as the follower."""
+        if self._ready:
+            ready, self._ready = self._ready, []
+            return ready
         if self._left_count == 0:
             await self._follower.close()
             raise StopAsyncIteration
@@ -105,6 +124,10 @@ class _RecordLists:
             if part.records:
                 return self._limited(part.records)
         raise StopAsyncIteration
+
+    def lay_ready(self, records: list[ConsumerRecord]) -> None:
+        """Make this the next list."""
+        self._ready = records
 
     def _limited(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """The records up to the limit, which are counted."""

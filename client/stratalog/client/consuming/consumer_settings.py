@@ -31,7 +31,7 @@ class ConsumedRange(NamedTuple):
     are not read. None: no end but that of `follows`."""
     follows: bool = True
     """Waits for new records at the end of the log. Otherwise the end as it was when the consumer began ends
-    each partition in any case."""
+    each partition in any case, or an earlier one if the log has lost records since."""
     partitions: tuple[int, ...] | None = None
     """Sorted. None: all partitions, with those that are added while a consumer without an end follows the
     topic."""

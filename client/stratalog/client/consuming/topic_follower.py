@@ -37,7 +37,7 @@ from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerSettings
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
-from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.errors import ClientClosedError, ServerUnavailableError
 from stratalog.client.messages import FetchedRecords, FetchStart, fetch_request, fetched_parts
 from stratalog.client.position import (
     EARLIEST,
@@ -112,6 +112,8 @@ class TopicFollower:
         self._offline: set[int] = set()
         self._topic_id = wanted.topic_id
         self._is_open = False
+        self._ends_server = ""
+        """The server whose log ends the partitions; empty after a session broke."""
         self._opening = asyncio.Lock()
         self._changed = asyncio.Event()
         """The session has to begin anew: its partitions or positions have changed, or there is a failure."""
@@ -148,6 +150,7 @@ class TopicFollower:
                 return
             numbers = await self._wanted_numbers()
             ends = await self._end_offsets(numbers)
+            self._ends_server = self._client.channel.address
             starts = await self._start_offsets(numbers, self._wanted.start)
             # A partition that is left out keeps a position that was given, for a later consumer.
             self._partitions = {
@@ -269,7 +272,7 @@ class TopicFollower:
 
         Raises LogStoreError for a partition that cannot be read, and for a server that is away for longer
         than the retry policy's deadline after the session broke; the next call begins at the positions.
-        Raises InvalidRequestError while another caller waits.
+        Raises InvalidRequestError while another caller waits, and ClientClosedError.
         """
         if self._is_awaited:
             raise InvalidRequestError(
@@ -303,6 +306,9 @@ class TopicFollower:
     def _arrived(self, arriving: asyncio.Task[_Answered | None]) -> _Answered | None:
         """The result of the task. Raises its error. Either the error or the end is that of all answers."""
         answers, self._answers = self._answers, None
+        if arriving.cancelled():
+            # `close` takes a task away before it cancels it. A connection that closes cancels its calls.
+            raise ClientClosedError("the client was closed during the iteration; make another client")
         answered = arriving.result()
         if answered is not None:
             self._answers = answers
@@ -339,6 +345,7 @@ class TopicFollower:
                         patience.succeed()
                         yield answered
                 except LogStoreError as error:
+                    self._ends_server = ""
                     pause_s = (
                         patience.next_pause_s(loop.time(), error.retry_delay_s) if error.retriable else None
                     )
@@ -356,6 +363,9 @@ class TopicFollower:
     async def _session(self, patience: Patience) -> AsyncGenerator[_Answered, None]:
         """One FetchStream, until all partitions are at their ends, it breaks, or it has to begin anew."""
         self._changed.clear()
+        await self._lower_ends()
+        if not self._pending():
+            return
         server = self._client.channel.address
         call = self._client.log.FetchStream(self._request())
         reading: asyncio.Future[object] | None = None
@@ -392,6 +402,21 @@ class TopicFollower:
                 # It may have failed meanwhile; asyncio complains about errors that no code looks at.
                 reading.add_done_callback(lambda done: done.cancelled() or done.exception())
             call.cancel()
+
+    async def _lower_ends(self) -> None:
+        """Lower the ends to those of the log as it is now, if another server, or a restarted one, may have
+        lost records that were there when the ends were looked up: no record comes in their place."""
+        if self._wanted.follows or self._ends_server == self._client.channel.address:
+            return
+        ends = await self._finder.ends(list(map(self._place, self._pending())))
+        self._ends_server = self._client.channel.address
+        for place, end in ends.items():
+            followed = self._partitions[place.partition]
+            if followed.next_offset > end:
+                # Records that were read are lost. The session raises that, or goes on from another position.
+                self._ends_server = ""
+            elif followed.end_offset is not None:
+                followed.end_offset = min(followed.end_offset, end)
 
     def _request(self) -> log_pb2.FetchRequest:
         starts = {

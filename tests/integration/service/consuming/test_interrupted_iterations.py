@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from random import Random
 from typing import Any
 
@@ -20,10 +20,13 @@ from stratalog.base.errors import (
     OffsetOutOfRangeError,
     StoppingError,
 )
+from stratalog.client import sync_client
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer import Consumer
-from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.errors import ClientClosedError, ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
+from stratalog.client.sync_client import SyncClient
+from stratalog.record.native.consumer_records import ConsumerRecord
 from stratalog.record.record import Record
 from tests.support.service.scripted_service import ScriptedService, answer, scripted
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, until
@@ -183,6 +186,60 @@ async def test_a_decoder_that_fails_gets_the_record_again(bench: ServiceBench) -
     assert [record.value async for record in consumer] == [0, 1, 2]
 
 
+class Interrupted:
+    """Interrupts about half of the synchronous waits when their work is done: the latest moment at which a
+    Ctrl-C may come.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        random = Random(1)
+        real = sync_client._Call.wait  # pyright: ignore[reportPrivateUsage]  # the place of the signal
+
+        def wait(call: Any) -> Any:
+            ended = real(call)
+            if self._is_enabled and random.random() < 0.5:
+                self.count += 1
+                raise KeyboardInterrupt
+            return ended
+
+        self._is_enabled = False
+        monkeypatch.setattr(sync_client._Call, "wait", wait)  # pyright: ignore[reportPrivateUsage]  # as above
+
+    def offsets(self, elements: Iterable[ConsumerRecord | list[ConsumerRecord]], found: list[int]) -> bool:
+        """Append the offsets of the records, or lists of records. Returns whether the iteration has ended."""
+        self._is_enabled = True
+        try:
+            for element in elements:
+                found += [one.offset for one in (element if isinstance(element, list) else [element])]
+        except KeyboardInterrupt:
+            return False
+        finally:
+            self._is_enabled = False
+        return True
+
+
+@pytest.mark.parametrize("in_lists", [True, False])
+async def test_an_interruption_of_a_synchronous_iteration_loses_no_record(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, in_lists: bool
+) -> None:
+    await bench.client.admin.create_topic("t")
+    for _ in range(3):
+        await bench.append("t", [b"v"] * 2000)
+    interrupted = Interrupted(monkeypatch)
+
+    def read() -> list[int]:
+        found: list[int] = []
+        with SyncClient(bench.client.address) as client:
+            consumer = client.consume("t", max_records=5500)
+            while not interrupted.offsets(consumer.batches() if in_lists else consumer, found):
+                assert consumer.positions in ({}, {0: len(found)})
+        return found
+
+    assert await asyncio.to_thread(read) == list(range(5500))
+    assert interrupted.count > 2
+
+
 # --- misuse ------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +262,20 @@ async def test_closed_while_another_task_waits(bench: ServiceBench) -> None:
     await bench.until_waiting(1)
     await consumer.aclose()
     assert await waiting == []
+    await bench.until_waiting(0)
+
+
+@pytest.mark.parametrize("in_lists", [True, False])
+async def test_the_client_closed_while_another_task_waits(bench: ServiceBench, in_lists: bool) -> None:
+    await bench.client.admin.create_topic("t")
+    client = Client(bench.client.address)
+    consumer = client.consume("t")
+    waiting = await waiting_for_next(aiter(consumer.batches()) if in_lists else aiter(consumer))
+    await bench.until_waiting(1)
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await waiting
+    assert not waiting.cancelled()
     await bench.until_waiting(0)
 
 
