@@ -5,7 +5,7 @@ and names its successor. The connection moves there, and a unary call is made ag
 fails with an error that is retriable, so its user opens another one, at the successor.
 
 A client may know several addresses: those that it was given, and the last successor. If the server does not
-answer, the connection moves on to the next one.
+answer, or leaves the requests of a stream without an answer, the connection moves on to the next one.
 """
 
 from __future__ import annotations
@@ -129,6 +129,13 @@ class ServerChannel:
         elif isinstance(error, ServerUnavailableError):
             self._leave(server)
         return error
+
+    def no_answer(self, message: str, server: str) -> ServerUnavailableError:
+        """The error for a stream to that address whose requests get no answer, although the transport has not
+        failed. The connection moves on.
+        """
+        self._leave(server)
+        return ServerUnavailableError(message, server=server)
 
     async def close(self) -> None:
         for channel in self._channels.values():

@@ -36,7 +36,6 @@ import grpc
 from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
-from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.messages import wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.known_topics import KnownTopic
@@ -239,9 +238,7 @@ class AppendSender:
         except grpc.aio.AioRpcError as error:
             raise self._channel.failure(error, server) from None
         except TimeoutError:
-            raise ServerUnavailableError(
-                "the server did not answer in time; try again", server=server
-            ) from None
+            raise self._channel.no_answer("the server did not answer in time; try again", server) from None
         finally:
             call.cancel()
             # grpc.aio may ask for requests after a call has failed. It must not get batches of the next
@@ -251,7 +248,7 @@ class AppendSender:
                 self._changed.set()
         if any(lane.in_flight_count for lane in self._busy.values()):
             # A server answers every request before it ends a stream, unless it is stopped.
-            raise ServerUnavailableError("the server ended the stream early; try again", server=server)
+            raise self._channel.no_answer("the server ended the stream early; try again", server)
 
     async def _requests(self, stream: object) -> AsyncIterator[log_pb2.AppendStreamRequest]:
         """The requests of one stream. Ends when no lane has batches, or the stream has ended."""
