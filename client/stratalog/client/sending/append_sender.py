@@ -8,7 +8,7 @@ after growing pauses. At the retry policy's deadline the queued batches of all l
 for one of these reasons:
 
 * The server has no room for another call (`OverloadedError`): nothing was applied. The sender tries again in
-  the same way; at the deadline the oldest batch of each lane fails.
+  the same way; at the deadline the queued batches of all lanes fail.
 * The transport fails, or an answer does not come in time: the outcome of the batches in flight is unknown. An
   idempotent producer sends them again, until the deadline: the server recognises those that it has. Without
   idempotence those of all lanes fail with `ServerUnavailableError`, because sending them again could store
@@ -326,7 +326,7 @@ class AppendSender:
         in_flight_count = sum(lane.in_flight_count for lane in self._busy.values())
         if isinstance(cause, OverloadedError):
             may_try_again = self._may_try_again(cause)
-            self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.fail_oldest(cause))
+            self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.give_up(cause))
         elif in_flight_count and self._is_idempotent and cause.retriable:
             may_try_again = self._may_try_again(cause)
             self._fail_lanes(lambda lane: lane.lose())

@@ -1,4 +1,4 @@
-"""A producer leaves a server that answers no appends."""
+"""A producer leaves a server that answers no appends, and gives up where none takes them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
 from stratalog.client.client import Client
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending import append_sender
@@ -38,4 +39,22 @@ async def test_a_producer_leaves_a_server_that_answers_no_appends(
         assert (await producer.send("t", None, b"x")).offset == 0
         assert client.address == bench.client.address
         assert service.append_stream_count == 1
+        await producer.close()
+
+
+@pytest.mark.parametrize("refusal", [NotOwnerError, OverloadedError])
+async def test_the_deadline_of_refusals_is_that_of_all_queued_batches(refusal: type[LogStoreError]) -> None:
+    services = [ScriptedService([]), ScriptedService([])]
+    async with (
+        scripted(services[0]) as one,
+        scripted(services[1]) as other,
+        Client(one, retry=RetryPolicy(deadline_s=0.2)) as client,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        for service, endpoint in zip(services, (other, one), strict=True):
+            service.append_refusal = refusal("not here", endpoint=endpoint)
+        producer = client.producer(linger_ms=0, batch_bytes=200)
+        deliveries = [producer.send("t", None, bytes(150)) for _ in range(2000)]
+        for outcome in await asyncio.gather(*deliveries, return_exceptions=True):
+            assert isinstance(outcome, refusal)
         await producer.close()
