@@ -36,6 +36,7 @@ import grpc
 from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
+from stratalog.client.errors import ClientClosedError
 from stratalog.client.messages import wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.known_topics import KnownTopic
@@ -176,7 +177,7 @@ class AppendSender:
     async def _run(self) -> None:
         try:
             await self._send_all()
-        except (asyncio.CancelledError, grpc.aio.UsageError):
+        except (asyncio.CancelledError, ClientClosedError):
             if self._task is asyncio.current_task():
                 # Not by `abandon`, but by the end of the loop or of the channel.
                 self._events.on_cancelled()
@@ -201,7 +202,10 @@ class AppendSender:
                 await self._channel.connect()
                 if any(lane.needs_identity(self._identity) for lane in self._busy.values()):
                     self._identity = await self._new_identity()
-                await self._send_over_stream()
+                with self._channel.open():
+                    await self._send_over_stream()
+            except ClientClosedError:
+                raise
             except LogStoreError as error:
                 self._fail(error)
 

@@ -18,9 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import grpc
-
 from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
+from stratalog.client.errors import ClientClosedError
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.sending.batch_receipt import BatchReceipt, running_loop
 from stratalog.record.codecs.compression import Codec
@@ -194,16 +193,16 @@ class KnownTopics:
         task = asyncio.current_task()
         try:
             await self.learn(topic)
+        except (asyncio.CancelledError, ClientClosedError):
+            if self._tasks.get(topic) is task:
+                # By the end of the loop or of the channel.
+                self._events.on_cancelled()
         except LogStoreError as error:
             if isinstance(error, UnknownTopicOrPartitionError):
                 self._accumulator.forget_topic(topic)
                 self._known.pop(topic, None)
                 self._configs.pop(topic, None)
             self._fail_early(topic, error)
-        except (asyncio.CancelledError, grpc.aio.UsageError):
-            if self._tasks.get(topic) is task:
-                # By the end of the loop or of the channel.
-                self._events.on_cancelled()
         except Exception as failure:
             # Unexpected. Waiting callers must not wait for ever.
             logger.exception("describing the topic %s failed", topic)
