@@ -149,16 +149,19 @@ class ServerChannel:
         """A context for calls, which need an open connection. Raises ClientClosedError if `close` is called
         before them or during them, and the task was not cancelled.
         """
-        if self._is_closed:
-            raise _closed()
+        self._require_open()
         try:
             yield
         except (asyncio.CancelledError, grpc.aio.UsageError):
             # The transport cancels the calls of a channel that is closed, and refuses new ones.
             task = asyncio.current_task()
-            if not self._is_closed or (task is not None and task.cancelling()):
-                raise
-            raise _closed() from None
+            if task is None or not task.cancelling():
+                self._require_open()
+            raise
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError("the client was closed; make another client") from None
 
     async def close(self) -> None:
         self._is_closed = True
@@ -258,10 +261,6 @@ class _StubChannel:
             return made[channel](*requests, **options)
 
         return call
-
-
-def _closed() -> ClientClosedError:
-    return ClientClosedError("the client was closed; make another client")
 
 
 def _checked(address: str) -> str:
