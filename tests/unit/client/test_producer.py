@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
@@ -250,3 +252,25 @@ async def test_a_description_that_began_before_a_record_fails_it_not(is_new: boo
     assert after[0].receipt.partition == 2
     producer.abandon()
     assert producer.buffered_bytes == 0
+
+
+async def test_a_producer_that_was_dropped_is_collected() -> None:
+    async def describe(topic: str) -> Topic:
+        return topic_of(topic, {})
+
+    async def use() -> weakref.ref[Producer]:
+        producer = producer_of(describe)
+        # Its topic is to be described again, minutes later.
+        delivery = producer.send("t", None, b"x")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert delivery.receipt.partition == 0
+        producer.abandon()
+        producer.on_stale("t")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return weakref.ref(producer)
+
+    dropped = await use()
+    gc.collect()
+    assert dropped() is None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -168,7 +169,9 @@ class KnownTopics:
         if topic not in self._tasks:
             self._tasks[topic] = self._loop.create_task(self._learn(topic))
         if self._timer is None:
-            self._timer = self._loop.call_later(self._settings.topics_max_age_s, self._refresh_all)
+            self._timer = self._loop.call_later(
+                self._settings.topics_max_age_s, _refresh_all_of, weakref.ref(self)
+            )
 
     async def learn(self, topic: str) -> None:
         """Describe a topic now. Raises its failure."""
@@ -195,7 +198,8 @@ class KnownTopics:
             self.rest()
         return left
 
-    def _refresh_all(self) -> None:
+    def refresh_all(self) -> None:
+        """Describe all known topics soon."""
         self._timer = None
         for topic in self._known:
             self.refresh(topic)
@@ -271,7 +275,7 @@ class KnownTopics:
                         failed.append((record, error))
                         continue
                     record.delivery.follow(placed)
-                    record.receipt.wake(0, 1)
+                    record.receipt.wake_all()
                 self._hold_again(topic, left)
             finally:
                 self._accumulator.open_topic(topic)
@@ -315,6 +319,13 @@ class KnownTopics:
     def _fail(self, record: EarlyRecord, error: LogStoreError) -> None:
         record.receipt.settle(0, 1, error=error)
         self._events.on_refused(record.receipt, error)
+
+
+def _refresh_all_of(topics: weakref.ref[KnownTopics]) -> None:
+    """A timer's call, by which no producer lives that the program has dropped."""
+    known_topics = topics()
+    if known_topics is not None:
+        known_topics.refresh_all()
 
 
 def _no_partition(topic: str, record: EarlyRecord, count: int) -> UnknownTopicOrPartitionError:
