@@ -5,12 +5,14 @@ and names its successor. The connection moves there, and a unary call is made ag
 fails with an error that is retriable, so its user opens another one, at the successor.
 
 A client may know several addresses: those that it was given, and the last successor. If the server does not
-answer, the connection moves on to the next one.
+answer, or leaves the requests of a stream without an answer, the connection moves on to the next one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -18,6 +20,7 @@ from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError
 from stratalog.client.errors import (
+    ClientClosedError,
     ServerUnavailableError,
     error_of_call,
     error_of_status,
@@ -65,6 +68,7 @@ class ServerChannel:
         """The owner that a server has named last."""
         self._channels: dict[str, grpc.aio.Channel] = {}
         """The connections by address. They stay until the end, because calls may be open on them."""
+        self._is_closed = False
         self._move(self._given[0])
         self.grpc = cast(grpc.aio.Channel, _StubChannel(lambda: self.current))
         """The channel to make stubs on. Each call goes to the server that is current when it begins; a unary
@@ -83,12 +87,14 @@ class ServerChannel:
 
     async def connect(self) -> None:
         """Connect once to the current address, or else to another known one, unless connected. Raises
-        ServerUnavailableError; nothing was sent then.
+        ServerUnavailableError, and ClientClosedError; nothing was sent then.
         """
         known = self._known
         for _ in known:
             address = self._address
-            if await self._is_reachable():
+            with self.open():
+                is_reachable = await self._is_reachable()
+            if is_reachable:
                 return
             self._leave(address)
         raise unreachable(",".join(known))
@@ -104,7 +110,8 @@ class ServerChannel:
                 await self.connect()
             server = self._address
             try:
-                response = await call
+                with self.open():
+                    response = await call
             except grpc.aio.AioRpcError as error:
                 failure = self.failure(error, server)
                 if not isinstance(failure, NotOwnerError):
@@ -130,7 +137,34 @@ class ServerChannel:
             self._leave(server)
         return error
 
+    def no_answer(self, message: str, server: str) -> ServerUnavailableError:
+        """The error for a stream to that address whose requests get no answer, although the transport has not
+        failed. The connection moves on.
+        """
+        self._leave(server)
+        return ServerUnavailableError(message, server=server)
+
+    @contextmanager
+    def open(self) -> Generator[None]:
+        """A context for calls, which need an open connection. Raises ClientClosedError if `close` is called
+        before them or during them, and the task was not cancelled.
+        """
+        self._require_open()
+        try:
+            yield
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            # The transport cancels the calls of a channel that is closed, and refuses new ones.
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self._require_open()
+            raise
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError("the client was closed; make another client") from None
+
     async def close(self) -> None:
+        self._is_closed = True
         for channel in self._channels.values():
             await channel.close()
 

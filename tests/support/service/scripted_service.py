@@ -1,5 +1,5 @@
 """A server of one topic whose answers a test writes, for what a real server does not do by itself: other
-topic ids and epochs, new partitions, sessions that break in the middle.
+topic ids and epochs, new partitions, sessions that break in the middle, appends without an answer.
 """
 
 from __future__ import annotations
@@ -37,6 +37,12 @@ class ScriptedService:
         self.refusal: LogStoreError | None = None
         """The failure of all calls."""
         self.refused_count = 0
+        self.append_refusal: LogStoreError | None = None
+        """The answer to each append of a stream; None: there is none."""
+        self.ends_append_streams = False
+        """A stream of appends ends at its first request."""
+        self.append_stream_count = 0
+        self.producer_id = 7
         self._sessions = list(sessions)
         self._closing = asyncio.Event()
 
@@ -51,6 +57,27 @@ class ScriptedService:
             else:
                 yield log_pb2.FetchResponse(partitions=[answer])
         await self._closing.wait()
+
+    async def append_stream(
+        self,
+        requests: AsyncIterator[log_pb2.AppendStreamRequest],
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> AsyncIterator[log_pb2.AppendStreamResponse]:
+        self.append_stream_count += 1
+        await context.send_initial_metadata(())
+        async for request in requests:
+            if self.ends_append_streams:
+                return
+            if self.append_refusal is not None:
+                status = status_of_error(self.append_refusal)
+                yield log_pb2.AppendStreamResponse(sequence=request.sequence, status=status)
+        await self._closing.wait()
+
+    async def init_producer(
+        self, request: log_pb2.InitProducerRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> log_pb2.InitProducerResponse:
+        await self._refuse(context)
+        return log_pb2.InitProducerResponse(producer_id=self.producer_id)
 
     async def list_offsets(
         self, request: log_pb2.ListOffsetsRequest, context: grpc.aio.ServicerContext[object, object]
@@ -102,6 +129,16 @@ async def scripted(service: ScriptedService) -> AsyncGenerator[str]:
             service.fetch_stream,
             log_pb2.FetchRequest.FromString,
             log_pb2.FetchResponse.SerializeToString,
+        ),
+        "AppendStream": grpc.stream_stream_rpc_method_handler(
+            service.append_stream,
+            log_pb2.AppendStreamRequest.FromString,
+            log_pb2.AppendStreamResponse.SerializeToString,
+        ),
+        "InitProducer": grpc.unary_unary_rpc_method_handler(
+            service.init_producer,
+            log_pb2.InitProducerRequest.FromString,
+            log_pb2.InitProducerResponse.SerializeToString,
         ),
         "ListOffsets": grpc.unary_unary_rpc_method_handler(
             service.list_offsets,

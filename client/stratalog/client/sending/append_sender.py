@@ -8,7 +8,7 @@ after growing pauses. At the retry policy's deadline the queued batches of all l
 for one of these reasons:
 
 * The server has no room for another call (`OverloadedError`): nothing was applied. The sender tries again in
-  the same way; at the deadline the oldest batch of each lane fails.
+  the same way; at the deadline the queued batches of all lanes fail.
 * The transport fails, or an answer does not come in time: the outcome of the batches in flight is unknown. An
   idempotent producer sends them again, until the deadline: the server recognises those that it has. Without
   idempotence those of all lanes fail with `ServerUnavailableError`, because sending them again could store
@@ -36,7 +36,7 @@ import grpc
 from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
-from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.errors import ClientClosedError
 from stratalog.client.messages import DurabilityLike, wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.known_topics import KnownTopic
@@ -177,7 +177,7 @@ class AppendSender:
     async def _run(self) -> None:
         try:
             await self._send_all()
-        except (asyncio.CancelledError, grpc.aio.UsageError):
+        except (asyncio.CancelledError, ClientClosedError):
             if self._task is asyncio.current_task():
                 # Not by `abandon`, but by the end of the loop or of the channel.
                 self._events.on_cancelled()
@@ -202,7 +202,10 @@ class AppendSender:
                 await self._channel.connect()
                 if any(lane.needs_identity(self._identity) for lane in self._busy.values()):
                     self._identity = await self._new_identity()
-                await self._send_over_stream()
+                with self._channel.open():
+                    await self._send_over_stream()
+            except ClientClosedError:
+                raise
             except LogStoreError as error:
                 self._fail(error)
 
@@ -239,9 +242,7 @@ class AppendSender:
         except grpc.aio.AioRpcError as error:
             raise self._channel.failure(error, server) from None
         except TimeoutError:
-            raise ServerUnavailableError(
-                "the server did not answer in time; try again", server=server
-            ) from None
+            raise self._channel.no_answer("the server did not answer in time; try again", server) from None
         finally:
             call.cancel()
             # grpc.aio may ask for requests after a call has failed. It must not get batches of the next
@@ -251,7 +252,7 @@ class AppendSender:
                 self._changed.set()
         if any(lane.in_flight_count for lane in self._busy.values()):
             # A server answers every request before it ends a stream, unless it is stopped.
-            raise ServerUnavailableError("the server ended the stream early; try again", server=server)
+            raise self._channel.no_answer("the server ended the stream early; try again", server)
 
     async def _requests(self, stream: object) -> AsyncIterator[log_pb2.AppendStreamRequest]:
         """The requests of one stream. Ends when no lane has batches, or the stream has ended."""
@@ -329,7 +330,7 @@ class AppendSender:
         in_flight_count = sum(lane.in_flight_count for lane in self._busy.values())
         if isinstance(cause, OverloadedError):
             may_try_again = self._may_try_again(cause)
-            self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.fail_oldest(cause))
+            self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.give_up(cause))
         elif in_flight_count and self._is_idempotent and cause.retriable:
             may_try_again = self._may_try_again(cause)
             self._fail_lanes(lambda lane: lane.lose())

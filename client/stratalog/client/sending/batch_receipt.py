@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from stratalog.base.clock import SystemClock
@@ -17,6 +18,9 @@ from stratalog.record.ack import Ack
 from stratalog.record.native.record_accumulator import Delivery
 
 _CLOCK = SystemClock()
+
+_Waiter = asyncio.Future[None] | threading.Event
+"""A task or a thread that waits."""
 
 
 class _Outcome(NamedTuple):
@@ -37,10 +41,9 @@ class BatchReceipt:
     __slots__ = (
         "_claimed",
         "_claimed_ranges",
-        "_events",
-        "_futures",
         "_lock",
         "_outcomes",
+        "_waiting",
         "partition",
         "topic",
     )
@@ -50,8 +53,8 @@ class BatchReceipt:
         self.partition = partition
         self._lock = threading.Lock()
         self._outcomes: list[_Outcome] = []
-        self._futures: list[tuple[int, asyncio.Future[None]]] = []
-        self._events: list[tuple[int, threading.Event]] = []
+        self._waiting: dict[_Waiter, int] = {}
+        """Those that wait, with the indexes of their records."""
         self._claimed: set[int] = set()
         """Records whose outcome was asked for."""
         self._claimed_ranges: list[range] = []
@@ -72,11 +75,14 @@ class BatchReceipt:
             receipt, index = delivery.receipt, delivery.index
             assert isinstance(receipt, BatchReceipt)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            if receipt._claim(index, future, None):
+            if receipt._claim(index, future):
                 return receipt._ack(delivery, index)
-            if delivery.receipt is receipt:
-                # A record that was in no batch may be in one afterwards.
-                await future
+            try:
+                if delivery.receipt is receipt:
+                    # A record that was in no batch may be in one afterwards.
+                    await future
+            finally:
+                receipt._leave(future)
 
     def result(self, delivery: Delivery, timeout_s: float | None) -> Ack:
         """Block until a record is stored. Raises the LogStoreError by which it failed, and TimeoutError. The
@@ -87,13 +93,16 @@ class BatchReceipt:
             receipt, index = delivery.receipt, delivery.index
             assert isinstance(receipt, BatchReceipt)
             event = threading.Event()
-            if receipt._claim(index, None, event):
+            if receipt._claim(index, event):
                 return receipt._ack(delivery, index)
-            if delivery.receipt is not receipt:
-                # The record came into a batch between the two looks, and its old receipt wakes no more.
-                continue
-            if not event.wait(None if end_s is None else max(end_s - _CLOCK.monotonic_s(), 0.0)):
-                raise TimeoutError
+            try:
+                if delivery.receipt is not receipt:
+                    # The record came into a batch between the two looks, and its old receipt wakes no more.
+                    continue
+                if not event.wait(None if end_s is None else max(end_s - _CLOCK.monotonic_s(), 0.0)):
+                    raise TimeoutError
+            finally:
+                receipt._leave(event)
 
     def settle(
         self,
@@ -112,29 +121,20 @@ class BatchReceipt:
                 for settled in self._outcomes
             ), "a record has one outcome"
             self._outcomes.append(_Outcome(first_index, end_index, base_offset, durability, error))
-        self.wake(first_index, end_index)
+            if not self._waiting:
+                return
+            woken = [one for one, index in self._waiting.items() if first_index <= index < end_index]
+            for waiter in woken:
+                del self._waiting[waiter]
+        _wake(woken)
 
-    def wake(self, first_index: int, end_index: int) -> None:
-        """Let those who wait for the records look again."""
-        if not self._futures and not self._events:
+    def wake_all(self) -> None:
+        """Let all who wait look again: their record has a batch, and perhaps its index already."""
+        if not self._waiting:
             return
         with self._lock:
-            futures, events = self._futures, self._events
-            self._futures = [entry for entry in futures if not first_index <= entry[0] < end_index]
-            self._events = [entry for entry in events if not first_index <= entry[0] < end_index]
-        running = running_loop()
-        for index, future in futures:
-            if not first_index <= index < end_index:
-                continue
-            if future.get_loop() is running:
-                _finish(future)
-            else:
-                # The other loop may be closed; its tasks wait no more.
-                with contextlib.suppress(RuntimeError):
-                    future.get_loop().call_soon_threadsafe(_finish, future)
-        for index, event in events:
-            if first_index <= index < end_index:
-                event.set()
+            woken, self._waiting = list(self._waiting), {}
+        _wake(woken)
 
     async def wait_for_all(self, first_index: int, end_index: int) -> None:
         """Wait for the records of a range. Raises the LogStoreError of the first that failed."""
@@ -155,17 +155,20 @@ class BatchReceipt:
         count = end_index - first_index
         return len(self._claimed) >= count and self._claimed.issuperset(range(first_index, end_index))
 
-    def _claim(self, index: int, future: asyncio.Future[None] | None, event: threading.Event | None) -> bool:
+    def _claim(self, index: int, waiter: _Waiter) -> bool:
         """Ask for the outcome of a record. Returns False if it has none, and wakes the caller later."""
         with self._lock:
             self._claimed.add(index)
             if self._outcome(index) is not None:
                 return True
-            if future is not None:
-                self._futures.append((index, future))
-            if event is not None:
-                self._events.append((index, event))
+            self._waiting[waiter] = index
             return False
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Wait no more, woken or not."""
+        if waiter in self._waiting:
+            with self._lock:
+                self._waiting.pop(waiter, None)
 
     def _outcome(self, index: int) -> _Outcome | None:
         for outcome in self._outcomes:
@@ -194,6 +197,19 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _wake(waiting: Iterable[_Waiter]) -> None:
+    running = running_loop()
+    for waiter in waiting:
+        if isinstance(waiter, threading.Event):
+            waiter.set()
+        elif waiter.get_loop() is running:
+            _finish(waiter)
+        else:
+            # The other loop may be closed; its tasks wait no more.
+            with contextlib.suppress(RuntimeError):
+                waiter.get_loop().call_soon_threadsafe(_finish, waiter)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -5,7 +5,7 @@ others until a batch resumes the partition. So after a failure the lane queues t
 order, and the next one resumes. Answers to the requests from before the failure are ignored.
 
 * The server has no room (`OverloadedError`): the oldest batch was not applied. The lane sends it again with
-  all later ones, after growing pauses; at the retry policy's deadline it fails.
+  all later ones, after growing pauses; at the retry policy's deadline all of them fail.
 * Another server owns the data (`NotOwnerError`): the same, over a stream to that one.
 * The server refuses a batch: that batch fails, and the later ones are sent again.
 * The batch is larger than its topic accepts (`RecordTooLargeError`): a batch of several records is replaced
@@ -229,8 +229,11 @@ class PartitionLane:
         has_no_effect = is_elsewhere or isinstance(cause, WITHOUT_EFFECT)
         begins_anew = cause.code in BEGIN_ANEW_CODES and not oldest.is_in_doubt
         is_repeatable = has_no_effect or begins_anew or (self._is_idempotent and cause.retriable)
-        if not is_repeatable or not self._may_try_again(cause):
+        if not is_repeatable:
             self.fail_oldest(cause)
+            return
+        if not self._may_try_again(cause):
+            self.give_up(cause)
             return
         # Those behind it were refused because it was.
         oldest.is_in_doubt |= not has_no_effect and not begins_anew
@@ -262,6 +265,16 @@ class PartitionLane:
                 # The size as sent, not the size in the topic's own compression.
                 self._refused_bytes = batch.encoded_bytes
             self._split(batch)
+
+    def give_up(self, cause: LogStoreError) -> None:
+        """Fail all batches after refusals up to the deadline, so that not each of them waits for as long."""
+        self.put_back()
+        # It decides about the numbers, and fails those in doubt.
+        self._fail_one(self._queued.popleft(), cause)
+        failed = list(self._queued)
+        self._queued.clear()
+        for batch in failed:
+            self._settle_failed(batch, cause)
 
     def fail_in_flight(self, cause: LogStoreError) -> None:
         """Fail the batches in flight, whose outcome is unknown."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -24,10 +26,10 @@ class PlacedAtTheLook(BatchReceipt):
         self._place = place
         self.is_asleep = threading.Event()
 
-    def _claim(self, index: int, future: asyncio.Future[None] | None, event: threading.Event | None) -> bool:
+    def _claim(self, index: int, waiter: asyncio.Future[None] | threading.Event) -> bool:
         self.delivery.follow(Delivery(self._place, 3, 5))
-        self.wake(0, 1)
-        is_settled = super()._claim(index, future, event)
+        self.wake_all()
+        is_settled = super()._claim(index, waiter)
         self.is_asleep.set()
         return is_settled
 
@@ -64,7 +66,6 @@ async def test_a_closed_loop_of_one_waiter_keeps_no_outcome_from_others() -> Non
         elsewhere.run_forever()
         task.cancel()
         elsewhere.run_until_complete(asyncio.gather(task, return_exceptions=True))
-        # The task has left, but its future is in the receipt until the record is settled.
         elsewhere.close()
 
     await asyncio.to_thread(wait_a_little)
@@ -92,6 +93,66 @@ def test_a_record_has_one_outcome() -> None:
 def test_a_wait_that_is_too_long_ends() -> None:
     with pytest.raises(TimeoutError):
         Delivery(BatchReceipt("t", 0), 0, 0).result(0.0)
+
+
+class WatchedWaits(BatchReceipt):
+    """A receipt that knows how many of those who asked for a record it still knows."""
+
+    def __init__(self) -> None:
+        super().__init__("t", 0)
+        self.asked: list[weakref.ref[asyncio.Future[None] | threading.Event]] = []
+
+    def _claim(self, index: int, waiter: asyncio.Future[None] | threading.Event) -> bool:
+        self.asked.append(weakref.ref(waiter))
+        return super()._claim(index, waiter)
+
+    def known_count(self) -> int:
+        gc.collect()
+        return sum(one() is not None for one in self.asked)
+
+
+async def test_a_wait_that_ends_early_leaves_nothing_behind() -> None:
+    receipt = WatchedWaits()
+    waiting = asyncio.create_task(_waiting(receipt, 0))
+    await asyncio.sleep(0)
+    assert receipt.known_count() == 1
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    with pytest.raises(TimeoutError):
+        await asyncio.to_thread(Delivery(receipt, 0, 0).result, 0)
+    assert len(receipt.asked) == 2
+    del waiting
+    assert receipt.known_count() == 0
+
+
+class HalfMoved(BatchReceipt):
+    """The receipt of an early record, of whose handle another thread sees the new index before the place."""
+
+    def __init__(self, place: BatchReceipt) -> None:
+        super().__init__("t", -1)
+        self._place = place
+        self.delivery = Delivery(self, 3, 5)
+        self.is_asleep = threading.Event()
+
+    def move(self) -> None:
+        """As the known topics do, behind the moment of the look."""
+        self.delivery.follow(Delivery(self._place, 3, 5))
+        self.wake_all()
+
+    def _claim(self, index: int, waiter: asyncio.Future[None] | threading.Event) -> bool:
+        is_settled = super()._claim(index, waiter)
+        self.is_asleep.set()
+        return is_settled
+
+
+async def test_a_thread_that_sees_half_of_a_move_is_woken() -> None:
+    place = BatchReceipt("t", 1)
+    early = HalfMoved(place)
+    waiting = asyncio.create_task(asyncio.to_thread(early.delivery.result, WAIT_S))
+    await asyncio.to_thread(early.is_asleep.wait)
+    early.move()
+    place.settle(0, 4, base_offset=10)
+    assert (await waiting).offset == 13
 
 
 async def _waiting(receipt: BatchReceipt, index: int) -> int:

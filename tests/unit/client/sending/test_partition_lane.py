@@ -185,14 +185,33 @@ async def test_a_refusal_without_effect_pauses_the_lane_and_nothing_fails(error:
     assert bench.outcomes == [(b"a", None)]
 
 
-async def test_at_the_deadline_the_oldest_batch_fails_and_the_others_go_again() -> None:
+async def test_at_the_deadline_all_queued_batches_fail_and_a_later_one_resumes() -> None:
     bench = LaneBench(RetryPolicy(deadline_s=0))
-    for value in (b"a", b"b"):
+    values = [b"%d" % number for number in range(MAX_IN_FLIGHT_COUNT + 3)]
+    for value in values:
         bench.queue(value)
     bench.take_all()
     bench.refuse(1, OverloadedError("full"))
-    assert bench.outcomes == [(b"a", OverloadedError)]
-    assert bench.take_all() == [(3, b"b", True)]
+    assert bench.outcomes == [(value, OverloadedError) for value in values]
+    bench.queue(b"later")
+    assert bench.take_all() == [(MAX_IN_FLIGHT_COUNT + 1, b"later", True)]
+
+
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+async def test_after_the_deadline_of_refusals_numbers_leave_no_hole(is_in_doubt: bool) -> None:
+    bench = LaneBench(RetryPolicy(deadline_s=0), ProducerIdentity(7, 0))
+    for value in (b"a", b"b"):
+        bench.queue(value)
+    bench.take_all()
+    bench.acknowledge(1, 0)
+    if is_in_doubt:
+        bench.lane.lose()
+        bench.queue(b"c")
+        bench.take_all()
+    bench.refuse(bench.sequence - is_in_doubt, OverloadedError("full"))
+    bench.identity = ProducerIdentity(8, 0)
+    bench.queue(b"later")
+    assert bench.take_numbers() == ([(b"later", 8, 0)] if is_in_doubt else [(b"later", 7, 1)])
 
 
 async def test_a_batch_that_is_too_large_goes_again_in_halves_and_so_does_the_next() -> None:
@@ -282,7 +301,7 @@ async def test_behind_a_batch_that_is_certainly_not_stored_numbers_close_up() ->
     assert bench.take_numbers() == [(b"c", 1, 1)]
 
 
-@pytest.mark.parametrize("cause", [ServerUnavailableError("gone"), InvalidRecordError("bad")])
+@pytest.mark.parametrize("cause", [LogStoreError("broken"), InvalidRecordError("bad")])
 async def test_a_failed_batch_in_doubt_ends_the_use_of_the_numbers(cause: LogStoreError) -> None:
     bench = LaneBench(RetryPolicy(deadline_s=0), identity=ONE)
     for value in (b"a", b"b"):

@@ -1,0 +1,60 @@
+"""A producer leaves a server that answers no appends, and gives up where none takes them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
+from stratalog.client.client import Client
+from stratalog.client.retry import RetryPolicy
+from stratalog.client.sending import append_sender
+from stratalog.v1 import log_pb2
+from tests.support.service.scripted_service import ScriptedService, scripted
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench
+
+PATIENT = RetryPolicy(deadline_s=PATIENCE_S, first_pause_s=0.001, max_pause_s=0.01)
+
+
+@pytest.mark.parametrize("ends_streams", [False, True], ids=["hangs", "ends_streams"])
+async def test_a_producer_leaves_a_server_that_answers_no_appends(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, ends_streams: bool
+) -> None:
+    monkeypatch.setattr(append_sender, "ANSWER_TIMEOUT_S", 1.0)
+    await bench.client.topics.create("t")
+    service = ScriptedService([])
+    service.ends_append_streams = ends_streams
+    # Both are servers of one store.
+    [topic] = (await bench.client.metadata(["t"])).topics
+    service.topic_id = topic.topic_id
+    request = log_pb2.InitProducerRequest()
+    service.producer_id = (await bench.client.log.InitProducer(request)).producer_id
+    async with (
+        scripted(service) as silent,
+        Client(f"{silent},{bench.client.address}", retry=PATIENT) as client,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        producer = client.producer(linger_ms=0)
+        assert (await producer.send("t", None, b"x")).offset == 0
+        assert client.address == bench.client.address
+        assert service.append_stream_count == 1
+        await producer.close()
+
+
+@pytest.mark.parametrize("refusal", [NotOwnerError, OverloadedError])
+async def test_the_deadline_of_refusals_is_that_of_all_queued_batches(refusal: type[LogStoreError]) -> None:
+    services = [ScriptedService([]), ScriptedService([])]
+    async with (
+        scripted(services[0]) as one,
+        scripted(services[1]) as other,
+        Client(one, retry=RetryPolicy(deadline_s=0.2)) as client,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        for service, endpoint in zip(services, (other, one), strict=True):
+            service.append_refusal = refusal("not here", endpoint=endpoint)
+        producer = client.producer(linger_ms=0, batch_bytes=200)
+        deliveries = [producer.send("t", None, bytes(150)) for _ in range(2000)]
+        for outcome in await asyncio.gather(*deliveries, return_exceptions=True):
+            assert isinstance(outcome, refusal)
+        await producer.close()
