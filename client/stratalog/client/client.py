@@ -79,7 +79,9 @@ class Client:
         self._retry = retry or RetryPolicy()
         self.channel = ServerChannel(address, self._retry)
         """The connection."""
-        self._log = log_pb2_grpc.LogServiceStub(self.channel.grpc)
+        self.log = log_pb2_grpc.LogServiceStub(self.channel.grpc)
+        """The stub, for sessions that this class does not offer. A call goes to the server that is current
+        when it begins, and does not move on with the owner."""
         self.operations = Operations(self.channel, self._retry)
         """The long work that the server does."""
         self.admin = Admin(self.channel, self._retry, self.operations)
@@ -89,11 +91,6 @@ class Client:
     def address(self) -> str:
         """HOST:PORT of the server that gets the next call."""
         return self.channel.address
-
-    @property
-    def log(self) -> log_pb2_grpc.LogServiceAsyncStub:
-        """A stub at the current address, for sessions that this class does not offer. It follows no owner."""
-        return log_pb2_grpc.LogServiceStub(self.channel.current)
 
     async def append(
         self,
@@ -155,7 +152,7 @@ class Client:
     async def _append(self, request: log_pb2.AppendRequest) -> AppendAck:
         response = await retrying(
             self._retry,
-            lambda: self.channel.call(self._log.Append(request, timeout=CALL_TIMEOUT_S)),
+            lambda: self.channel.call(self.log.Append(request, timeout=CALL_TIMEOUT_S)),
             after=OverloadedError,
         )
         return append_ack(request.topic, response)
@@ -179,7 +176,7 @@ class Client:
                 current_token=current_token,
             )
         response = await retrying(
-            self._retry, lambda: self.channel.call(self._log.Fence(request, timeout=CALL_TIMEOUT_S))
+            self._retry, lambda: self.channel.call(self.log.Fence(request, timeout=CALL_TIMEOUT_S))
         )
         return response.log_end_offset
 
@@ -202,7 +199,7 @@ class Client:
         request = fetch_request(starts, max_wait_ms, min_bytes, max_bytes, partition_max_bytes, isolation)
         timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000
         response = await retrying(
-            self._retry, lambda: self.channel.call(self._log.Fetch(request, timeout=timeout_s))
+            self._retry, lambda: self.channel.call(self.log.Fetch(request, timeout=timeout_s))
         )
         return list(map(fetched_partition, response.partitions))
 
@@ -234,7 +231,7 @@ class Client:
             with refusing_misfits():
                 request.queries.add(topic=topic, partition=partition, at=at)
         response = await retrying(
-            self._retry, lambda: self.channel.call(self._log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
+            self._retry, lambda: self.channel.call(self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
         )
         return list(map(offset_answer, response.answers))
 
@@ -249,7 +246,7 @@ class Client:
 
         def call(token: str) -> Awaitable[log_pb2.MetadataResponse]:
             request.page_token = token
-            return self._log.Metadata(request, timeout=CALL_TIMEOUT_S)
+            return self.log.Metadata(request, timeout=CALL_TIMEOUT_S)
 
         async for page in pages(self.channel, self._retry, call):
             store_id, max_request_bytes = page.store_id, page.max_request_bytes

@@ -13,6 +13,8 @@ class Ack(NamedTuple):
     topic: str
     partition: int
     offset: int
+    """-1 if it is unknown: the server stored the record, and was started again before an idempotent producer,
+    which had no answer, sent it once more."""
     timestamp_ms: int
     """The timestamp that was sent. A topic with `LogAppendTime` stores its own."""
     durability: Durability

@@ -67,8 +67,7 @@ class FollowedClient(OffsetSource, Protocol):
     admin: Admin
     channel: ServerChannel
 
-    @property
-    def log(self) -> log_pb2_grpc.LogServiceAsyncStub: ...
+    log: log_pb2_grpc.LogServiceAsyncStub
 
 
 @dataclass(slots=True)

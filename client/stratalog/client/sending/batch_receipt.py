@@ -17,6 +17,9 @@ from stratalog.base.types import Durability
 from stratalog.record.ack import Ack
 from stratalog.record.native.record_accumulator import Delivery
 
+UNKNOWN_OFFSET = -1
+"""The offset of a record that is stored, at a place that the server has forgotten."""
+
 _CLOCK = SystemClock()
 
 _Waiter = asyncio.Future[None] | threading.Event
@@ -109,7 +112,7 @@ class BatchReceipt:
         first_index: int,
         end_index: int,
         *,
-        base_offset: int = -1,
+        base_offset: int = UNKNOWN_OFFSET,
         durability: Durability = Durability.OS,
         error: LogStoreError | None = None,
     ) -> None:
@@ -185,7 +188,7 @@ class BatchReceipt:
         return Ack(
             self.topic,
             self.partition,
-            outcome.base_offset + index - outcome.first_index,
+            UNKNOWN_OFFSET if outcome.base_offset < 0 else outcome.base_offset + index - outcome.first_index,
             delivery.timestamp_ms,
             outcome.durability,
         )

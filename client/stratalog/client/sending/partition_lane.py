@@ -38,6 +38,7 @@ from stratalog.base.errors import (
     InvalidRequestError,
     LogStoreError,
     NotOwnerError,
+    OutOfOrderSequenceError,
     OverloadedError,
     PrecedingAppendFailedError,
     RecordTooLargeError,
@@ -46,9 +47,10 @@ from stratalog.base.errors import (
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import Patience, RetryPolicy
+from stratalog.client.sending.batch_receipt import UNKNOWN_OFFSET
 from stratalog.client.sending.known_topics import UNKNOWN_TOPIC, KnownTopic
 from stratalog.client.sending.sealed_batch import SealedBatch
-from stratalog.record.batch_producer import BatchProducer, add_to_sequence
+from stratalog.record.batch_producer import MAX_SEQUENCE, BatchProducer, add_to_sequence
 from stratalog.record.builder import NO_PRODUCER
 from stratalog.v1 import log_pb2
 
@@ -225,6 +227,14 @@ class PartitionLane:
             return
         self._needs_resume = True
         oldest = self._in_flight[0][1]
+        if oldest.is_in_doubt and _is_stored(oldest, cause):
+            self._in_flight.popleft()
+            self.put_back()
+            self._patience.succeed()
+            # A server forgets where a batch lies when it starts, and a start flushes what it finds.
+            oldest.acknowledge(UNKNOWN_OFFSET, Durability.DISK)
+            self._on_settled(oldest, None)
+            return
         is_elsewhere = isinstance(cause, NotOwnerError) and cause.retriable
         has_no_effect = is_elsewhere or isinstance(cause, WITHOUT_EFFECT)
         begins_anew = cause.code in BEGIN_ANEW_CODES and not oldest.is_in_doubt
@@ -387,6 +397,27 @@ class PartitionLane:
     def _end_pause(self) -> None:
         self._pause = None
         self._on_pause_over(self)
+
+
+def _is_stored(batch: SealedBatch, cause: LogStoreError) -> bool:
+    """Whether the refusal shows that the server has the batch: it expects a later number of the producer, and
+    takes numbers without gaps only.
+    """
+    producer = batch.producer
+    if not isinstance(cause, OutOfOrderSequenceError) or producer is None:
+        return False
+    fields = cause.fields
+    expected, base_sequence = fields.get("expected_sequence"), producer.base_sequence
+    is_of_this = (fields.get("producer_id"), fields.get("epoch"), fields.get("sequence")) == (
+        producer.producer_id,
+        producer.producer_epoch,
+        base_sequence,
+    )
+    if not is_of_this or not isinstance(expected, int):
+        return False
+    end_sequence = add_to_sequence(base_sequence, batch.record_count)
+    # Numbers begin again behind the highest one.
+    return add_to_sequence(expected, -end_sequence) <= MAX_SEQUENCE // 2
 
 
 def _too_large_alone(cause: RecordTooLargeError) -> RecordTooLargeError:

@@ -43,6 +43,12 @@ LIMIT_BYTES = 32 << 20
 AT_ONCE = RetryPolicy(deadline_s=60.0, first_pause_s=0.0, max_pause_s=0.0)
 
 
+def out_of_order(sequence: int, expected_sequence: int, epoch: int = 0) -> OutOfOrderSequenceError:
+    return OutOfOrderSequenceError(
+        "late", producer_id=7, epoch=epoch, sequence=sequence, expected_sequence=expected_sequence
+    )
+
+
 class LaneBench:
     """A lane whose requests the test answers. Belongs to the test's loop."""
 
@@ -447,3 +453,45 @@ async def test_an_abandoned_batch_is_in_doubt_if_it_was_sent() -> None:
         with pytest.raises(LogStoreError) as caught:
             await Delivery(receipt, 0, 0)
         assert caught.value.fields == {"outcome": outcome}
+
+
+@pytest.mark.parametrize("expected_sequence", [2, 3, 1000])
+async def test_a_batch_that_the_server_is_past_is_stored(expected_sequence: int) -> None:
+    bench = LaneBench(identity=ProducerIdentity(7, 0))
+    bench.queue(b"a", b"b")
+    bench.queue(b"c")
+    assert [one[0] for one in bench.take_numbers()] == [b"a", b"c"]
+    bench.lane.lose()
+    assert [one[2] for one in bench.take_numbers()] == [0, 2]
+    bench.refuse(3, out_of_order(0, expected_sequence))
+    assert bench.outcomes == [(b"a", None)]
+    for index in range(2):
+        acked = Delivery(bench.receipts[0], index, 5).result()
+        assert (acked.offset, acked.durability) == (-1, Durability.DISK)
+    # The others keep their numbers, and the first one resumes.
+    request = bench.take_batch()
+    assert request is not None
+    assert (request.resume, parse_header(request.batch).base_sequence) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [out_of_order(0, 1), out_of_order(0, -1 & (2**31 - 1)), out_of_order(0, 3, epoch=1), out_of_order(2, 3)],
+    ids=["a part", "before it", "another epoch", "another batch"],
+)
+async def test_a_batch_that_may_not_be_stored_fails(cause: OutOfOrderSequenceError) -> None:
+    bench = LaneBench(identity=ProducerIdentity(7, 0))
+    bench.queue(b"a", b"b")
+    bench.take_numbers()
+    bench.lane.lose()
+    bench.take_numbers()
+    bench.refuse(2, cause)
+    assert bench.outcomes == [(b"a", OutOfOrderSequenceError)]
+
+
+async def test_a_batch_that_was_not_in_doubt_is_not_taken_for_stored() -> None:
+    bench = LaneBench(identity=ProducerIdentity(7, 0))
+    bench.queue(b"a")
+    bench.take_numbers()
+    bench.refuse(1, out_of_order(0, 5))
+    assert [error for _, error in bench.outcomes] == [OutOfOrderSequenceError]
