@@ -321,7 +321,7 @@ class KnownTopics:
         self._events.on_refused(record.receipt, error)
 
 
-def _refresh_all_of(topics: weakref.ref[KnownTopics]) -> None:
+def _refresh_all_of(topics: Callable[[], KnownTopics | None]) -> None:
     """A timer's call, by which no producer lives that the program has dropped."""
     known_topics = topics()
     if known_topics is not None:
