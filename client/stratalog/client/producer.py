@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -236,11 +237,8 @@ class Producer(RecordAccumulator):
 
     def wake(self) -> None:
         """Ask the event loop to take the new batches."""
-        try:
+        with self._ending_with_the_loop():
             self._loop.call_soon_threadsafe(self._collect)
-        except RuntimeError:
-            self._end_with_the_loop()
-            raise
 
     def refuse_record(self) -> None:
         """Raise BufferFullError, or ClientClosedError."""
@@ -254,11 +252,8 @@ class Producer(RecordAccumulator):
 
     def refuse_size(self, topic: str, size_bytes: int, max_bytes: int) -> None:
         """Raise RecordTooLargeError, and ask the server whether it has another limit by now."""
-        try:
+        with self._ending_with_the_loop():
             self._known_topics.ask_again(topic)
-        except RuntimeError:
-            self._end_with_the_loop()
-            raise
         raise RecordTooLargeError(
             "the record is larger than its topic takes; make it smaller or raise the topic's limit",
             topic=topic,
@@ -287,17 +282,19 @@ class Producer(RecordAccumulator):
             headers_count=headers_count,
             headers=headers,
         )
-        try:
+        with self._ending_with_the_loop():
             return self._known_topics.hold(topic, record)
-        except RuntimeError:
-            self._end_with_the_loop()
-            raise
 
-    def _end_with_the_loop(self) -> None:
-        """After a failed call of the event loop: end the producer if there is no loop any more, and raise
-        ClientClosedError.
+    @contextmanager
+    def _ending_with_the_loop(self) -> Generator[None]:
+        """A context for calls of the event loop from other threads. Ends the producer if there is no loop any
+        more, and raises ClientClosedError.
         """
-        if self._loop.is_closed():
+        try:
+            yield
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
             self.end()
             self.refuse_record()
 

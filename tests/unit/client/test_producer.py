@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from stratalog.base.errors import LogStoreError, RecordTooLargeError, UnknownTopicOrPartitionError
+from stratalog.base.errors import LogStoreError, RecordTooLargeError
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ClientClosedError
@@ -41,11 +39,11 @@ async def for_ever(_topic: str) -> Topic:
     raise AssertionError("it waits for ever")
 
 
-def topic_of(name: str, config: Mapping[str, str], partition_count: int = 1) -> Topic:
+def topic_of(name: str, config: Mapping[str, str]) -> Topic:
     return Topic(
         name=name,
         topic_id="id",
-        partition_count=partition_count,
+        partition_count=1,
         config_overrides=config,
         config=config,
         offline_partitions=(),
@@ -214,63 +212,3 @@ async def test_a_limit_of_the_topic_bounds_its_batches_alone() -> None:
         assert 61 + batch.size_bytes <= (300 if batch.topic == "narrow" else 1000)
         producer.release(batch.size_bytes)
     assert [len(counts["narrow"]), len(counts["wide"])] == [7, 2]
-
-
-@pytest.mark.parametrize("is_new", [False, True], ids=["new_partitions", "new_topic"])
-async def test_a_description_that_began_before_a_record_fails_it_not(is_new: bool) -> None:
-    described = 0
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def describe(topic: str) -> Topic:
-        nonlocal described
-        described += 1
-        if described == 2:
-            # The answer is on its way while the topic changes.
-            begun.set()
-            await go_on.wait()
-        if described < 3 and is_new:
-            raise UnknownTopicOrPartitionError("no such topic", topic=topic)
-        return topic_of(topic, {}, 1 if described < 3 else 3)
-
-    producer = producer_of(describe)
-    if is_new:
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await producer.send("t", None, b"x")
-        before = producer.send("t", None, b"x", partition=2)
-    else:
-        await producer.learn("t")
-        before = producer.send("t", None, b"x", partition=2)
-    await begun.wait()
-    after = [producer.send("t", None, value, partition=2) for value in (b"1", b"2")]
-    missing = producer.send("t", None, b"x", partition=3)
-    go_on.set()
-    for refused in (before, missing):
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await asyncio.wait_for(refused, WAIT_S)
-    assert described == 3
-    assert [delivery.index for delivery in after] == [0, 1]
-    assert after[0].receipt.partition == 2
-    producer.abandon()
-    assert producer.buffered_bytes == 0
-
-
-async def test_a_producer_that_was_dropped_is_collected() -> None:
-    async def describe(topic: str) -> Topic:
-        return topic_of(topic, {})
-
-    async def use() -> weakref.ref[Producer]:
-        producer = producer_of(describe)
-        # Its topic is to be described again, minutes later.
-        delivery = producer.send("t", None, b"x")
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert delivery.receipt.partition == 0
-        producer.abandon()
-        producer.on_stale("t")
-        for _ in range(10):
-            await asyncio.sleep(0)
-        return weakref.ref(producer)
-
-    dropped = await use()
-    gc.collect()
-    assert dropped() is None

@@ -2,8 +2,7 @@
 
 A topic is described when its first record is sent, then every few minutes, and when the server or the
 accumulator refuses records because of the topic's state: it may have changed. A record whose partition cannot
-be chosen yet waits here: its topic is unknown, or its partition is above the number that was known last. Only
-a description that began after a record has come says that there is no such topic or partition.
+be chosen yet waits here: its topic is unknown, or its partition is above the number that was known last.
 
 Any thread may send such a record, so a lock guards them. While the loop places those of a topic, the
 accumulator holds the topic: records that other threads send come here, too, and wait for the lock. Then their
@@ -15,9 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -52,8 +49,7 @@ class KnownTopic(NamedTuple):
 UNKNOWN_TOPIC = KnownTopic()
 
 
-@dataclass(slots=True, eq=False)
-class EarlyRecord:
+class EarlyRecord(NamedTuple):
     """A record that waits for the description of its topic."""
 
     delivery: Delivery
@@ -62,8 +58,6 @@ class EarlyRecord:
     partition: int | None
     headers_count: int
     headers: bytes | None
-    held_after: int = 0
-    """The number of the last description that began before it came."""
 
     @property
     def receipt(self) -> BatchReceipt:
@@ -121,9 +115,6 @@ class KnownTopics:
         self._lock = threading.RLock()
         """Guards the early records, and the places that the accumulator gives them."""
         self._early: dict[str, list[EarlyRecord]] = {}
-        """Each of these topics is being described, or is going to be."""
-        self._last_number = 0
-        """The number of the last description that has begun."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -149,12 +140,9 @@ class KnownTopics:
             if self._accumulator.max_buffered_bytes < 0:
                 # The producer has ended since the accumulator looked.
                 self._accumulator.refuse_record()
-            is_first = topic not in self._early
-            record.held_after = self._last_number
             self._early.setdefault(topic, []).append(record)
             self._accumulator.reserve(record.size_bytes)
-        if is_first:
-            self.ask_again(topic)
+        self.ask_again(topic)
         return record.delivery
 
     def ask_again(self, topic: str) -> None:
@@ -169,13 +157,11 @@ class KnownTopics:
         if topic not in self._tasks:
             self._tasks[topic] = self._loop.create_task(self._learn(topic))
         if self._timer is None:
-            self._timer = self._loop.call_later(
-                self._settings.topics_max_age_s, _refresh_all_of, weakref.ref(self)
-            )
+            self._timer = self._loop.call_later(self._settings.topics_max_age_s, self._refresh_all)
 
     async def learn(self, topic: str) -> None:
         """Describe a topic now. Raises its failure."""
-        await self._learn_as(self._next_number(), topic)
+        self._place(topic, await self._describe(topic))
 
     def rest(self) -> None:
         """Describe no topic any more, unless records wait for it."""
@@ -198,17 +184,15 @@ class KnownTopics:
             self.rest()
         return left
 
-    def refresh_all(self) -> None:
-        """Describe all known topics soon."""
+    def _refresh_all(self) -> None:
         self._timer = None
         for topic in self._known:
             self.refresh(topic)
 
     async def _learn(self, topic: str) -> None:
         task = asyncio.current_task()
-        number = self._next_number()
         try:
-            await self._learn_as(number, topic)
+            await self.learn(topic)
         except (asyncio.CancelledError, ClientClosedError):
             if self._tasks.get(topic) is task:
                 # By the end of the loop or of the channel.
@@ -218,7 +202,7 @@ class KnownTopics:
                 self._accumulator.forget_topic(topic)
                 self._known.pop(topic, None)
                 self._configs.pop(topic, None)
-            self._fail_early(topic, error, number)
+            self._fail_early(topic, error)
         except Exception as failure:
             # Unexpected. Waiting callers must not wait for ever.
             logger.exception("describing the topic %s failed", topic)
@@ -227,22 +211,12 @@ class KnownTopics:
                 LogStoreError(
                     "the client failed; report the traceback in the process's log", reason=repr(failure)
                 ),
-                number,
             )
         finally:
             if self._tasks.get(topic) is task:
                 del self._tasks[topic]
 
-    def _next_number(self) -> int:
-        """The number of a description that begins now."""
-        with self._lock:
-            self._last_number += 1
-            return self._last_number
-
-    async def _learn_as(self, number: int, topic: str) -> None:
-        self._place(topic, await self._describe(topic), number)
-
-    def _place(self, topic: str, description: Topic, number: int) -> None:
+    def _place(self, topic: str, description: Topic) -> None:
         count = description.partition_count
         is_changed = self._configs.get(topic) != description.config
         known = KnownTopic(description.topic_id, _max_batch_bytes(description.config))
@@ -250,7 +224,6 @@ class KnownTopics:
         is_plain = self._settings.codec is Codec.NONE
         limit_bytes = known.max_batch_bytes if is_plain else None
         failed: list[tuple[EarlyRecord, LogStoreError]] = []
-        left: list[EarlyRecord] = []
         with self._lock:
             self._accumulator.set_partition_count(
                 topic,
@@ -261,22 +234,16 @@ class KnownTopics:
             )
             try:
                 for record in self._early.pop(topic, ()):
-                    is_missing = (record.partition or 0) >= count
-                    if is_missing and record.held_after >= number:
-                        left.append(record)
-                        continue
                     self._accumulator.release(record.size_bytes)
-                    if is_missing:
-                        failed.append((record, _no_partition(topic, record, count)))
-                        continue
                     try:
+                        self._require_partition(topic, record, count)
                         placed = self._send(topic, record)
                     except LogStoreError as error:
                         failed.append((record, error))
                         continue
+                    receipt = record.receipt
                     record.delivery.follow(placed)
-                    record.receipt.wake_all()
-                self._hold_again(topic, left)
+                    receipt.wake_all()
             finally:
                 self._accumulator.open_topic(topic)
         for record, refusal in failed:
@@ -297,20 +264,18 @@ class KnownTopics:
     def _is_placeable(self, topic: str, record: EarlyRecord) -> bool:
         return self._accumulator.partition_count(topic) > (record.partition or 0)
 
-    def _hold_again(self, topic: str, records: list[EarlyRecord]) -> None:
-        """Keep records, in order, until another description of their topic."""
-        if records:
-            self._early[topic] = records
-            # The task of this description ends first.
-            self._loop.call_soon(self.refresh, topic)
+    def _require_partition(self, topic: str, record: EarlyRecord, count: int) -> None:
+        if record.partition is not None and record.partition >= count:
+            raise UnknownTopicOrPartitionError(
+                "the topic has fewer partitions; choose a lower number",
+                topic=topic,
+                partition=record.partition,
+                partition_count=count,
+            )
 
-    def _fail_early(self, topic: str, error: LogStoreError, number: int) -> None:
-        """Fail the records that wait for the description of this number, which has failed."""
+    def _fail_early(self, topic: str, error: LogStoreError) -> None:
         with self._lock:
             records = self._early.pop(topic, [])
-            if isinstance(error, UnknownTopicOrPartitionError):
-                self._hold_again(topic, [record for record in records if record.held_after >= number])
-                records = [record for record in records if record.held_after < number]
             for record in records:
                 self._accumulator.release(record.size_bytes)
         for record in records:
@@ -319,22 +284,6 @@ class KnownTopics:
     def _fail(self, record: EarlyRecord, error: LogStoreError) -> None:
         record.receipt.settle(0, 1, error=error)
         self._events.on_refused(record.receipt, error)
-
-
-def _refresh_all_of(topics: weakref.ref[KnownTopics]) -> None:
-    """A timer's call, by which no producer lives that the program has dropped."""
-    known_topics = topics()
-    if known_topics is not None:
-        known_topics.refresh_all()
-
-
-def _no_partition(topic: str, record: EarlyRecord, count: int) -> UnknownTopicOrPartitionError:
-    return UnknownTopicOrPartitionError(
-        "the topic has fewer partitions; choose a lower number",
-        topic=topic,
-        partition=record.partition,
-        partition_count=count,
-    )
 
 
 def _max_batch_bytes(config: Mapping[str, str]) -> int | None:
