@@ -100,9 +100,10 @@ async def test_appends_that_do_not_fit_are_refused_and_nothing_is_lost(tmp_path:
     async with stalled_bench(tmp_path) as (bench, gate, first):
         memory = bench.server.append_memory
         accepted_count = (SHARE_BYTES - memory.held_bytes) // VALUE_BYTES
+        # The calls begin at once, and not when they are awaited.
+        stub = log_pb2_grpc.LogServiceStub(bench.client.channel.current)
         calls = [
-            bench.client.log.Append(request(number, log_pb2.DURABILITY_DISK), timeout=PATIENCE_S)
-            for number in range(40)
+            stub.Append(request(number, log_pb2.DURABILITY_DISK), timeout=PATIENCE_S) for number in range(40)
         ]
         await until(lambda: sum(call.done() for call in calls) == 40 - accepted_count)
         assert SHARE_BYTES - 2 * VALUE_BYTES < memory.held_bytes <= SHARE_BYTES

@@ -135,7 +135,7 @@ class HalfMoved(BatchReceipt):
         self.is_asleep = threading.Event()
 
     def move(self) -> None:
-        """As the known topics do, behind the moment of the look."""
+        """Give the delivery its place, behind the moment of the look."""
         self.delivery.follow(Delivery(self._place, 3, 5))
         self.wake_all()
 
