@@ -30,10 +30,7 @@ from stratalog.client.messages import (
     TopicMetadata,
     append_ack,
     fetch_request,
-    fetched_partition,
-    offset_answer,
     plain_records,
-    topic_metadata,
     wire_durability,
     wire_isolation,
 )
@@ -42,6 +39,7 @@ from stratalog.client.pages import pages
 from stratalog.client.position import Place, Places, Position, position_of, wire_position
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.client.topics import Topics
+from stratalog.client.values.conversion import values_of
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 if TYPE_CHECKING:
@@ -201,7 +199,7 @@ class Client:
         response = await retrying(
             self._retry, lambda: self.channel.call(self.log.Fetch(request, timeout=timeout_s))
         )
-        return list(map(fetched_partition, response.partitions))
+        return values_of(FetchedPartition, response.partitions)
 
     async def list_offsets(
         self,
@@ -233,7 +231,7 @@ class Client:
         response = await retrying(
             self._retry, lambda: self.channel.call(self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
         )
-        return list(map(offset_answer, response.answers))
+        return values_of(OffsetAnswer, response.answers)
 
     async def metadata(self, topics: Sequence[str] = ()) -> StoreMetadata:
         """The named topics, or all, with their limits, and for each partition the server that owns it. The
@@ -250,7 +248,7 @@ class Client:
 
         async for page in pages(self.channel, self._retry, call):
             store_id, max_request_bytes = page.store_id, page.max_request_bytes
-            found += map(topic_metadata, page.topics)
+            found += values_of(TopicMetadata, page.topics)
         return StoreMetadata(store_id, max_request_bytes, tuple(found))
 
     async def partitions(self, topic: str) -> list[TopicPartition]:

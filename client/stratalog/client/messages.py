@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from google.rpc.status_pb2 import Status
-
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.errors import error_of_status, refusing_misfits
+from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.v1 import log_pb2
 
@@ -216,68 +214,6 @@ def plain_records(records: Iterable[RecordLike]) -> log_pb2.Records:
                 for record in records
             ]
         )
-
-
-def fetched_partition(answer: log_pb2.FetchedPartition) -> FetchedPartition:
-    """The value of one partition's answer."""
-    return FetchedPartition(
-        topic=answer.topic,
-        partition=answer.partition,
-        batches=answer.batches,
-        fetch_offset=answer.fetch_offset,
-        next_fetch_offset=answer.next_fetch_offset,
-        log_start_offset=answer.log_start_offset,
-        local_log_start_offset=answer.local_log_start_offset,
-        high_watermark=answer.high_watermark,
-        last_stable_offset=answer.last_stable_offset,
-        aborted_transactions=tuple(
-            AbortedTransaction(one.producer_id, one.first_offset, one.last_offset)
-            for one in answer.aborted_transactions
-        ),
-        topic_id=answer.topic_id,
-        leader_epoch=answer.leader_epoch,
-        last_epoch=answer.last_epoch,
-        error=_failure(answer),
-    )
-
-
-def offset_answer(answer: log_pb2.OffsetAnswer) -> OffsetAnswer:
-    """The value of one query's answer."""
-    return OffsetAnswer(
-        topic=answer.topic,
-        partition=answer.partition,
-        offset=answer.offset,
-        timestamp_ms=answer.timestamp_ms,
-        topic_id=answer.topic_id,
-        leader_epoch=answer.leader_epoch,
-        error=_failure(answer),
-    )
-
-
-def topic_metadata(topic: log_pb2.TopicMetadata) -> TopicMetadata:
-    """The value of one topic's metadata."""
-    return TopicMetadata(
-        topic=topic.topic,
-        topic_id=topic.topic_id,
-        partitions=tuple(
-            PartitionMetadata(one.partition, one.endpoint, one.leader_epoch, _failure(one))
-            for one in topic.partitions
-        ),
-        max_message_bytes=topic.max_message_bytes,
-        error=_failure(topic),
-    )
-
-
-class _Part(Protocol):
-    """A part of an answer, which may have failed."""
-
-    @property
-    def error(self) -> Status: ...
-
-
-def _failure(part: _Part) -> LogStoreError | None:
-    # An empty message is one that is not set.
-    return error_of_status(part.error) if part.error.ByteSize() else None
 
 
 @refusing_misfits()

@@ -1,4 +1,4 @@
-"""Makes values of the control plane out of messages.
+"""Makes plain values out of messages.
 
 A message has a value class of its own, with the names and the order of its fields. The annotations of the
 class say how a field becomes plain: they are read once, when the first message of the class arrives. A oneof
@@ -35,7 +35,8 @@ _ZERO = "UNSPECIFIED"
 
 
 def value_of(value_class: type[ValueT], message: Message) -> ValueT:
-    """The value of a message. `value_class` is the class of the message, of `stratalog.client.values`."""
+    """The value of a message. `value_class` is the class of the message, of
+    `stratalog.client.values` or `stratalog.client.messages`."""
     readers = _READERS.get(value_class)
     if readers is None:
         readers = _READERS[value_class] = _readers(value_class, cast("Descriptor", message.DESCRIPTOR))
