@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from stratalog.client.admin import Admin
+from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.client import Client
 from stratalog.client.operations import Operations
-from stratalog.client.sync_client import SyncClient
 from stratalog.client.topics import Topics
 
 
