@@ -36,6 +36,9 @@ _WORDS = {
 _WIDTH = 106
 
 
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
 class Face(NamedTuple):
     """A class to write."""
 
@@ -131,9 +134,6 @@ class _Source(NamedTuple):
                         yield line, is_for_types
 
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
 class _Method(NamedTuple):
     """A method or property that users have."""
 
@@ -165,7 +165,9 @@ class _Method(NamedTuple):
     @property
     def signature_result(self) -> str:
         """The type of the result, for a caller who waits."""
-        return self.synchronous_class or re.sub(r"^AsyncGenerator\b", "Generator", self.result)
+        waited = self.synchronous_class or re.sub(r"^AsyncGenerator\b", "Generator", self.result)
+        assert not re.match("Async|Await", waited), f"{self.node.name}: no rule for {self.result}"
+        return waited
 
     def lines(self, target: str) -> list[str]:
         """The definition, which calls the method of `target`."""
