@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format bench simulate torture minio proto clean
+.PHONY: help install demo test check format bench simulate torture minio proto sync-client clean
 
 ROOTS := cli client migration pipeline proto service storage testing tiering
 CODE := $(ROOTS) tests benchmarks hatch_build.py
@@ -27,7 +27,7 @@ DEMO := .venv/.installed-demo$(SPARK)
 DEV := .venv/.installed-dev$(SPARK)
 
 help:  ## Say what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 demo: $(DEMO)  ## Replay real data through append, tiering, compaction, restore and Spark, and check it
 	@$(BIN)/stratalog demo $(ARGS)
@@ -77,6 +77,9 @@ proto: $(DEV)  ## Generate stubs, the client's values and docs/api.md from the .
 	$(BIN)/python scripts/client_values.py
 	$(BIN)/python scripts/api_page.py
 	$(BIN)/python scripts/api_breaks.py
+
+sync-client: $(DEV)  ## Write the calls of the synchronous client from the asynchronous one
+	$(BIN)/python scripts/sync_client.py
 
 clean:  ## Delete everything that can be made again
 	rm -rf .cache .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stratalog.client.append_record import AppendRecord as AppendRecord
+    from stratalog.client.blocking.sync_client import SyncClient as SyncClient
     from stratalog.client.client import Client as Client
-    from stratalog.client.sync_client import SyncClient as SyncClient
 
 _MODULES = {
     "AppendRecord": "stratalog.client.append_record",
     "Client": "stratalog.client.client",
-    "SyncClient": "stratalog.client.sync_client",
+    "SyncClient": "stratalog.client.blocking.sync_client",
 }
 
 

@@ -5,6 +5,7 @@ Methods import the record format when they need it: a program that only administ
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -84,6 +85,8 @@ class Client:
         """The long work that the server does."""
         self.admin = Admin(self.channel, self._retry, self.operations)
         self.topics = Topics(self.admin)
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        """Those that `close` ends. The event loop keeps a producer that has records."""
 
     @property
     def address(self) -> str:
@@ -303,7 +306,9 @@ class Client:
             durability=durability,
             **{name: value for name, value in sizes.items() if value is not None},
         )
-        return Producer(self.channel, self.topics.describe, settings, self._retry)
+        producer = Producer(self.channel, self.topics.describe, settings, self._retry)
+        self._producers.add(producer)
+        return producer
 
     def consume(
         self,
@@ -386,6 +391,11 @@ class Client:
         return await read_arrow(TopicFollower(self, wanted, chosen), chosen, columns)
 
     async def close(self) -> None:
+        """Abandon the producers that were not closed, end the calls that wait, and close the connection. May
+        be repeated.
+        """
+        for producer in self._producers:
+            producer.end()
         await self.channel.close()
 
     async def __aenter__(self) -> Self:

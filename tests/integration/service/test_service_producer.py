@@ -20,6 +20,7 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import BufferFullError, ServerUnavailableError
@@ -29,7 +30,6 @@ from stratalog.client.sending.batch_receipt import BatchReceipt
 from stratalog.client.sending.known_topics import UNKNOWN_TOPIC, KnownTopic
 from stratalog.client.sending.partition_lane import PartitionLane
 from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
-from stratalog.client.sync_client import SyncClient
 from stratalog.record.ack import Ack
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec

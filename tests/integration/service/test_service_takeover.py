@@ -23,13 +23,13 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client import values
+from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.messages import AppendAck
 from stratalog.client.operations import result_of
 from stratalog.client.position import Place
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sync_client import SyncClient
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record

@@ -118,8 +118,10 @@ async def test_a_client_that_is_closed_settles_the_deliveries_of_its_producers()
     await asyncio.sleep(0)
     await client.close()
     assert [await outcome_of(delivery) for delivery in deliveries] == ["not stored"] * 2
-    late = waiting.send("known", None, b"x")
-    assert await outcome_of(late) == "not stored"
+    for producer in (waiting, describing):
+        assert producer.buffered_bytes == 0
+        with pytest.raises(ClientClosedError):
+            producer.send("known", None, b"x")
 
 
 async def test_the_end_of_the_tasks_of_a_loop_settles_the_deliveries() -> None:

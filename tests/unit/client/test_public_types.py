@@ -9,10 +9,15 @@ import sys
 import pytest
 
 from stratalog.client.admin import Admin
+from stratalog.client.blocking.sync_admin import SyncAdmin
+from stratalog.client.blocking.sync_client import SyncClient
+from stratalog.client.blocking.sync_operations import SyncOperations
+from stratalog.client.blocking.sync_topics import SyncTopics
 from stratalog.client.client import Client
 from stratalog.client.operations import Operations
-from stratalog.client.sync_client import SyncClient
 from stratalog.client.topics import Topics
+
+PUBLIC_CLASSES = [Admin, Client, Operations, Topics, SyncAdmin, SyncClient, SyncOperations, SyncTopics]
 
 
 def methods_of(public_class: type) -> list[tuple[str, object]]:
@@ -30,7 +35,7 @@ def messages_in(annotation: str, module: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("public_class", [Client, SyncClient, Admin, Topics, Operations])
+@pytest.mark.parametrize("public_class", PUBLIC_CLASSES)
 def test_public_methods_have_no_messages(public_class: type) -> None:
     found = {
         f"{public_class.__name__}.{name}"

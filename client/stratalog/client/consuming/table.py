@@ -18,8 +18,8 @@ from stratalog.record.native.consumer_records import ConsumerRecord
 
 
 class Table:
-    """The latest values by key, and the changes as they come. Belongs to one event loop; use `async with`,
-    which returns when the table has caught up.
+    """The latest values by key, and the changes as they come. Belongs to one event loop, and any thread may
+    look up keys; use `async with`, which returns when the table has caught up.
 
     Keys are bytes, unless the table has a decoder for them; a text then stands for its UTF-8. Once the topic
     cannot be read any further, every look at the table raises the reason.
@@ -72,12 +72,16 @@ class Table:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._current)
 
-    def __aiter__(self) -> AsyncGenerator[ConsumerRecord, None]:
+    def changes(self) -> AsyncGenerator[ConsumerRecord]:
         """Yield the record of each change from now on; a tombstone has no value. A reader that is slower than
         the topic gets the latest change of each key, so that no queue grows beyond the table."""
         changes = _Changes()
         self._listeners.append(changes)
         return self._changes(changes)
+
+    def __aiter__(self) -> AsyncGenerator[ConsumerRecord]:
+        """Iterate over `changes`."""
+        return self.changes()
 
     async def __aenter__(self) -> Self:
         self._work = asyncio.ensure_future(self._apply_all())
@@ -136,7 +140,7 @@ class Table:
             for changes in self._listeners:
                 changes.add(record)
 
-    async def _changes(self, changes: _Changes) -> AsyncGenerator[ConsumerRecord, None]:
+    async def _changes(self, changes: _Changes) -> AsyncGenerator[ConsumerRecord]:
         try:
             while not self._has_ended:
                 await changes.arrived.wait()

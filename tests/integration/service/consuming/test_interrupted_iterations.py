@@ -20,12 +20,12 @@ from stratalog.base.errors import (
     OffsetOutOfRangeError,
     StoppingError,
 )
-from stratalog.client import sync_client
+from stratalog.client.blocking import loop_thread
+from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer import Consumer
 from stratalog.client.errors import ClientClosedError, ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sync_client import SyncClient
 from stratalog.record.native.consumer_records import ConsumerRecord
 from stratalog.record.record import Record
 from tests.support.service.scripted_service import ScriptedService, answer, scripted
@@ -194,7 +194,7 @@ class Interrupted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         random = Random(1)
-        real = sync_client._Call.wait  # pyright: ignore[reportPrivateUsage]  # the place of the signal
+        real = loop_thread._Call.wait  # pyright: ignore[reportPrivateUsage]  # the place of the signal
 
         def wait(call: Any) -> Any:
             ended = real(call)
@@ -204,7 +204,7 @@ class Interrupted:
             return ended
 
         self._is_enabled = False
-        monkeypatch.setattr(sync_client._Call, "wait", wait)  # pyright: ignore[reportPrivateUsage]  # as above
+        monkeypatch.setattr(loop_thread._Call, "wait", wait)  # pyright: ignore[reportPrivateUsage]  # as above
 
     def offsets(self, elements: Iterable[ConsumerRecord | list[ConsumerRecord]], found: list[int]) -> bool:
         """Append the offsets of the records, or lists of records. Returns whether the iteration has ended."""

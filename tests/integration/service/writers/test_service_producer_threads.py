@@ -15,10 +15,10 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.errors import LogStoreError
+from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.client import Client
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.producer import Producer
-from stratalog.client.sync_client import SyncClient
 from stratalog.record.native.record_accumulator import Delivery
 from stratalog.record.record import Record
 from tests.support.service.server_process import ServerProcess

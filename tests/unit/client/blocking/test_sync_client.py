@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.client.blocking.loop_thread import LoopThread
+from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sync_client import Blocking, LoopThread, SyncClient
 
 NOWHERE = "127.0.0.1:1"
 WAIT_S = 60.0
@@ -183,10 +184,7 @@ class Interrupted:
         self._thread = thread
         self.closed_count = 0
 
-    def __aiter__(self) -> AsyncGenerator[int]:
-        return self._numbers()
-
-    async def _numbers(self) -> AsyncGenerator[int]:
+    async def numbers(self) -> AsyncGenerator[int]:
         try:
             yield 1
             await asyncio.to_thread(self._interrupt)
@@ -205,7 +203,7 @@ def test_ctrl_c_ends_an_iteration_and_harms_nothing_else() -> None:
         source = Interrupted(thread)
         seen: list[int] = []
         with pytest.raises(KeyboardInterrupt):
-            seen.extend(Blocking(thread, source))
+            seen.extend(thread.iterate(source.numbers))
         assert source.closed_count == 1
         assert client.run(_left_count()) == 0
         client.run(nothing())
@@ -218,7 +216,7 @@ async def _left_count() -> int:
 def test_an_iteration_that_was_left_does_not_mind_that_the_client_is_closed() -> None:
     client = SyncClient(NOWHERE)
     thread = client._thread  # pyright: ignore[reportPrivateUsage]  # for an iteration without a server
-    numbers: Any = iter(Blocking(thread, Interrupted(thread)))
+    numbers = thread.iterate(Interrupted(thread).numbers)
     assert next(numbers) == 1
     client.close()
     numbers.close()
@@ -229,7 +227,7 @@ def test_the_garbage_collector_does_not_wait_for_the_loop() -> None:
     with SyncClient(NOWHERE) as client:
         thread = client._thread  # pyright: ignore[reportPrivateUsage]  # for an iteration without a server
         source = Interrupted(thread)
-        numbers: Any = iter(Blocking(thread, source))
+        numbers = thread.iterate(source.numbers)
         assert next(numbers) == 1
         held, begun = threading.Lock(), threading.Event()
 
@@ -284,7 +282,7 @@ import stratalog.client
 assert not [name for name in sys.modules if name.startswith("grpc")]
 from stratalog.client import Client, SyncClient
 assert (Client.__module__, SyncClient.__module__) == (
-    "stratalog.client.client", "stratalog.client.sync_client")
+    "stratalog.client.client", "stratalog.client.blocking.sync_client")
 try:
     stratalog.client.Nothing
 except AttributeError:
