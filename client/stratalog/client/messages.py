@@ -136,6 +136,8 @@ class FetchStart(NamedTuple):
     offset: int
     last_epoch: int = -1
     """The leader epoch of the last batch that was read before it; -1 if none was."""
+    leader_epoch: int = 0
+    """The leader epoch that the partition must have; 0: any."""
 
 
 class FetchedRecords(NamedTuple):
@@ -235,15 +237,16 @@ def fetch_request(
         isolation=wire_isolation(isolation),
     )
     for (topic, partition), start in starts.items():
-        last_epoch = start.last_epoch if isinstance(start, FetchStart) else -1
-        request.partitions.add(
-            topic=topic,
-            partition=partition,
-            start=start if isinstance(start, log_pb2.Position) else log_pb2.Position(offset=start.offset),
-            max_bytes=partition_max_bytes,
-            topic_id=topic_id,
-            last_fetched_epoch=last_epoch if last_epoch >= 0 else None,
+        added = request.partitions.add(
+            topic=topic, partition=partition, max_bytes=partition_max_bytes, topic_id=topic_id
         )
+        if isinstance(start, log_pb2.Position):
+            added.start.CopyFrom(start)
+            continue
+        added.start.offset = start.offset
+        added.leader_epoch = start.leader_epoch
+        if start.last_epoch >= 0:
+            added.last_fetched_epoch = start.last_epoch
     return request
 
 

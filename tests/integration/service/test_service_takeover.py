@@ -203,30 +203,6 @@ async def test_a_reader_of_a_tail_that_is_lost_learns_where_the_logs_part(tmp_pa
             assert [one.value async for one in follower] == [b"1"]
 
 
-async def test_a_range_ends_where_the_tail_is_lost(tmp_path: Path) -> None:
-    """The end was looked up at the former server. Later records of the successor are behind the range."""
-    store = MemoryObjectStore(SystemClock())
-    async with (
-        service_bench(tmp_path / "a", store=store) as former,
-        Client(former.client.address, retry=PATIENT) as client,
-    ):
-        await client.topics.create("t")
-        await client.append("t", 0, [record(b"0"), record(b"1")])
-        await client.admin.upload()
-        await client.append("t", 0, [record(b"lost"), record(b"lost")])
-        consumer = client.consume("t", follow=False)
-        follower = consumer._follower  # pyright: ignore[reportPrivateUsage]  # only so the ends are looked up
-        await follower.open()
-        async with service_bench(tmp_path / "b", store=store) as owner:
-            await former.refresh()
-            async with asyncio.timeout(PATIENCE_S):
-                found = [one.offset async for one in consumer]
-            await owner.append("t", [b"later"] * 9)
-            async with asyncio.timeout(PATIENCE_S):
-                found += [one.offset async for one in consumer]
-    assert found == [0, 1]
-
-
 async def test_two_servers_that_name_each_other_are_asked_until_the_deadline(tmp_path: Path) -> None:
     former, other = ScriptedService([]), ScriptedService([])
     async with scripted(former) as first, scripted(other) as second:

@@ -33,6 +33,8 @@ class ScriptedService:
         self.log_start_offset = 0
         self.log_end_offset = 0
         """The answer for the latest offset, where it is larger than the log start offset."""
+        self.leader_epoch = 0
+        """The epoch in answers for offsets."""
         self.requests: list[log_pb2.FetchRequest] = []
         self.refusal: LogStoreError | None = None
         """The failure of all calls."""
@@ -88,6 +90,7 @@ class ScriptedService:
                 log_pb2.OffsetAnswer(
                     topic=query.topic,
                     partition=query.partition,
+                    leader_epoch=self.leader_epoch,
                     offset=self.log_start_offset
                     if query.at.spec == log_pb2.OFFSET_SPEC_EARLIEST
                     else max(self.log_start_offset, self.log_end_offset),

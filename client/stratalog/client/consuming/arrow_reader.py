@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.base.errors import InvalidRequestError, UnsupportedOperationError
 from stratalog.client.consuming.consumer_settings import ConsumerSettings
-from stratalog.client.consuming.topic_follower import FollowedPartition, TopicFollower
+from stratalog.client.consuming.followed_partition import FollowedPartition
+from stratalog.client.consuming.topic_follower import TopicFollower
 from stratalog.client.messages import answer_end
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.reading.column_portions import ColumnPortion, column_portions

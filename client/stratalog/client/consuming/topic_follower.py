@@ -18,14 +18,15 @@ raises InconsistentTopicIdError if the topic was deleted and another one has its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import grpc
 
 from stratalog.base.errors import (
     DataDirectoryError,
+    FencedLeaderEpochError,
     InconsistentTopicIdError,
     InvalidRequestError,
     LogStoreError,
@@ -36,9 +37,9 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerSettings
+from stratalog.client.consuming.followed_partition import FollowedPartition
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
-from stratalog.client.errors import ClientClosedError, ServerUnavailableError
-from stratalog.client.messages import FetchedRecords, FetchStart, fetch_request, fetched_parts
+from stratalog.client.messages import FetchedRecords, FetchStart, OffsetAnswer, fetch_request, fetched_parts
 from stratalog.client.position import (
     EARLIEST,
     LATEST,
@@ -70,28 +71,6 @@ class FollowedClient(OffsetSource, Protocol):
     log: log_pb2_grpc.LogServiceAsyncStub
 
 
-@dataclass(slots=True)
-class FollowedPartition:
-    """The position in a partition. Belongs to its follower's event loop."""
-
-    next_offset: int
-    end_offset: int | None
-    last_epoch: int = -1
-    """The leader epoch before the position; -1 if none is known."""
-
-    def pass_epoch(self, answer: log_pb2.FetchedPartition, last_epoch: int) -> None:
-        """Note the epoch before a new position in the answer: at its end the server says which, because no
-        batch may be left of it; before that it is the one of the last batch, or -1 without any."""
-        if self.next_offset == answer.next_fetch_offset and answer.last_epoch >= 0:
-            last_epoch = answer.last_epoch
-        if last_epoch >= 0:
-            self.last_epoch = last_epoch
-
-    @property
-    def is_done(self) -> bool:
-        return self.end_offset is not None and self.next_offset >= self.end_offset
-
-
 class _Answered(NamedTuple):
     """An answer with news, and the partition that it belongs to."""
 
@@ -111,8 +90,6 @@ class TopicFollower:
         self._offline: set[int] = set()
         self._topic_id = wanted.topic_id
         self._is_open = False
-        self._ends_server = ""
-        """The server whose log ends the partitions; empty after a session broke."""
         self._opening = asyncio.Lock()
         self._changed = asyncio.Event()
         """The session has to begin anew: its partitions or positions have changed, or there is a failure."""
@@ -147,14 +124,19 @@ class TopicFollower:
         async with self._opening:
             if self._is_open:
                 return
+            wanted = self._wanted
             numbers = await self._wanted_numbers()
-            ends = await self._end_offsets(numbers)
-            self._ends_server = self._client.channel.address
-            starts = await self._start_offsets(numbers, self._wanted.start)
+            # The ends come before the starts: a log that grows meanwhile does not end before it begins.
+            latest = [] if wanted.follows else await self._latest(numbers)
+            ends = {} if wanted.until is None else await self._offsets(numbers, wanted.until)
+            starts = await self._start_offsets(numbers, wanted.start)
             # A partition that is left out keeps a position that was given, for a later consumer.
             self._partitions = {
                 number: FollowedPartition(offset, ends.get(number)) for number, offset in starts.items()
             }
+            for answer in latest:
+                if answer.partition in self._partitions:
+                    self._partitions[answer.partition].end_with(answer)
             self._is_open = True
 
     async def _wanted_numbers(self) -> list[int]:
@@ -173,16 +155,6 @@ class TopicFollower:
         if isinstance(wanted.until, Mapping):
             numbers = [number for number in numbers if number in wanted.until]
         return numbers
-
-    async def _end_offsets(self, numbers: Sequence[int]) -> dict[int, int]:
-        """Where each partition ends; empty without an end. An end comes before a start: a log that grows
-        meanwhile does not end before it begins."""
-        until = self._wanted.until
-        ends = {} if self._wanted.follows else await self._offsets(numbers, LATEST)
-        if until is None:
-            return ends
-        found = await self._offsets(numbers, until)
-        return {number: min(offset, ends.get(number, offset)) for number, offset in found.items()}
 
     async def _start_offsets(self, numbers: Collection[int], start: Positions) -> dict[int, int]:
         """Where each partition begins. A given offset lies inside of the log, or at its end: the server would
@@ -215,7 +187,8 @@ class TopicFollower:
             raise UnknownTopicOrPartitionError(
                 "the consumer does not read this partition", topic=self._wanted.topic, partition=partition
             )
-        offsets = await self._start_offsets([partition], position)
+        async with self._meant_topic():
+            offsets = await self._start_offsets([partition], position)
         self._move(followed, offsets.get(partition, followed.next_offset))
 
     def step_back(self, upcoming: ConsumerRecord) -> None:
@@ -224,7 +197,8 @@ class TopicFollower:
 
     async def ends(self) -> dict[int, int]:
         """The offsets behind the last records of the partitions now."""
-        found = await self._finder.ends([self._place(number) for number in self.readable_positions])
+        async with self._meant_topic():
+            found = await self._finder.ends([self._place(number) for number in self.readable_positions])
         return {place.partition: offset for place, offset in found.items()}
 
     async def next_part(self) -> FetchedRecords | None:
@@ -305,9 +279,6 @@ class TopicFollower:
     def _arrived(self, arriving: asyncio.Task[_Answered | None]) -> _Answered | None:
         """The result of the task. Raises its error. Either the error or the end is that of all answers."""
         answers, self._answers = self._answers, None
-        if arriving.cancelled():
-            # `close` takes a task away before it cancels it. A connection that closes cancels its calls.
-            raise ClientClosedError("the client was closed during the iteration; make another client")
         answered = arriving.result()
         if answered is not None:
             self._answers = answers
@@ -340,11 +311,11 @@ class TopicFollower:
             while self._pending():
                 session = self._session(patience)
                 try:
-                    async for answered in session:
-                        patience.succeed()
-                        yield answered
+                    async with self._meant_topic():
+                        async for answered in session:
+                            patience.succeed()
+                            yield answered
                 except LogStoreError as error:
-                    self._ends_server = ""
                     pause_s = (
                         patience.next_pause_s(loop.time(), error.retry_delay_s) if error.retriable else None
                     )
@@ -359,10 +330,27 @@ class TopicFollower:
             if refreshing is not None:
                 refreshing.cancel()
 
+    @asynccontextmanager
+    async def _meant_topic(self) -> AsyncGenerator[None]:
+        """A context for calls about the topic. Raises ClientClosedError, and InconsistentTopicIdError instead
+        of UnknownTopicOrPartitionError if the topic was deleted and another one has its name by now."""
+        try:
+            with self._client.channel.open():
+                yield
+        except UnknownTopicOrPartitionError as error:
+            try:
+                await self._partition_count()
+            except InconsistentTopicIdError as reason:
+                raise reason from error
+            except LogStoreError:
+                # The first error says more.
+                pass
+            raise
+
     async def _session(self, patience: Patience) -> AsyncGenerator[_Answered, None]:
         """One FetchStream, until all partitions are at their ends, it breaks, or it has to begin anew."""
         self._changed.clear()
-        await self._lower_ends()
+        await self._compare_ends()
         if not self._pending():
             return
         server = self._client.channel.address
@@ -380,7 +368,9 @@ class TopicFollower:
                     return
                 response = reading.result()
                 if not isinstance(response, log_pb2.FetchResponse):
-                    raise ServerUnavailableError("the server ended the session", server=server)
+                    raise self._client.channel.no_answer(
+                        "the server ended the session early; try again", server
+                    )
                 reading = asyncio.ensure_future(call.read())
                 # Lets it begin: the transport receives while the records are in use.
                 await asyncio.sleep(0)
@@ -402,24 +392,21 @@ class TopicFollower:
                 reading.add_done_callback(lambda done: done.cancelled() or done.exception())
             call.cancel()
 
-    async def _lower_ends(self) -> None:
-        """Lower the ends to those of the log as it is now, if another server, or a restarted one, may have
-        lost records that were there when the ends were looked up: no record comes in their place."""
-        if self._wanted.follows or self._ends_server == self._client.channel.address:
+    async def _compare_ends(self) -> None:
+        """Compare the ends with the log as it is now, where its leader epoch is not known: another server, or
+        a restarted one, may have lost records that were there when the ends were looked up."""
+        if self._wanted.follows:
             return
-        ends = await self._finder.ends(list(map(self._place, self._pending())))
-        self._ends_server = self._client.channel.address
-        for place, end in ends.items():
-            followed = self._partitions[place.partition]
-            if followed.next_offset > end:
-                # Records that were read are lost. The session raises that, or goes on from another position.
-                self._ends_server = ""
-            elif followed.end_offset is not None:
-                followed.end_offset = min(followed.end_offset, end)
+        unknown = [number for number, one in self._pending().items() if not one.leader_epoch]
+        for answer in await self._latest(unknown):
+            followed = self._partitions[answer.partition]
+            # Otherwise records that were read are lost. The session raises that, or goes on from elsewhere.
+            if followed.next_offset <= answer.offset:
+                followed.end_with(answer)
 
     def _request(self) -> log_pb2.FetchRequest:
         starts = {
-            self._place(number): FetchStart(one.next_offset, one.last_epoch)
+            self._place(number): FetchStart(one.next_offset, one.last_epoch, one.leader_epoch)
             for number, one in self._pending().items()
         }
         settings = self._settings
@@ -448,9 +435,13 @@ class TopicFollower:
         unless the settings say how to go on."""
         self._require_topic_id(answer.topic_id)
         if not answer.HasField("error"):
+            followed.end_before_newer(answer)
             return True
         error = self._client.channel.failure(answer.error, server)
-        if isinstance(error, DataDirectoryError):
+        if isinstance(error, FencedLeaderEpochError):
+            followed.leader_epoch = 0
+            self._changed.set()
+        elif isinstance(error, DataDirectoryError):
             # The server's session has dropped the partition as well.
             self._leave_out_or_raise(self._place(answer.partition), error)
         elif isinstance(error, OffsetOutOfRangeError) and self._settings.auto_offset_reset != "error":
@@ -496,7 +487,7 @@ class TopicFollower:
         if self._wanted.partitions is not None or not added:
             return
         for place, offset in (await self._finder.offsets(list(map(self._place, added)), EARLIEST)).items():
-            self._partitions[place.partition] = FollowedPartition(offset, None)
+            self._partitions[place.partition] = FollowedPartition(offset)
         self._changed.set()
 
     async def _partition_count(self) -> int:
@@ -514,6 +505,10 @@ class TopicFollower:
                 current_topic_id=current_topic_id,
             )
         self._topic_id = self._topic_id or current_topic_id
+
+    async def _latest(self, numbers: Collection[int]) -> list[OffsetAnswer]:
+        """The present end of each partition, with the leader epoch; without those that cannot be read."""
+        return await self._finder.answers(list(map(self._place, numbers)), LATEST)
 
     async def _offsets(self, numbers: Collection[int], positions: Positions) -> dict[int, int]:
         """The offset of each partition at its position; partitions that cannot be read are left out."""
