@@ -26,11 +26,14 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.partition_upload import UploadCandidate
 from stratalog.remote.tier.remote_retention import ExplainedPartition, FailedRetention
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.repeated_failures import RepeatedFailures
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.tier_upkeep import outcome_of
 from stratalog.server.background.upload_tracker import UploadTracker
 from stratalog.server.operations.operation import Operation
 from stratalog.server.operations.operation_results import FailedPartition, Uploaded
@@ -197,10 +200,13 @@ class TierManager:
                 found.update(zip((one.topic_partition for one in chosen), explained, strict=True))
         return found
 
-    def collect_pass(self) -> None:
+    def collect_pass(self) -> PassOutcome:
+        """Delete what the store no longer needs, in the shards that this server owns. Raises StoreError."""
+        report = CollectReport()
         for tier in self._tiers:
             if not tier.shard.is_fenced:
-                tier.collector.run()
+                report = report.plus(tier.collector.run())
+        return outcome_of(report)
 
     def fold_pass(self) -> None:
         for tier in self._tiers:
