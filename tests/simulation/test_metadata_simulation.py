@@ -8,15 +8,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import randrange
 
 import pytest
 
+from stratalog.base.stop_signal import StopSignal
+from stratalog.remote.json_document import parse_json
+from stratalog.remote.metadata.head.checkpoint import read_root
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
+from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
 from stratalog.testing.store_faults import no_faults
 from tests.support.simulation import metadata_actors as actors
-from tests.support.simulation.metadata_audit import brought_by
 from tests.support.simulation.metadata_world import MetadataWorld, Seat
 
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
@@ -47,6 +51,27 @@ CASTS: dict[str, Cast] = {
         "folder1": actors.folder,
         "collector": actors.collector,
     },
+    "owner and sweepers": {
+        "owner": partial(actors.owner, uploads=8),
+        "sweeper0": actors.sweeper,
+        "sweeper1": actors.sweeper,
+    },
+    "folds, compaction and sweepers": {
+        "owner": partial(actors.owner, uploads=6),
+        "compactor": actors.compactor,
+        "folder0": actors.folder,
+        "folder1": actors.folder,
+        "sweeper": partial(actors.sweeper, sweeps=8),
+        "collector": actors.collector,
+    },
+    "pins, collection and sweepers": {
+        "owner": actors.owner,
+        "compactor": partial(actors.compactor, jobs=8),
+        "folder": actors.folder,
+        "pinner": actors.pinner,
+        "collector": partial(actors.collector, jobs=8),
+        "sweeper": actors.sweeper,
+    },
     "all actors": {
         "owner0": actors.owner,
         "owner1": actors.owner,
@@ -57,6 +82,8 @@ CASTS: dict[str, Cast] = {
         "folder0": actors.folder,
         "folder1": actors.folder,
         "collector": actors.collector,
+        "sweeper": actors.sweeper,
+        "pinner": actors.pinner,
     },
 }
 
@@ -77,19 +104,46 @@ def play(
 
 
 def clean_up(world: MetadataWorld) -> None:
-    """From wherever a run ended, a folder and a collector get rid of everything that was dropped."""
+    """From wherever a run ended, a folder, a collector and a sweeper get rid of everything but live objects
+    and current metadata.
+    """
     seat = world.seat("janitor", no_faults, is_interleaved=False)
+    log = seat.open_log("janitor")
+    for pin in log.state().pins:
+        log.unpin(pin.seq)
     actors.folder(seat, jobs=2)
     actors.collector(seat, jobs=2)
+    # A file that was born at the newest commit waits for another one, which the first sweep makes.
+    for _ in range(2):
+        sweep = OrphanSweep(seat.store, log, SweepSettings(grace_ms=0))
+        sweep.run(world.clock.now_ms(), StopSignal(), is_whole=True)
     world.audit.check()
     state = seat.open_log("reader").state()
     state.check()
     assert state == world.audit.state
     assert state.dropped == (), "a quiet system has nothing left to delete"
     keys = {found.key for found in world.memory.list(world.layout.prefix)}
-    brought = {name for commit in world.audit.commits for name in brought_by(commit)}
-    for name in brought - set(state.objects):
-        assert world.layout.data_key(name) not in keys, f"object {name} was dropped and is never collected"
+    assert keys == set(current_keys(world)), (
+        "the bucket holds live objects and current metadata, nothing else"
+    )
+
+
+def current_keys(world: MetadataWorld) -> Iterator[str]:
+    """The keys that follow from the head alone."""
+    layout, head = world.layout, world.audit.head
+    assert head is not None
+    yield layout.head_key
+    yield from (layout.data_key(name) for name in world.audit.state.objects)
+    if head.checkpoint is not None:
+        yield layout.checkpoint_key(head.checkpoint.name)
+        for page in read_root(world.memory, layout, head.checkpoint).pages:
+            yield layout.page_key(page.name)
+    ref = head.history
+    while ref is not None:
+        yield layout.history_key(ref.name)
+        fields = parse_json(world.memory.get(layout.history_key(ref.name)).data, ref.name)
+        earlier = fields.optional_fields("predecessor")
+        ref = None if earlier is None else DocumentRef.from_json(earlier, FileKind.HISTORY)
 
 
 @pytest.mark.timeout(0 if IS_LONG else 300)

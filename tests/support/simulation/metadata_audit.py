@@ -41,6 +41,8 @@ class MetadataAudit:
         self._store = store
         self._layout = layout
         self._objects: dict[str, tuple[MockSlice, ...]] = {}
+        self._pinned: dict[int, frozenset[str]] = {}
+        """The keys that were live at each pin that holds."""
         self._is_checked = False
         self.head: Head | None = None
         self.state = ShardState()
@@ -120,6 +122,9 @@ class MetadataAudit:
         self._commit_landed(known[-1])
         if head.checkpoint is not None and head.checkpoint != before.checkpoint:
             self._check_checkpoint(head)
+        self._pinned = {
+            pin.seq: self._pinned.get(pin.seq) or frozenset(self._live_keys(head)) for pin in head.pins
+        }
         self.head = head
 
     def _commit_landed(self, commit: Commit) -> None:
@@ -172,8 +177,19 @@ class MetadataAudit:
             state.dropped_objects == self.state.dropped_objects, "a fold lost or changed what is dropped"
         )
 
+    def _live_keys(self, head: Head) -> Iterator[str]:
+        """Keys of the live objects, and of the checkpoint that the state can be built from."""
+        layout = self._layout
+        yield from (layout.data_key(name) for name in self.state.objects)
+        if head.checkpoint is not None:
+            yield layout.checkpoint_key(head.checkpoint.name)
+            for page in read_root(self._store, layout, head.checkpoint).pages:
+                yield layout.page_key(page.name)
+
     def _check_present(self, head: Head, keys: set[str]) -> None:
         layout = self._layout
+        for seq, pinned in self._pinned.items():
+            _require(pinned <= keys, f"pin {seq} lost {sorted(pinned - keys)}")
         for name in self.state.objects:
             _require(layout.data_key(name) in keys, f"live object {name} is missing")
         if head.checkpoint is not None:

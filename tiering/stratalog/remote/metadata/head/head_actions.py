@@ -100,13 +100,20 @@ class TakePin:
 
     holder: str
     until_ms: int
+    folded_seq: int
+    """The commit of the checkpoint then. A follower that begins with a later checkpoint does not know it."""
 
     def to_json(self) -> JsonObject:
-        return {"action": "pin", "holder": self.holder, "until_ms": self.until_ms}
+        return {
+            "action": "pin",
+            "holder": self.holder,
+            "until_ms": self.until_ms,
+            "folded_seq": self.folded_seq,
+        }
 
     @staticmethod
     def from_json(fields: JsonFields) -> TakePin:
-        return TakePin(fields.text("holder"), fields.integer("until_ms"))
+        return TakePin(fields.text("holder"), fields.integer("until_ms"), fields.integer("folded_seq"))
 
 
 @dataclass(frozen=True, slots=True)

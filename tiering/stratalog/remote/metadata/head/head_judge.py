@@ -71,7 +71,7 @@ def judge_pin(state: HeadState, holder: str, until_ms: int) -> Judgement[int]:
     for pin in state.pins:
         if (pin.holder, pin.until_ms) == (holder, until_ms):
             return Judgement((), pin.seq)
-    return Judgement((TakePin(holder, until_ms),), state.seq + 1)
+    return Judgement((TakePin(holder, until_ms, state.folded_seq),), state.seq + 1)
 
 
 def judge_renew_pin(state: HeadState, seq: int, until_ms: int) -> Judgement[None]:

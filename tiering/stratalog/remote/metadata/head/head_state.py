@@ -93,7 +93,7 @@ class HeadState:
     def check_bookkeeping(self) -> None:
         assert 0 <= self.orphan_horizon_seq <= self.seq, "the orphan horizon is a known commit"
         assert self.folded_seq <= self.seq, "a checkpoint is not newer than the state"
-        assert 1 <= self.history_start_seq <= self.folded_seq + 1, "only folded commits are trimmed"
+        assert 1 <= self.history_start_seq <= max(self.seq, 1), "only known commits are trimmed"
         seqs = [pin.seq for pin in self.pins]
         assert seqs == sorted(set(seqs)), "a commit makes one pin"
         for pin in self.pins:
@@ -167,7 +167,7 @@ def after_action(state: S, action: Action, commit: Commit) -> S:
                 seq=commit.seq,
                 holder=action.holder,
                 until_ms=action.until_ms,
-                folded_seq=state.folded_seq,
+                folded_seq=action.folded_seq,
             )
             return dataclasses.replace(state, pins=(*state.pins, pin))
         case RenewPin():
@@ -210,10 +210,8 @@ def _after_fold(state: S, fold: Fold, commit: Commit) -> S:
 
 
 def _after_trim(state: S, trim: TrimHistory, commit: Commit) -> S:
-    if not state.history_start_seq < trim.before <= state.folded_seq + 1:
-        raise contradiction(
-            commit, "it trims history that is trimmed already, or not folded", before=trim.before
-        )
+    if not state.history_start_seq < trim.before < commit.seq:
+        raise contradiction(commit, "it trims history of the future, or goes back", before=trim.before)
     return dataclasses.replace(
         state,
         history_start_seq=trim.before,
