@@ -8,20 +8,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from random import randrange
 
 import pytest
 
 from stratalog.base.stop_signal import StopSignal
-from stratalog.remote.json_document import parse_json
-from stratalog.remote.metadata.head.checkpoint import read_root
-from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
 from stratalog.testing.store_faults import no_faults
 from tests.support.simulation import metadata_actors as actors
 from tests.support.simulation.metadata_world import MetadataWorld, Seat
+from tests.support.tiered.current_keys import current_keys
 
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
 FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", randrange(1 << 40) if IS_LONG else 0))
@@ -123,27 +121,8 @@ def clean_up(world: MetadataWorld) -> None:
     assert state == world.audit.state
     assert state.dropped == (), "a quiet system has nothing left to delete"
     keys = {found.key for found in world.memory.list(world.layout.prefix)}
-    assert keys == set(current_keys(world)), (
-        "the bucket holds live objects and current metadata, nothing else"
-    )
-
-
-def current_keys(world: MetadataWorld) -> Iterator[str]:
-    """The keys that follow from the head alone."""
-    layout, head = world.layout, world.audit.head
-    assert head is not None
-    yield layout.head_key
-    yield from (layout.data_key(name) for name in world.audit.state.objects)
-    if head.checkpoint is not None:
-        yield layout.checkpoint_key(head.checkpoint.name)
-        for page in read_root(world.memory, layout, head.checkpoint).pages:
-            yield layout.page_key(page.name)
-    ref = head.history
-    while ref is not None:
-        yield layout.history_key(ref.name)
-        fields = parse_json(world.memory.get(layout.history_key(ref.name)).data, ref.name)
-        earlier = fields.optional_fields("predecessor")
-        ref = None if earlier is None else DocumentRef.from_json(earlier, FileKind.HISTORY)
+    needed = set(current_keys(world.memory, world.layout, state.objects))
+    assert keys == needed, "the bucket holds live objects and current metadata, nothing else"
 
 
 @pytest.mark.timeout(0 if IS_LONG else 300)

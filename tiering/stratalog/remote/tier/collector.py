@@ -59,7 +59,7 @@ class CollectorSettings:
     max_file_count: int = 10_000
     """Dropped files and orphans that one pass deletes at most, each; the next pass deletes the rest."""
     max_listed_count: int = 100_000
-    """Names that one pass lists at most, about; the next pass goes on behind them."""
+    """Names of data, pages and checkpoints that one pass lists at most; the next pass goes on behind them."""
 
 
 class WaitingFile(NamedTuple):

@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -87,7 +89,7 @@ class SweepSettings:
     max_file_count: int = 10_000
     """Orphans that one sweep deletes at most; the next sweep deletes the rest."""
     max_listed_count: int = 100_000
-    """Names that one sweep of the periodic collector lists, about; the next one goes on behind them."""
+    """Names of data, pages and checkpoints that a periodic sweep lists; the next one goes on behind them."""
     whole_period_ms: int = 24 * 60 * 60 * 1000
     """How often all names are listed."""
 
@@ -113,7 +115,8 @@ class _Scan:
     begun_ms: int
     level: int = 0
     after: str = ""
-    listed_count: int = 0
+    left_count: int = sys.maxsize
+    """Names that this sweep may still list, of those that sort by birth."""
     is_done: bool = False
     history_names: tuple[str, ...] = ()
     """All history files that were listed."""
@@ -148,7 +151,7 @@ class OrphanSweep:
                 scan = _Scan(is_whole=True, seq=self._old_seq(now_ms), begun_ms=now_ms)
                 return self._dry_run(scan, now_ms, stop)
             scan, self._scan = self._next_scan(now_ms, is_whole=is_whole), None
-            report = self._run(scan, now_ms, stop, is_bounded=not is_whole)
+            report = self._run(scan, now_ms, stop)
             # Only now: after a failure the same names are listed again.
             if scan.is_done:
                 self._swept_seq = max(self._swept_seq, scan.seq)
@@ -159,47 +162,47 @@ class OrphanSweep:
 
     def _next_scan(self, now_ms: int, *, is_whole: bool) -> _Scan:
         if self._scan is not None and not is_whole:
-            self._scan.listed_count = 0
-            return self._scan
-        return _Scan(
-            is_whole=is_whole or self.is_whole_due(now_ms), seq=self._old_seq(now_ms), begun_ms=now_ms
-        )
+            scan = self._scan
+        else:
+            scan = _Scan(
+                is_whole=is_whole or self.is_whole_due(now_ms), seq=self._old_seq(now_ms), begun_ms=now_ms
+            )
+        scan.left_count = sys.maxsize if is_whole else self._settings.max_listed_count
+        return scan
 
     def _old_seq(self, now_ms: int) -> int:
         return self._log.seq_at(now_ms - self._settings.grace_ms)
 
     def _dry_run(self, scan: _Scan, now_ms: int, stop: StopSignal) -> SweepReport:
-        references, failures = self._log.references(), list[str]()
-        found = list(self._candidates(scan, references, now_ms, stop, failures))
-        going = tuple(one for one in found if _birth(one) < scan.seq)
-        return SweepReport(going, tuple(one for one in found if one not in going), tuple(failures))
+        references = self._log.references()
+        found = self._first(self._candidates(scan, references, now_ms, stop))
+        going = [one for one in found if _birth(one) < scan.seq]
+        waiting = [one for one in found if _birth(one) >= scan.seq]
+        uploads, failures = self._old_uploads(now_ms, stop)
+        return SweepReport((*going, *map(_orphan_of, uploads)), tuple(waiting), failures)
 
-    def _run(self, scan: _Scan, now_ms: int, stop: StopSignal, *, is_bounded: bool) -> SweepReport:
-        references, failures = self._log.references(), list[str]()
-        uploads: list[UnfinishedUpload] = []
-        found: list[Orphan] = []
-        for one in self._candidates(scan, references, now_ms, stop, failures, uploads):
-            found.append(one)
-            if len(found) >= self._settings.max_file_count:
-                break
-            if is_bounded and scan.listed_count >= self._settings.max_listed_count:
-                break
-        else:
-            scan.is_done = True
-        files = [one for one in found if one.kind is not OrphanKind.UPLOAD]
+    def _run(self, scan: _Scan, now_ms: int, stop: StopSignal) -> SweepReport:
+        references = self._log.references()
+        candidates = self._candidates(scan, references, now_ms, stop)
+        files = self._first(candidates)
+        scan.is_done = len(files) < self._settings.max_file_count and scan.left_count > 0
         horizon_seq = self._raise_horizon(scan.seq, files)
         deleted = self._still_orphans(files, horizon_seq, scan.history_names)
         for start in range(0, len(deleted), self._settings.batch_count):
             stop.check()
             batch = deleted[start : start + self._settings.batch_count]
             self._store.delete_many([one.key for one in batch])
+        gone = {one.key for one in deleted}
+        waiting = tuple(one for one in files if one.key not in gone)
+        uploads, failures = self._old_uploads(now_ms, stop) if scan.is_done and scan.is_whole else ([], ())
         for upload in uploads:
             stop.check()
             self._store.abort_upload(upload)
-        gone = {one.key for one in deleted}
-        aborted = tuple(one for one in found if one.kind is OrphanKind.UPLOAD)
-        waiting = tuple(one for one in files if one.key not in gone)
-        return SweepReport((*deleted, *aborted), waiting, tuple(failures))
+        return SweepReport((*deleted, *map(_orphan_of, uploads)), waiting, failures)
+
+    def _first(self, candidates: Iterator[Orphan]) -> list[Orphan]:
+        """As many of the candidates as one sweep deletes."""
+        return list(itertools.islice(candidates, self._settings.max_file_count))
 
     def _raise_horizon(self, seq: int, files: Iterable[Orphan]) -> int:
         """Commit the horizon if a file of the log's tree is a candidate; returns the horizon."""
@@ -231,13 +234,11 @@ class OrphanSweep:
         references: References,
         now_ms: int,
         stop: StopSignal,
-        failures: list[str],
-        uploads: list[UnfinishedUpload] | None = None,
     ) -> Iterator[Orphan]:
         """The candidates behind the scan's place, which moves on with them."""
         old_ms = now_ms - self._settings.grace_ms
         for level, (file_kind, kind) in enumerate(_BY_BIRTH):
-            if level < scan.level:
+            if level < scan.level or scan.left_count == 0:
                 continue
             for info in self._names_by_birth(scan, file_kind, level, stop):
                 name = _name(info.key)
@@ -248,14 +249,13 @@ class OrphanSweep:
                 is_quiet = self._log.state().seq == scan.seq
                 if birth < scan.seq or (birth == scan.seq and is_quiet and info.modified_ms <= old_ms):
                     yield Orphan(kind, info.key, info.size, info.modified_ms)
-        if not scan.is_whole:
+        if not scan.is_whole or scan.left_count == 0:
             return
         if scan.level <= len(_BY_BIRTH):
             scan.level, scan.after = len(_BY_BIRTH), ""
             yield from self._history_candidates(scan, references, old_ms, stop)
         scan.level = len(_BY_BIRTH) + 1
-        yield from self._probes(scan, old_ms, stop)
-        yield from self._old_uploads(old_ms, stop, failures, [] if uploads is None else uploads)
+        yield from self._probes(old_ms, stop)
 
     def _names_by_birth(
         self, scan: _Scan, kind: FileKind, level: int, stop: StopSignal
@@ -267,10 +267,10 @@ class OrphanSweep:
         first = "" if scan.is_whole else prefix + seq_prefix(self._swept_seq)
         end = prefix + seq_prefix(scan.seq + 1)
         for info in self._store.list(prefix, start_after=max(scan.after, first)):
-            if info.key >= end:
+            if info.key >= end or scan.left_count == 0:
                 return
             stop.check()
-            scan.listed_count += 1
+            scan.left_count -= 1
             scan.after = info.key
             yield info
 
@@ -280,7 +280,6 @@ class OrphanSweep:
         found: dict[str, ObjectInfo] = {}
         for info in self._store.list(FileKind.HISTORY.key(self._log.layout, "")):
             stop.check()
-            scan.listed_count += 1
             name = _name(info.key)
             if FileKind.HISTORY.is_name(name):
                 found[name] = info
@@ -311,35 +310,41 @@ class OrphanSweep:
             while current is not None and (last := first_seq_of_history(current) - 1) >= oldest_seq:
                 listed = by_last[last]
                 current = listed[0] if len(listed) == 1 else self._log.history_before(current)
-                chain.update(() if current is None else (current,))
+                if current is not None:
+                    chain.add(current)
         except ObjectNotFoundError:
             # Trimmed and collected since it was listed, or it was an orphan itself: nothing is certain now.
             return frozenset(names)
-        return frozenset(chain)
+        return frozenset(chain if current is not None else names)
 
-    def _probes(self, scan: _Scan, old_ms: int, stop: StopSignal) -> Iterator[Orphan]:
+    def _probes(self, old_ms: int, stop: StopSignal) -> Iterator[Orphan]:
         for prefix in self._log.layout.scratch_prefixes:
             for info in self._store.list(prefix):
                 stop.check()
-                scan.listed_count += 1
                 if info.modified_ms <= old_ms:
                     yield Orphan(OrphanKind.SCRATCH, info.key, info.size, info.modified_ms)
 
-    def _old_uploads(
-        self, old_ms: int, stop: StopSignal, failures: list[str], uploads: list[UnfinishedUpload]
-    ) -> Iterator[Orphan]:
-        """Unfinished uploads that are older than the grace; they are also added to `uploads`."""
+    def _old_uploads(self, now_ms: int, stop: StopSignal) -> tuple[list[UnfinishedUpload], tuple[str, ...]]:
+        """Unfinished uploads whose grace is over, as many as one sweep deletes, and what the store refuses."""
+        uploads: list[UnfinishedUpload] = []
         try:
             for upload in self._store.list_uploads(self._log.layout.prefix):
                 stop.check()
-                if upload.begun_ms <= old_ms:
+                if upload.begun_ms <= now_ms - self._settings.grace_ms:
                     uploads.append(upload)
-                    yield Orphan(OrphanKind.UPLOAD, upload.key, 0, upload.begun_ms)
+                if len(uploads) == self._settings.max_file_count:
+                    break
         except (StoreAccessDeniedError, StoreNotUsableError) as error:
-            failures.append(
+            problem = (
                 "unfinished multipart uploads are not collected: allow the server to list them, or let a"
                 f" lifecycle rule of the bucket abort them: {error}"
             )
+            return [], (problem,)
+        return uploads, ()
+
+
+def _orphan_of(upload: UnfinishedUpload) -> Orphan:
+    return Orphan(OrphanKind.UPLOAD, upload.key, 0, upload.begun_ms)
 
 
 def _name(key: str) -> str:
