@@ -824,7 +824,7 @@ class CollectionResult(_message.Message):
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the store does not let the server do, a sentence each; for example to list multipart uploads."""
+        """Work that the store refuses, a sentence each; for example to list multipart uploads."""
 
     def __init__(
         self,

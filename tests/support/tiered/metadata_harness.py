@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from uuid import UUID
 
@@ -45,10 +45,12 @@ class MetadataHarness:
         shard_count: int | None = None,
         clock: ManualClock | None = None,
         store_clock: ManualClock | None = None,
+        bucket: Callable[[ManualClock], MemoryObjectStore] = MemoryObjectStore,
     ) -> None:
-        """`store_clock`: the store's, if it is another one than that of the actors."""
+        """`store_clock`: the store's, if it is another one than that of the actors. `bucket` makes the
+        store."""
         self.clock = clock or ManualClock()
-        self.store = MemoryObjectStore(store_clock or self.clock)
+        self.store = bucket(store_clock or self.clock)
         self.ids = SequentialIds(seed)
         self.random = Random(seed)
         self.identity = StoreIdentity.open_or_create(self.store, self.ids, shard_count)

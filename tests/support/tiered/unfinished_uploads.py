@@ -16,6 +16,8 @@ class UnfinishedUploads(MemoryObjectStore):
         super().__init__(clock)
         self._clock_of_uploads = clock
         self.uploads: list[UnfinishedUpload] = []
+        self.refusal: Exception | None = None
+        """Raised instead of a listing of uploads."""
 
     def begin_upload(self, key: str) -> UnfinishedUpload:
         """Begin an upload now, and never finish it."""
@@ -24,6 +26,8 @@ class UnfinishedUploads(MemoryObjectStore):
         return upload
 
     def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        if self.refusal is not None:
+            raise self.refusal
         return iter([one for one in self.uploads if one.key.startswith(prefix)])
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:

@@ -257,7 +257,7 @@ def _print_collection(result: values.CollectionResult) -> None:
         ends = "would end" if result.dry_run else "ended"
         click.echo(f"{ends} {counted(result.expired_pin_count, 'pin')} whose time is over")
     if result.pinned_count:
-        click.echo(f"{counted(result.pinned_count, 'file')} stay because a pin holds them")
+        click.echo(f"pins hold {counted(result.pinned_count, 'file')} whose grace is over")
     for problem in result.problems:
         click.echo(problem)
     if result.reason:

@@ -304,7 +304,7 @@ class CollectionResult(NamedTuple):
     expired_pin_count: int
     """Pins that ended because their time was over."""
     problems: tuple[str, ...]
-    """What the store does not let the server do, a sentence each; for example to list multipart uploads."""
+    """Work that the store refuses, a sentence each; for example to list multipart uploads."""
 
 
 class MoveResult(NamedTuple):

@@ -4,7 +4,6 @@ unnoticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -17,7 +16,6 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.base.stop_signal import StopSignal
-from stratalog.objectstore.protocol import ObjectInfo, ObjectStore, UnfinishedUpload
 from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.head.head_actions import UnknownAction
 from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
@@ -26,6 +24,7 @@ from stratalog.remote.tier.orphan_sweep import OrphanKind, OrphanSweep, SweepRep
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.tiered.current_keys import left_over_keys
+from tests.support.tiered.listed_names import ListedNames
 from tests.support.tiered.metadata_harness import A0, A1, MetadataHarness
 from tests.support.tiered.unfinished_uploads import UnfinishedUploads
 
@@ -35,13 +34,13 @@ DAY_MS = 24 * 3_600_000
 class World:
     """A shard with an owner and a sweep of a day's grace. Not thread-safe: one test uses it."""
 
-    def __init__(self, *, store: ObjectStore | None = None, **settings: int) -> None:
-        self.harness = MetadataHarness()
+    def __init__(self, **settings: int) -> None:
+        self.harness = MetadataHarness(bucket=UnfinishedUploads)
         self.bucket = self.harness.store
         self.clock = self.harness.clock
         self.log, self.epoch = self.harness.owned()
         self.settings = SweepSettings(grace_ms=DAY_MS, **settings)
-        self.sweep = OrphanSweep(store or self.bucket, self.log, self.settings)
+        self.sweep = OrphanSweep(self.bucket, self.log, self.settings)
 
     def run(self, *, is_dry_run: bool = False, is_whole: bool = False) -> SweepReport:
         return self.sweep.run(self.clock.now_ms(), StopSignal(), is_dry_run=is_dry_run, is_whole=is_whole)
@@ -224,19 +223,6 @@ def test_a_listing_is_bounded_and_the_next_sweep_goes_on_behind_it() -> None:
     assert left_over_keys(world.bucket, world.log) == set()
 
 
-class ListedNames(FaultyObjectStore):
-    """Notes the names that are listed. Not thread-safe: one test uses it."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner, Random(0))
-        self.names: list[str] = []
-
-    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        for info in super().list(prefix, start_after=start_after):
-            self.names.append(info.key)
-            yield info
-
-
 def test_only_the_young_end_is_listed_each_time_and_all_of_it_once_a_day() -> None:
     world = World()
     for number in range(10):
@@ -258,7 +244,7 @@ def test_only_the_young_end_is_listed_each_time_and_all_of_it_once_a_day() -> No
     assert keys_of(world.run()) == {late}
 
 
-def test_history_is_told_from_its_orphans_by_the_files_behind_them() -> None:
+def test_history_and_its_orphans_differ_by_the_files_behind_them() -> None:
     """Two folds write the same commits; one of them loses."""
     world = World()
     orphans: set[str] = set()
@@ -282,8 +268,8 @@ def test_history_is_told_from_its_orphans_by_the_files_behind_them() -> None:
 
 def test_an_unfinished_upload_is_aborted_after_the_grace() -> None:
     world = World()
-    store = UnfinishedUploads(world.clock)
-    world.sweep = OrphanSweep(store, world.log, world.settings)
+    store = world.bucket
+    assert isinstance(store, UnfinishedUploads)
     old = store.begin_upload("shards/0000/data/a")
     other = store.begin_upload("elsewhere/a")
     world.clock.advance(1)
@@ -296,24 +282,14 @@ def test_an_unfinished_upload_is_aborted_after_the_grace() -> None:
     assert store.uploads == [other, young]
 
 
-class NoUploadLists(FaultyObjectStore):
-    """A store that does not let its unfinished uploads be listed."""
-
-    def __init__(self, inner: ObjectStore, error: Exception) -> None:
-        super().__init__(inner, Random(0))
-        self._error = error
-
-    def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        raise self._error
-
-
 @pytest.mark.parametrize("error", [StoreAccessDeniedError("no"), StoreNotUsableError("no")])
 def test_a_store_that_does_not_list_uploads_says_so_and_is_swept(error: Exception) -> None:
     world = World()
     orphan = world.orphan()
     world.commit()
     world.clock.advance(DAY_MS)
-    world.sweep = OrphanSweep(NoUploadLists(world.bucket, error), world.log, world.settings)
+    assert isinstance(world.bucket, UnfinishedUploads)
+    world.bucket.refusal = error
     report = world.run()
     assert keys_of(report) == {orphan}
     assert len(report.failures) == 1

@@ -102,7 +102,7 @@ class CollectReport(NamedTuple):
     expired_pin_count: int = 0
     """Pins that ended because their time was over."""
     failures: tuple[str, ...] = ()
-    """What the store does not let the collector do; a text for people each."""
+    """Work that the store refuses; a text for people each."""
 
     @property
     def is_refused(self) -> bool:

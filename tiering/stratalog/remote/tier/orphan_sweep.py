@@ -102,7 +102,7 @@ class SweepReport(NamedTuple):
     waiting: tuple[Orphan, ...] = ()
     """Candidates that were found and stay for a later sweep."""
     failures: tuple[str, ...] = ()
-    """What the store does not let the sweep do; a text for people each."""
+    """Work that the store refuses; a text for people each."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -201,7 +201,7 @@ class OrphanSweep:
         return SweepReport((*deleted, *map(_orphan_of, uploads)), waiting, failures)
 
     def _first(self, candidates: Iterator[Orphan]) -> list[Orphan]:
-        """As many of the candidates as one sweep deletes."""
+        """The first candidates, as many as one sweep deletes."""
         return list(itertools.islice(candidates, self._settings.max_file_count))
 
     def _raise_horizon(self, seq: int, files: Iterable[Orphan]) -> int:
@@ -325,7 +325,7 @@ class OrphanSweep:
                     yield Orphan(OrphanKind.SCRATCH, info.key, info.size, info.modified_ms)
 
     def _old_uploads(self, now_ms: int, stop: StopSignal) -> tuple[list[UnfinishedUpload], tuple[str, ...]]:
-        """Unfinished uploads whose grace is over, as many as one sweep deletes, and what the store refuses."""
+        """Unfinished uploads whose grace is over, as many as one sweep deletes, and the refusals of the store."""
         uploads: list[UnfinishedUpload] = []
         try:
             for upload in self._store.list_uploads(self._log.layout.prefix):

@@ -1,4 +1,4 @@
-"""The horizon, the trimming of history, and pins: their rules, and that followers and checkpoints keep them."""
+"""The horizon, the trimming of history, and pins: their rules, in followers and checkpoints, too."""
 
 from __future__ import annotations
 

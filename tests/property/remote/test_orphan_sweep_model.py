@@ -1,5 +1,5 @@
-"""The sweep against a model that knows every file: what a sweep deletes, young end or all, is exactly what the
-model says.
+"""The sweep against a model that knows every file: a sweep deletes, young end or all, exactly what the model
+says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Step = tuple[str, int]
 
 
 def steps() -> st.SearchStrategy[list[Step]]:
-    """What happens, each with a number to choose by."""
+    """Events, each with a number to choose by."""
     names = st.sampled_from(["commit", "live", "orphan", "page", "wait", "sweep", "whole", "look"])
     return st.lists(st.tuples(names, st.integers(0, 7)), max_size=60)
 
