@@ -325,7 +325,7 @@ class OrphanSweep:
                     yield Orphan(OrphanKind.SCRATCH, info.key, info.size, info.modified_ms)
 
     def _old_uploads(self, now_ms: int, stop: StopSignal) -> tuple[list[UnfinishedUpload], tuple[str, ...]]:
-        """Unfinished uploads whose grace is over, as many as one sweep deletes, and the refusals of the store."""
+        """Unfinished uploads whose grace is over, as many as one sweep deletes; the refusals of the store."""
         uploads: list[UnfinishedUpload] = []
         try:
             for upload in self._store.list_uploads(self._log.layout.prefix):

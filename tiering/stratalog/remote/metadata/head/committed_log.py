@@ -67,6 +67,8 @@ class CommittedLog(Generic[S]):
         self._log = log
         self._folder = Folder(log)
         self._fold_lock = threading.Lock()
+        self._root: CheckpointRoot | None = None
+        """The root that was read last. Immutable, and replaced whole."""
 
     @property
     def layout(self) -> StoreLayout:
@@ -205,11 +207,14 @@ class CommittedLog(Generic[S]):
     def _read_root(self) -> tuple[View[S], CheckpointRoot | None]:
         """A view with the root of its checkpoint. A root that is missing under an old head was replaced."""
         for _ in range(_ROOT_ATTEMPTS):
-            view = self._log.view
+            view, known = self._log.view, self._root
             if view.head.checkpoint is None:
                 return view, None
+            if known is not None and known.ref == view.head.checkpoint:
+                return view, known
             try:
-                return view, read_root(self._log.store, self.layout, view.head.checkpoint)
+                self._root = read_root(self._log.store, self.layout, view.head.checkpoint)
+                return view, self._root
             except ObjectNotFoundError as error:
                 if self._log.refresh() is view:
                     raise StoreCorruptError(
