@@ -231,6 +231,33 @@ async def test_a_periodic_pass_reports_what_it_did_and_what_waits(tmp_path: Path
         assert "pinned" not in manager.collect_pass().refusals
 
 
+async def test_a_collection_says_what_pins_hold_and_which_history_it_drops(tmp_path: Path) -> None:
+    clock = ManualClock()
+    bucket = MemoryObjectStore(clock)
+    async with service_bench(
+        tmp_path, filesystem=MemoryFileSystem(), store=bucket, clock=clock, history_ms=2 * DAY_MS
+    ) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, COMPACTED)
+        await fill(bench, "t")
+        [shard] = bench.server.engine.tier.shards
+        shard.metadata.fold()
+        shard.metadata.pin("scan", clock.now_ms() + 2 * DAY_MS)
+        await admin.run_compaction(["t"])
+        shard.metadata.fold()
+        clock.advance(DAY_MS)
+        held = await admin.collect(dry_run=True)
+        assert (held.deleted_count, held.expired_pin_count, held.trimmed_history_count) == (0, 0, 0)
+        assert held.pinned_count == len([one for one in held.waiting_files if one.pinned]) >= 3
+        clock.advance(DAY_MS)
+        listed = await admin.collect(dry_run=True)
+        assert listed.expired_pin_count == 1
+        assert listed.deleted_count == held.waiting_count
+        collected = await admin.collect()
+        assert (collected.expired_pin_count, collected.pinned_count) == (1, 0)
+        assert (collected.trimmed_history_count, collected.problems) == (1, ())
+
+
 async def test_a_pass_with_a_wrong_clock_says_so(tmp_path: Path) -> None:
     clock = ManualClock()
     bucket = MemoryObjectStore(ManualClock(clock.now_ms() - DAY_MS))
