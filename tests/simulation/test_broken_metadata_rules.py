@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.errors import LogStoreError
-from stratalog.remote.metadata.head import fold
+from stratalog.remote.metadata.head import fold, head_judge
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import HeadLog
@@ -133,6 +133,13 @@ def without_birth_of_folds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fold, "is_born_in_time", answering(True))
 
 
+def without_pinned_history(patch: pytest.MonkeyPatch) -> None:
+    def before_newest(state: ShardState) -> int:
+        return state.history_start_seq if state.history is None else int(state.history.name[:20])
+
+    patch.setattr(head_judge, "trimmable_before", before_newest)
+
+
 def answering(answer: object) -> Callable[..., object]:
     """A rule that says the same whatever it is asked."""
 
@@ -175,6 +182,14 @@ FOLDS_AND_SWEEPERS: Cast = {
     "owner": partial(actors.owner, uploads=8),
     "folder0": partial(actors.folder, jobs=8),
     "sweeper0": partial(actors.sweeper, sweeps=12),
+}
+
+
+HISTORIANS: Cast = {
+    "owner": partial(actors.owner, uploads=8),
+    "folder": partial(actors.folder, jobs=8),
+    "historian": partial(actors.historian, trims=8),
+    "pinner": actors.pinner,
 }
 
 
@@ -228,6 +243,7 @@ BROKEN: dict[str, Broken] = {
     "sweep by the head before the horizon": Broken(without_a_fresh_head, SWEEPERS, "is missing"),
     "birth below the horizon is accepted": Broken(without_birth_of_objects, SWEEPERS, "is missing"),
     "a fold below the horizon is accepted": Broken(without_birth_of_folds, FOLDS_AND_SWEEPERS, "missing"),
+    "history goes under a pin": Broken(without_pinned_history, HISTORIANS, "history of a pinned state"),
     "pins hold nothing": Broken(nothing, with_pinners(Manners(spares_what_pins_hold=False)), "lost"),
     "forget before deletion": Broken(
         nothing, with_pinners(Manners(forgets_only_what_is_deleted=False)), "lost"

@@ -67,8 +67,19 @@ CASTS: dict[str, Cast] = {
         "compactor": partial(actors.compactor, jobs=8),
         "folder": actors.folder,
         "pinner": actors.pinner,
+        "historian": actors.historian,
         "collector": partial(actors.collector, jobs=8),
         "sweeper": actors.sweeper,
+    },
+    "folds, history and sweepers": {
+        "owner": partial(actors.owner, uploads=8),
+        "folder0": partial(actors.folder, jobs=6),
+        "folder1": partial(actors.folder, jobs=6),
+        "historian0": actors.historian,
+        "historian1": actors.historian,
+        "pinner": actors.pinner,
+        "collector": partial(actors.collector, jobs=6),
+        "sweeper": partial(actors.sweeper, sweeps=6),
     },
     "all actors": {
         "owner0": actors.owner,
@@ -82,6 +93,7 @@ CASTS: dict[str, Cast] = {
         "collector": actors.collector,
         "sweeper": actors.sweeper,
         "pinner": actors.pinner,
+        "historian": actors.historian,
     },
 }
 
@@ -121,7 +133,7 @@ def clean_up(world: MetadataWorld) -> None:
     assert state == world.audit.state
     assert state.dropped == (), "a quiet system has nothing left to delete"
     keys = {found.key for found in world.memory.list(world.layout.prefix)}
-    needed = set(current_keys(world.memory, world.layout, state.objects))
+    needed = set(current_keys(world.memory, world.layout, state.objects, state.history_start_seq))
     assert keys == needed, "the bucket holds live objects and current metadata, nothing else"
 
 

@@ -21,6 +21,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -246,6 +247,17 @@ def sweeper(seat: Seat, *, sweeps: int = 4) -> None:
     for _ in range(sweeps):
         is_whole = seat.random.random() < 0.5
         insist(partial(sweep.run, seat.world.clock.now_ms(), StopSignal(), is_whole=is_whole))
+
+
+def historian(seat: Seat, *, trims: int = 4) -> None:
+    """Trims history, before any commit."""
+    log = insist(lambda: seat.open_log("collector"))
+    prefix = FileKind.HISTORY.key(log.layout, "")
+    for _ in range(trims):
+        state = insist(log.refresh)
+        infos = insist(lambda: list(seat.store.list(prefix)))
+        files = [TrackedFile(FileKind.HISTORY, info.key.removeprefix(prefix), info.size) for info in infos]
+        insist(partial(log.trim_history, seat.random.randint(0, state.seq), files))
 
 
 def pinner(seat: Seat, *, pins: int = 3) -> None:

@@ -15,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.json_document import parse_json
 from stratalog.remote.metadata.head.checkpoint import read_checkpoint, read_root
 from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, Replace
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
@@ -122,8 +124,10 @@ class MetadataAudit:
         self._commit_landed(known[-1])
         if head.checkpoint is not None and head.checkpoint != before.checkpoint:
             self._check_checkpoint(head)
+        former = self._pinned
         self._pinned = {
-            pin.seq: self._pinned.get(pin.seq) or frozenset(self._live_keys(head)) for pin in head.pins
+            pin.seq: former[pin.seq] if pin.seq in former else frozenset(self._live_keys(head))
+            for pin in head.pins
         }
         self.head = head
 
@@ -143,6 +147,7 @@ class MetadataAudit:
         _require(after.epoch >= before.epoch, "the epoch went back")
         _require(after.orphan_horizon_seq >= before.orphan_horizon_seq, "the horizon went back")
         _require(after.folded_seq >= before.folded_seq, "the checkpoint went back")
+        _require(after.history_start_seq >= before.history_start_seq, "the start of history went back")
         for tip, partition in before.partitions.items():
             later = after.partitions.get(tip)
             if later is not None:
@@ -196,8 +201,12 @@ class MetadataAudit:
             _require(layout.checkpoint_key(head.checkpoint.name) in keys, "the checkpoint is missing")
             for page in read_root(self._store, layout, head.checkpoint).pages:
                 _require(layout.page_key(page.name) in keys, f"page {page.name} of the checkpoint is missing")
-        if head.history is not None:
-            _require(layout.history_key(head.history.name) in keys, "the newest history object is missing")
+        ref = head.history
+        while ref is not None and ref.seq >= self.state.history_start_seq:
+            _require(layout.history_key(ref.name) in keys, f"history object {ref.name} is missing")
+            earlier = parse_json(self._store.get(layout.history_key(ref.name)).data, ref.name)
+            fields = earlier.optional_fields("predecessor")
+            ref = None if fields is None else DocumentRef.from_json(fields, FileKind.HISTORY)
         for commit in head.commits:
             for name in brought_by(commit):
                 _require(
