@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.errors import LogStoreError
-from stratalog.remote.metadata.head import fold
+from stratalog.remote.metadata.head import fold, head_judge
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import HeadLog
@@ -21,6 +21,7 @@ from stratalog.remote.metadata.shard import replace_judge, shard_judge
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.tier.orphan_sweep import Orphan, OrphanSweep
 from stratalog.testing.store_faults import no_faults
 from tests.support.simulation import metadata_actors as actors
 from tests.support.simulation.metadata_actors import Manners
@@ -106,6 +107,39 @@ def without_cover_check(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replace_judge, "is_first_live", answering(True))
 
 
+def without_a_horizon(patch: pytest.MonkeyPatch) -> None:
+    """The sweep deletes by the newest commit that is old enough, and tells no writer."""
+
+    def say_only(_: OrphanSweep, seq: int, __: object) -> int:
+        return seq
+
+    patch.setattr(OrphanSweep, "_raise_horizon", say_only)
+
+
+def without_a_fresh_head(patch: pytest.MonkeyPatch) -> None:
+    """The sweep deletes every candidate of the head before its horizon."""
+
+    def all_old(_: OrphanSweep, files: Sequence[Orphan], horizon_seq: int, __: object) -> list[Orphan]:
+        return [one for one in files if int(one.key.rpartition("/")[2][:20]) < horizon_seq]
+
+    patch.setattr(OrphanSweep, "_still_orphans", all_old)
+
+
+def without_birth_of_objects(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shard_judge, "is_born_too_early", answering(False))
+
+
+def without_birth_of_folds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fold, "is_born_in_time", answering(True))
+
+
+def without_pinned_history(patch: pytest.MonkeyPatch) -> None:
+    def before_newest(state: ShardState) -> int:
+        return state.history_start_seq if state.history is None else int(state.history.name[:20])
+
+    patch.setattr(head_judge, "trimmable_before", before_newest)
+
+
 def answering(answer: object) -> Callable[..., object]:
     """A rule that says the same whatever it is asked."""
 
@@ -135,6 +169,38 @@ def with_collectors(manners: Manners) -> Cast:
     return COLLECTORS | {
         "compactor": partial(actors.compactor, jobs=8),
         "collector": partial(actors.collector, manners=manners, jobs=8),
+    }
+
+
+SWEEPERS: Cast = {
+    "owner": partial(actors.owner, uploads=8),
+    "compactor": partial(actors.compactor, jobs=8),
+    "sweeper0": partial(actors.sweeper, sweeps=8),
+    "sweeper1": partial(actors.sweeper, sweeps=8),
+}
+FOLDS_AND_SWEEPERS: Cast = {
+    "owner": partial(actors.owner, uploads=8),
+    "folder0": partial(actors.folder, jobs=8),
+    "sweeper0": partial(actors.sweeper, sweeps=12),
+}
+
+
+HISTORIANS: Cast = {
+    "owner": partial(actors.owner, uploads=8),
+    "folder": partial(actors.folder, jobs=8),
+    "historian": partial(actors.historian, trims=8),
+    "pinner": actors.pinner,
+}
+
+
+def with_pinners(manners: Manners) -> Cast:
+    return {
+        "owner": partial(actors.owner, uploads=6),
+        "compactor": partial(actors.compactor, jobs=8),
+        "folder": partial(actors.folder, jobs=6),
+        "pinner": actors.pinner,
+        "collector": partial(actors.collector, manners=manners, jobs=10),
+        "sweeper": partial(actors.sweeper, sweeps=6),
     }
 
 
@@ -172,6 +238,15 @@ BROKEN: dict[str, Broken] = {
     ),
     "delete what an inline commit brings": Broken(
         nothing, with_collectors(Manners(deletes_only_what_is_folded=False)), "which is gone"
+    ),
+    "sweep without a horizon": Broken(without_a_horizon, SWEEPERS, "is missing"),
+    "sweep by the head before the horizon": Broken(without_a_fresh_head, SWEEPERS, "is missing"),
+    "birth below the horizon is accepted": Broken(without_birth_of_objects, SWEEPERS, "is missing"),
+    "a fold below the horizon is accepted": Broken(without_birth_of_folds, FOLDS_AND_SWEEPERS, "missing"),
+    "history goes under a pin": Broken(without_pinned_history, HISTORIANS, "history of a pinned state"),
+    "pins hold nothing": Broken(nothing, with_pinners(Manners(spares_what_pins_hold=False)), "lost"),
+    "forget before deletion": Broken(
+        nothing, with_pinners(Manners(forgets_only_what_is_deleted=False)), "lost"
     ),
 }
 

@@ -123,6 +123,46 @@ COMPACTION_OUTCOME_REFUSED: CompactionOutcome.ValueType  # 2
 """Nothing changed; `reason` says why. A later job tries again."""
 Global___CompactionOutcome: _TypeAlias = CompactionOutcome  # noqa: Y015
 
+class _OrphanKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OrphanKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OrphanKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ORPHAN_KIND_UNSPECIFIED: _OrphanKind.ValueType  # 0
+    """Never sent."""
+    ORPHAN_KIND_DATA: _OrphanKind.ValueType  # 1
+    """Object files: of uploads and compactions that were not committed."""
+    ORPHAN_KIND_PAGE: _OrphanKind.ValueType  # 2
+    """Pages of checkpoints."""
+    ORPHAN_KIND_CHECKPOINT: _OrphanKind.ValueType  # 3
+    """Roots of checkpoints."""
+    ORPHAN_KIND_HISTORY: _OrphanKind.ValueType  # 4
+    """History files."""
+    ORPHAN_KIND_SCRATCH: _OrphanKind.ValueType  # 5
+    """Probes: files that a process writes when it opens the store."""
+    ORPHAN_KIND_UPLOAD: _OrphanKind.ValueType  # 6
+    """Unfinished multipart uploads."""
+
+class OrphanKind(_OrphanKind, metaclass=_OrphanKindEnumTypeWrapper):
+    """Kinds of garbage that no commit has dropped."""
+
+ORPHAN_KIND_UNSPECIFIED: OrphanKind.ValueType  # 0
+"""Never sent."""
+ORPHAN_KIND_DATA: OrphanKind.ValueType  # 1
+"""Object files: of uploads and compactions that were not committed."""
+ORPHAN_KIND_PAGE: OrphanKind.ValueType  # 2
+"""Pages of checkpoints."""
+ORPHAN_KIND_CHECKPOINT: OrphanKind.ValueType  # 3
+"""Roots of checkpoints."""
+ORPHAN_KIND_HISTORY: OrphanKind.ValueType  # 4
+"""History files."""
+ORPHAN_KIND_SCRATCH: OrphanKind.ValueType  # 5
+"""Probes: files that a process writes when it opens the store."""
+ORPHAN_KIND_UPLOAD: OrphanKind.ValueType  # 6
+"""Unfinished multipart uploads."""
+Global___OrphanKind: _TypeAlias = OrphanKind  # noqa: Y015
+
 @_typing.final
 class OperationProgress(_message.Message):
     """A measure of the work. A total grows if the work does."""
@@ -622,6 +662,70 @@ class VerificationResult(_message.Message):
 Global___VerificationResult: _TypeAlias = VerificationResult  # noqa: Y015
 
 @_typing.final
+class OrphanFile(_message.Message):
+    """A file of the store that no commit refers to, or an unfinished multipart upload."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_TIME_MS_FIELD_NUMBER: _builtins.int
+    kind: Global___OrphanKind.ValueType
+    """Data, page, checkpoint, history, probe or multipart upload."""
+    name: _builtins.str
+    """The file's name, below the store's URL."""
+    size_bytes: _builtins.int
+    """Size in the store; 0 for a multipart upload, whose size is unknown."""
+    write_time_ms: _builtins.int
+    """The time of the write, in milliseconds since 1970 UTC; of the beginning, for a multipart upload."""
+    def __init__(
+        self,
+        *,
+        kind: Global___OrphanKind.ValueType = ...,
+        name: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        write_time_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "size_bytes", b"size_bytes", "write_time_ms", b"write_time_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrphanFile: _TypeAlias = OrphanFile  # noqa: Y015
+
+@_typing.final
+class OrphanTotal(_message.Message):
+    """The orphans of one kind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ORPHAN_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    kind: Global___OrphanKind.ValueType
+    """Data, page, checkpoint, history, probe or multipart upload."""
+    orphan_count: _builtins.int
+    """Orphans of this kind, at least 1."""
+    size_bytes: _builtins.int
+    """Size of these; 0 for multipart uploads."""
+    def __init__(
+        self,
+        *,
+        kind: Global___OrphanKind.ValueType = ...,
+        orphan_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "orphan_count", b"orphan_count", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrphanTotal: _TypeAlias = OrphanTotal  # noqa: Y015
+
+@_typing.final
 class DroppedFile(_message.Message):
     """A file of the store that a commit has dropped."""
 
@@ -631,6 +735,7 @@ class DroppedFile(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DROPPED_TIME_MS_FIELD_NUMBER: _builtins.int
     DUE_TIME_MS_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The file's name, below the store's URL."""
     size_bytes: _builtins.int
@@ -639,6 +744,8 @@ class DroppedFile(_message.Message):
     """The time of that commit, in milliseconds since 1970 UTC."""
     due_time_ms: _builtins.int
     """The end of its grace, in milliseconds since 1970 UTC: it is deleted from then on."""
+    pinned: _builtins.bool
+    """A pin holds it: it stays while the pin does."""
     def __init__(
         self,
         *,
@@ -646,10 +753,11 @@ class DroppedFile(_message.Message):
         size_bytes: _builtins.int = ...,
         dropped_time_ms: _builtins.int = ...,
         due_time_ms: _builtins.int = ...,
+        pinned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_time_ms", b"dropped_time_ms", "due_time_ms", b"due_time_ms", "name", b"name", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_time_ms", b"dropped_time_ms", "due_time_ms", b"due_time_ms", "name", b"name", "pinned", b"pinned", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -657,7 +765,7 @@ Global___DroppedFile: _TypeAlias = DroppedFile  # noqa: Y015
 
 @_typing.final
 class CollectionResult(_message.Message):
-    """Dropped files that were deleted, and those that wait."""
+    """Dropped files and orphans that were deleted, and those that wait."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -669,6 +777,13 @@ class CollectionResult(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DELETED_FILES_FIELD_NUMBER: _builtins.int
     WAITING_FILES_FIELD_NUMBER: _builtins.int
+    PINNED_COUNT_FIELD_NUMBER: _builtins.int
+    ORPHANS_FIELD_NUMBER: _builtins.int
+    ORPHAN_FILES_FIELD_NUMBER: _builtins.int
+    WAITING_ORPHAN_FILES_FIELD_NUMBER: _builtins.int
+    TRIMMED_HISTORY_COUNT_FIELD_NUMBER: _builtins.int
+    EXPIRED_PIN_COUNT_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """It was a dry run: the files that are called deleted here are those that would be deleted."""
     deleted_count: _builtins.int
@@ -681,6 +796,12 @@ class CollectionResult(_message.Message):
     """Size of these files."""
     reason: _builtins.str
     """Why files that are due were not deleted; otherwise empty."""
+    pinned_count: _builtins.int
+    """Dropped files that are due and stay because a pin holds them."""
+    trimmed_history_count: _builtins.int
+    """History files that were dropped because their commits are too old. They are deleted after their grace."""
+    expired_pin_count: _builtins.int
+    """Pins that ended because their time was over."""
     @_builtins.property
     def deleted_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___DroppedFile]:
         """The first 1,000 files that were deleted."""
@@ -688,6 +809,22 @@ class CollectionResult(_message.Message):
     @_builtins.property
     def waiting_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___DroppedFile]:
         """The first 1,000 files that stay for now, those that are due next first."""
+
+    @_builtins.property
+    def orphans(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrphanTotal]:
+        """Orphans that were deleted, by kind. Kinds without any are left out."""
+
+    @_builtins.property
+    def orphan_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrphanFile]:
+        """The first 1,000 orphans that were deleted."""
+
+    @_builtins.property
+    def waiting_orphan_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrphanFile]:
+        """The first 1,000 orphans that were found and stay for a later collection."""
+
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Work that the store refuses, a sentence each; for example to list multipart uploads."""
 
     def __init__(
         self,
@@ -700,10 +837,17 @@ class CollectionResult(_message.Message):
         reason: _builtins.str = ...,
         deleted_files: _abc.Iterable[Global___DroppedFile] | None = ...,
         waiting_files: _abc.Iterable[Global___DroppedFile] | None = ...,
+        pinned_count: _builtins.int = ...,
+        orphans: _abc.Iterable[Global___OrphanTotal] | None = ...,
+        orphan_files: _abc.Iterable[Global___OrphanFile] | None = ...,
+        waiting_orphan_files: _abc.Iterable[Global___OrphanFile] | None = ...,
+        trimmed_history_count: _builtins.int = ...,
+        expired_pin_count: _builtins.int = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_bytes", b"deleted_bytes", "deleted_count", b"deleted_count", "deleted_files", b"deleted_files", "dry_run", b"dry_run", "reason", b"reason", "waiting_bytes", b"waiting_bytes", "waiting_count", b"waiting_count", "waiting_files", b"waiting_files"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_bytes", b"deleted_bytes", "deleted_count", b"deleted_count", "deleted_files", b"deleted_files", "dry_run", b"dry_run", "expired_pin_count", b"expired_pin_count", "orphan_files", b"orphan_files", "orphans", b"orphans", "pinned_count", b"pinned_count", "problems", b"problems", "reason", b"reason", "trimmed_history_count", b"trimmed_history_count", "waiting_bytes", b"waiting_bytes", "waiting_count", b"waiting_count", "waiting_files", b"waiting_files", "waiting_orphan_files", b"waiting_orphan_files"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

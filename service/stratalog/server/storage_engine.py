@@ -58,7 +58,7 @@ from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
-from stratalog.remote.tier.collector import Collector
+from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.remote_retention import RemoteRetention
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings
@@ -461,11 +461,12 @@ class StorageEngineBuilder:
             shard=shard,
             uploader=uploader,
             retention=RemoteRetention(shard.metadata),
-            # The catalog's own dropped files are one collector's work, whatever the number of shards.
+            # The catalog's own files are one collector's work, whatever the number of shards.
             collector=Collector(
                 store,
                 shard.metadata,
                 catalog if shard.metadata.layout.shard == 0 else None,
+                CollectorSettings(history_ms=self._settings.history_ms),
             ),
             compactor=compactor,
             reader=RemoteReader(self._store, shard.metadata),

@@ -29,9 +29,11 @@ from stratalog.objectstore.protocol import (
     ObjectStore,
     ReadStream,
     StoredObject,
+    UnfinishedUpload,
 )
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultPlan, Operation, no_faults
 
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
@@ -207,10 +209,17 @@ class FaultyObjectStore:
         first_key = keys[0] if keys else ""
         self._write("DELETE", first_key, "", lambda: self._inner.delete_many(keys), keys)
 
+    def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        return self._read("LIST", prefix, "", lambda: self._inner.list_uploads(prefix), self._cut_off_listing)
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        # Alone it is there or gone: the fault of a bulk deletion takes none of the keys.
+        self._write("DELETE", upload.key, "", lambda: self._inner.abort_upload(upload))
+
     def close(self) -> None:
         """Nothing: the shared store belongs to the test."""
 
-    def _cut_off_listing(self, listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    def _cut_off_listing(self, listing: Iterator[_Item]) -> Iterator[_Item]:
         found = list(listing)
         yield from found[: self._random.randint(0, len(found))]
         raise StoreUnavailableError("the listing was cut off by the test")

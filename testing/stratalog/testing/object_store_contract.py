@@ -11,7 +11,7 @@ there proves nothing but that.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from stratalog.base.errors import (
     StoreCorruptError,
 )
 from stratalog.objectstore.probe import require_conditional_writes
-from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.protocol import ObjectStore, UnfinishedUpload
 from stratalog.testing.sequential_ids import SequentialIds
 
 PART_BYTES = 5 << 20
@@ -314,7 +314,57 @@ class ListContract:
         assert list(filled.list("")) == []
 
 
-class ObjectStoreContract(WriteContract, ReadContract, ListContract):
+class UnfinishedUploadContract:
+    """Multipart uploads that end early. `begin_upload` is for stores that know such uploads."""
+
+    def begin_upload(self, store: ObjectStore, key: str) -> bool:
+        """Begin a multipart upload and leave it; False for a store that has none."""
+        del store, key
+        return False
+
+    def test_a_finished_upload_is_not_listed(self, store: ObjectStore) -> None:
+        store.put_parts("data/key", [b"x" * PART_BYTES, b"y"], part_bytes=PART_BYTES)
+        assert list(store.list_uploads("")) == []
+
+    def test_an_upload_that_fails_leaves_nothing(self, store: ObjectStore) -> None:
+        def parts() -> Iterator[bytes]:
+            yield b"x" * PART_BYTES
+            yield b"y" * PART_BYTES
+            raise EOFError
+
+        with pytest.raises(EOFError):
+            store.put_parts("data/key", parts(), part_bytes=PART_BYTES)
+        assert list(store.list_uploads("")) == []
+        assert list(store.list("")) == []
+
+    def test_unfinished_uploads_are_listed_and_aborted(self, store: ObjectStore) -> None:
+        if not self.begin_upload(store, "data/key"):
+            store.abort_upload(UnfinishedUpload("data/key", "unknown", 0))
+            return
+        [found] = store.list_uploads("data/")
+        assert found.key == "data/key"
+        # moto gives a day in the past, all others seconds at best.
+        assert found.begun_ms <= store_now_ms(store) + 1000
+        assert list(store.list_uploads("other/")) == []
+        store.abort_upload(found)
+        store.abort_upload(found)
+        assert list(store.list_uploads("data/")) == []
+        assert [info.key for info in store.list("data/")] == []
+
+    def test_prefixes_of_uploads_that_no_key_has_are_refused(self, store: ObjectStore) -> None:
+        with pytest.raises(InvalidRequestError):
+            list(store.list_uploads("a//"))
+
+
+def store_now_ms(store: ObjectStore) -> int:
+    """The time of the store's clock."""
+    store.put("now", b"")
+    now_ms = store.get("now").date_ms
+    store.delete_many(["now"])
+    return now_ms
+
+
+class ObjectStoreContract(WriteContract, ReadContract, ListContract, UnfinishedUploadContract):
     """All that a single user can see. Subclass it with a fixture `store`."""
 
 

@@ -6,17 +6,26 @@ The oracle is the log as DescribeLog shows it before and after: it shares no cod
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
 
+from stratalog.base.types import TopicIdPartition
 from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
+from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.service.service_bench import ServiceBench, service_bench
+from stratalog.testing.store_faults import Operation
+from tests.support.service.service_bench import (
+    ServiceBench,
+    catalog_elsewhere,
+    metadata_elsewhere,
+    service_bench,
+)
 
 LOCAL, STORED = values.RetentionTier.LOCAL, values.RetentionTier.OBJECT_STORE
 HOUR_MS = 3_600_000
@@ -187,3 +196,33 @@ async def test_what_is_explained_is_what_goes(seed: int, tmp_path: object) -> No
             await check_next_by_time(bench, clock)
             await check_prediction(bench)
             clock.advance(chance.randrange(HOUR_MS))
+
+
+async def test_a_topic_that_is_altered_meanwhile_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """Another actor uses its new configuration just before the commit that moves the log starts."""
+    clock = ManualClock()
+    bucket = MemoryObjectStore(clock)
+    armed: list[str] = []
+
+    def alter_first(operation: Operation) -> None:
+        if not armed or (operation.verb, operation.key) != ("PUT", "shards/0000/head"):
+            return
+        name = armed.pop()
+        catalog = catalog_elsewhere(bucket)
+        catalog.alter(catalog.topics()[name].topic_id, config={"retention.ms": "-1"})
+        tip = TopicIdPartition(catalog.topics()[name].topic_id, 0)
+        shard = metadata_elsewhere(bucket)
+        assert shard.advance_log_start({tip: 1}, epoch=None, catalog_seq=catalog.seq).refused == ()
+
+    store = FaultyObjectStore(bucket, Random(0), before=alter_first)
+    async with service_bench(f"{tmp_path}", filesystem=MemoryFileSystem(), store=store, clock=clock) as bench:
+        for name in ("altered", "other"):
+            await bench.client.admin.create_topic(name, 1, {"retention.ms": str(HOUR_MS)})
+            await bench.client.append(name, 0, [Record(0, clock.now_ms(), None, b"v")] * 2)
+            await bench.client.admin.upload([name])
+        clock.advance(2 * HOUR_MS)
+        armed.append("altered")
+        bench.server.engine.tier.manager.remote_retention_pass()
+        assert not armed, "the other actor came in between"
+        assert (await log_of(bench, "other")).log_start_offset == 2
+        assert (await log_of(bench, "altered")).log_start_offset == 1

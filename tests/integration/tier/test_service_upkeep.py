@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -10,6 +11,7 @@ from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
+from stratalog.server.background.pass_outcome import Backlog
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -169,6 +171,99 @@ async def test_a_collection_deletes_what_its_dry_run_lists(tmp_path: Path) -> No
         left = {info.key for info in bucket.list("shards/0000/data/")}
         assert {key for key in there if any(key.endswith(name) for name in names)} == there - left
         assert (await admin.verify()).finding_count == 0
+
+
+async def test_a_collection_sweeps_orphans_though_there_is_no_topic_any_more(tmp_path: Path) -> None:
+    clock = ManualClock()
+    bucket = MemoryObjectStore(clock)
+    async with service_bench(tmp_path, filesystem=MemoryFileSystem(), store=bucket, clock=clock) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, COMPACTED)
+        await fill(bench, "t")
+        orphans = {
+            f"shards/0000/data/{1:020}-{UUID(int=1)}": (values.OrphanKind.DATA, 7),
+            f"catalog/pages/{1:020}-{UUID(int=2)}": (values.OrphanKind.PAGE, 7),
+            "scratch/probe": (values.OrphanKind.SCRATCH, 7),
+        }
+        for key in orphans:
+            bucket.put(key, b"garbage")
+        await bench.client.topics.delete("t")
+        bench.server.engine.topics.manager.drop_leftovers()
+        assert (await admin.collect()).orphans == ()
+        clock.advance(DAY_MS)
+        listed = await admin.collect(dry_run=True)
+        assert {one.name: (one.kind, one.size_bytes) for one in listed.orphan_files} == orphans
+        assert orphans.keys() <= {info.key for info in bucket.list("")}
+        collected = await admin.collect()
+        assert {one.kind: (one.orphan_count, one.size_bytes) for one in collected.orphans} == {
+            kind: (1, size_bytes) for kind, size_bytes in orphans.values()
+        }
+        assert not orphans.keys() & {info.key for info in bucket.list("")}
+        assert list(bucket.list("shards/0000/data/")) == []
+
+
+async def test_a_periodic_pass_reports_what_it_did_and_what_waits(tmp_path: Path) -> None:
+    clock = ManualClock()
+    bucket = MemoryObjectStore(clock)
+    async with service_bench(tmp_path, filesystem=MemoryFileSystem(), store=bucket, clock=clock) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, COMPACTED)
+        await fill(bench, "t")
+        bucket.put("scratch/probe", b"garbage")
+        await admin.run_compaction(["t"])
+        manager, since_ms = bench.server.engine.tier.manager, clock.now_ms()
+        [shard] = bench.server.engine.tier.shards
+        waiting_bytes = sum(file.size_bytes for file in shard.metadata.state().dropped)
+        outcome = manager.collect_pass()
+        assert (outcome.done, outcome.refusals, outcome.failures) == ({}, {}, ())
+        assert outcome.backlog == Backlog(count=3, size_bytes=waiting_bytes, oldest_ms=since_ms)
+        clock.advance(DAY_MS)
+        outcome = manager.collect_pass()
+        assert outcome.done == {"files": 3, "orphans": 1, "bytes": waiting_bytes + 7}
+        clock.advance(DAY_MS)
+        pin = shard.metadata.pin("scan", clock.now_ms() + 9 * DAY_MS)
+        await bench.client.topics.delete("t")
+        bench.server.engine.topics.manager.drop_leftovers()
+        clock.advance(DAY_MS)
+        outcome = manager.collect_pass()
+        assert outcome.refusals["pinned"] >= 1
+        shard.metadata.unpin(pin)
+        assert "pinned" not in manager.collect_pass().refusals
+
+
+async def test_a_collection_says_what_pins_hold_and_which_history_it_drops(tmp_path: Path) -> None:
+    clock = ManualClock()
+    bucket = MemoryObjectStore(clock)
+    async with service_bench(
+        tmp_path, filesystem=MemoryFileSystem(), store=bucket, clock=clock, history_ms=2 * DAY_MS
+    ) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, COMPACTED)
+        await fill(bench, "t")
+        [shard] = bench.server.engine.tier.shards
+        shard.metadata.fold()
+        shard.metadata.pin("scan", clock.now_ms() + 2 * DAY_MS)
+        await admin.run_compaction(["t"])
+        shard.metadata.fold()
+        clock.advance(DAY_MS)
+        held = await admin.collect(dry_run=True)
+        assert (held.deleted_count, held.expired_pin_count, held.trimmed_history_count) == (0, 0, 0)
+        assert held.pinned_count == len([one for one in held.waiting_files if one.pinned]) >= 3
+        clock.advance(DAY_MS)
+        listed = await admin.collect(dry_run=True)
+        assert listed.expired_pin_count == 1
+        assert listed.deleted_count == held.waiting_count
+        collected = await admin.collect()
+        assert (collected.expired_pin_count, collected.pinned_count) == (1, 0)
+        assert (collected.trimmed_history_count, collected.problems) == (1, ())
+
+
+async def test_a_pass_with_a_wrong_clock_says_so(tmp_path: Path) -> None:
+    clock = ManualClock()
+    bucket = MemoryObjectStore(ManualClock(clock.now_ms() - DAY_MS))
+    async with service_bench(tmp_path, store=bucket, clock=clock) as bench:
+        outcome = bench.server.engine.tier.manager.collect_pass()
+        assert (outcome.done, outcome.refusals) == ({}, {"clock": 1})
 
 
 async def test_a_wrong_clock_is_shown_and_collects_nothing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,7 +36,10 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.partition_signal import PartitionSignal
@@ -167,18 +171,24 @@ def waiting_count(signal: PartitionSignal) -> int:
 
 def catalog_elsewhere(store: ObjectStore) -> Catalog:
     """The catalog as another process opens it."""
+    return Catalog.open(_actor_elsewhere(store))
+
+
+def metadata_elsewhere(store: ObjectStore) -> MetadataLog:
+    """The first shard as another process opens it."""
+    load_directory = partial(read_directory, store, StoreLayout(0))
+    return MetadataLog.open(_actor_elsewhere(store), 0, load_directory)
+
+
+def _actor_elsewhere(store: ObjectStore) -> StoreActor:
     ids = SystemIdGenerator()
-    identity = StoreIdentity.open_or_create(store, ids)
-    writer = Writer("tool", "elsewhere")
-    return Catalog.open(
-        StoreActor(
-            store=store,
-            clock=SystemClock(),
-            random_source=Random(0),
-            ids=ids,
-            identity=identity,
-            writer=writer,
-        )
+    return StoreActor(
+        store=store,
+        clock=SystemClock(),
+        random_source=Random(0),
+        ids=ids,
+        identity=StoreIdentity.open_or_create(store, ids),
+        writer=Writer("tool", "elsewhere"),
     )
 
 

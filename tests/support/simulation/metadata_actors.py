@@ -19,11 +19,14 @@ from stratalog.base.errors import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
 from tests.support.simulation.metadata_world import PARTITIONS, SETTINGS, TOPIC_IDS, Seat
 from tests.support.simulation.mock_objects import (
     MockObject,
@@ -48,6 +51,8 @@ class Manners:
     claims_cover_only_from_first_slice: bool = True
     deletes_only_what_is_dropped: bool = True
     deletes_only_what_is_folded: bool = True
+    spares_what_pins_hold: bool = True
+    forgets_only_what_is_deleted: bool = True
 
 
 GOOD = Manners()
@@ -221,14 +226,51 @@ def collector(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
         due = [
             dropped
             for dropped in state.dropped
-            if state.is_deletable(dropped) or not manners.deletes_only_what_is_folded
+            if (state.is_deletable(dropped) or not manners.deletes_only_what_is_folded)
+            and (state.holding_pin(dropped) is None or not manners.spares_what_pins_hold)
         ]
+        if not manners.forgets_only_what_is_deleted:
+            insist(partial(log.forget, [dropped.name for dropped in state.dropped]))
+            due = []
         keys = [dropped.key(log.layout) for dropped in due]
         if not manners.deletes_only_what_is_dropped:
             keys += [log.layout.data_key(name) for name in sorted(state.objects)[:1]]
         if keys:
             insist(partial(seat.store.delete_many, keys))
             insist(partial(log.forget, [dropped.name for dropped in due]))
+
+
+def sweeper(seat: Seat, *, sweeps: int = 4) -> None:
+    """Sweeps orphans, without a grace: every file that no commit refers to yet is a candidate."""
+    log = insist(lambda: seat.open_log("collector"))
+    sweep = OrphanSweep(seat.store, log, SweepSettings(grace_ms=0))
+    for _ in range(sweeps):
+        is_whole = seat.random.random() < 0.5
+        insist(partial(sweep.run, seat.world.clock.now_ms(), StopSignal(), is_whole=is_whole))
+
+
+def historian(seat: Seat, *, trims: int = 4) -> None:
+    """Trims history, before any commit."""
+    log = insist(lambda: seat.open_log("collector"))
+    prefix = FileKind.HISTORY.key(log.layout, "")
+    for _ in range(trims):
+        state = insist(log.refresh)
+        infos = insist(lambda: list(seat.store.list(prefix)))
+        files = [TrackedFile(FileKind.HISTORY, info.key.removeprefix(prefix), info.size) for info in infos]
+        insist(partial(log.trim_history, seat.random.randint(0, state.seq), files))
+
+
+def pinner(seat: Seat, *, pins: int = 3) -> None:
+    """Pins the state, renews the pin at times, and lets go, or stops and leaves the pin behind."""
+    log = insist(lambda: seat.open_log("spark"))
+    for number in range(pins):
+        pin = insist(partial(log.pin, f"{seat.name}-{number}", seat.random.randrange(1_000)))
+        for _ in range(seat.random.randint(0, 3)):
+            insist(log.refresh)
+        if seat.random.random() < 0.3:
+            insist(partial(log.renew_pin, pin, seat.random.randrange(1_000)))
+        if seat.random.random() < 0.8:
+            insist(partial(log.unpin, pin))
 
 
 def insist(act: Callable[[], T]) -> T:

@@ -15,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.json_document import parse_json
 from stratalog.remote.metadata.head.checkpoint import read_checkpoint, read_root
 from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, Replace
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
@@ -41,6 +43,8 @@ class MetadataAudit:
         self._store = store
         self._layout = layout
         self._objects: dict[str, tuple[MockSlice, ...]] = {}
+        self._pinned: dict[int, frozenset[str]] = {}
+        """The keys that were live at each pin that holds."""
         self._is_checked = False
         self.head: Head | None = None
         self.state = ShardState()
@@ -120,6 +124,11 @@ class MetadataAudit:
         self._commit_landed(known[-1])
         if head.checkpoint is not None and head.checkpoint != before.checkpoint:
             self._check_checkpoint(head)
+        former = self._pinned
+        self._pinned = {
+            pin.seq: former[pin.seq] if pin.seq in former else frozenset(self._live_keys(head))
+            for pin in head.pins
+        }
         self.head = head
 
     def _commit_landed(self, commit: Commit) -> None:
@@ -138,6 +147,7 @@ class MetadataAudit:
         _require(after.epoch >= before.epoch, "the epoch went back")
         _require(after.orphan_horizon_seq >= before.orphan_horizon_seq, "the horizon went back")
         _require(after.folded_seq >= before.folded_seq, "the checkpoint went back")
+        _require(after.history_start_seq >= before.history_start_seq, "the start of history went back")
         for tip, partition in before.partitions.items():
             later = after.partitions.get(tip)
             if later is not None:
@@ -172,16 +182,31 @@ class MetadataAudit:
             state.dropped_objects == self.state.dropped_objects, "a fold lost or changed what is dropped"
         )
 
+    def _live_keys(self, head: Head) -> Iterator[str]:
+        """Keys of the live objects, and of the checkpoint that the state can be built from."""
+        layout = self._layout
+        yield from (layout.data_key(name) for name in self.state.objects)
+        if head.checkpoint is not None:
+            yield layout.checkpoint_key(head.checkpoint.name)
+            for page in read_root(self._store, layout, head.checkpoint).pages:
+                yield layout.page_key(page.name)
+
     def _check_present(self, head: Head, keys: set[str]) -> None:
         layout = self._layout
+        for seq, pinned in self._pinned.items():
+            _require(pinned <= keys, f"pin {seq} lost {sorted(pinned - keys)}")
         for name in self.state.objects:
             _require(layout.data_key(name) in keys, f"live object {name} is missing")
         if head.checkpoint is not None:
             _require(layout.checkpoint_key(head.checkpoint.name) in keys, "the checkpoint is missing")
             for page in read_root(self._store, layout, head.checkpoint).pages:
                 _require(layout.page_key(page.name) in keys, f"page {page.name} of the checkpoint is missing")
-        if head.history is not None:
-            _require(layout.history_key(head.history.name) in keys, "the newest history object is missing")
+        ref = head.history
+        while ref is not None and ref.seq >= self.state.history_start_seq:
+            _require(layout.history_key(ref.name) in keys, f"history object {ref.name} is missing")
+            earlier = parse_json(self._store.get(layout.history_key(ref.name)).data, ref.name)
+            fields = earlier.optional_fields("predecessor")
+            ref = None if fields is None else DocumentRef.from_json(fields, FileKind.HISTORY)
         for commit in head.commits:
             for name in brought_by(commit):
                 _require(

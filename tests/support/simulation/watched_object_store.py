@@ -11,6 +11,7 @@ from stratalog.objectstore.protocol import (
     ObjectStore,
     ReadStream,
     StoredObject,
+    UnfinishedUpload,
 )
 
 
@@ -57,6 +58,12 @@ class WatchedObjectStore:
     def delete_many(self, keys: Sequence[str]) -> None:
         self._inner.delete_many(keys)
         self._deleted()
+
+    def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        return self._inner.list_uploads(prefix)
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        self._inner.abort_upload(upload)
 
     def close(self) -> None:
         self._inner.close()

@@ -18,6 +18,7 @@ from stratalog.objectstore.protocol import (
     ObjectStore,
     ReadStream,
     StoredObject,
+    UnfinishedUpload,
 )
 
 _KEYS_PER_DELETE = 1000
@@ -129,6 +130,14 @@ class CountingObjectStore:
     def delete_many(self, keys: Sequence[str]) -> None:
         self._count_requests("DELETE", "", requests=-(-len(keys) // _KEYS_PER_DELETE))
         self._inner.delete_many(keys)
+
+    def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        self._count_requests("LIST", prefix)
+        return self._inner.list_uploads(prefix)
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        self._count_requests("DELETE", upload.key)
+        self._inner.abort_upload(upload)
 
     def close(self) -> None:
         self._inner.close()

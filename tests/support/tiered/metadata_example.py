@@ -18,6 +18,8 @@ from stratalog.remote.objects.slice_entry import (
 )
 from tests.support.tiered.metadata_harness import MetadataHarness
 
+_HOUR_MS = 3_600_000
+
 
 def example_store() -> MetadataHarness:
     """A store after a topic was created, three uploads, a compaction, retention, a fold and one more
@@ -42,7 +44,7 @@ def example_store() -> MetadataHarness:
         sorted(live.object_name for live in slices),
         [output],
         covers={f0: True},
-        catalog_seq=catalog.confirm([catalog.topics()["flights"]]),
+        catalog_seq=catalog.confirm([catalog.topics()["flights"]]).catalog_seq,
         drops_records=True,
     )
     log.advance_log_start({f1: 20}, epoch=None, catalog_seq=catalog.seq)
@@ -53,6 +55,10 @@ def example_store() -> MetadataHarness:
     catalog.alter_server_config(lambda _: {"log.retention.ms": "-1"})
     catalog.take_producer_ids(1000)
     catalog.fence(flights.topic_id, 2, "writer-7")
+    pin = log.pin("spark-1", log.store_date_ms + _HOUR_MS)
+    log.renew_pin(pin, log.store_date_ms + 2 * _HOUR_MS)
+    log.raise_horizon(7)
+    log.unpin(pin)
     return harness
 
 

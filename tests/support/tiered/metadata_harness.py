@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from uuid import UUID
 
@@ -38,9 +38,19 @@ Range = tuple[TopicIdPartition, int, int]
 class MetadataHarness:
     """Parts of the metadata over one store. As thread-safe as the parts that it hands out."""
 
-    def __init__(self, seed: int = 1, *, shard_count: int | None = None) -> None:
-        self.clock = ManualClock()
-        self.store = MemoryObjectStore(self.clock)
+    def __init__(
+        self,
+        seed: int = 1,
+        *,
+        shard_count: int | None = None,
+        clock: ManualClock | None = None,
+        store_clock: ManualClock | None = None,
+        bucket: Callable[[ManualClock], MemoryObjectStore] = MemoryObjectStore,
+    ) -> None:
+        """`store_clock`: the store's, if it is another one than that of the actors. `bucket` makes the
+        store."""
+        self.clock = clock or ManualClock()
+        self.store = bucket(store_clock or self.clock)
         self.ids = SequentialIds(seed)
         self.random = Random(seed)
         self.identity = StoreIdentity.open_or_create(self.store, self.ids, shard_count)

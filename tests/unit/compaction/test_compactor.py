@@ -23,6 +23,7 @@ from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import TRANSACTIONAL_BIT
 from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED
 from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
@@ -212,6 +213,58 @@ def test_a_topic_that_changed_meanwhile_is_planned_again(how: str) -> None:
     (report,) = world.tiered.compactor(store, defaults=lag_of_server).run_once()
     assert report.refused == CONFIG_CHANGED
     assert world.values() == before
+
+
+@pytest.mark.parametrize("how", ["altered", "deleted"])
+def test_a_topic_that_changed_meanwhile_is_left_out_of_a_job_of_several(how: str) -> None:
+    """Hundreds of partitions are not refused because one topic was altered while they were compacted."""
+    world = World()
+    other = world.tiered.catalog.create("state2", 1, {"cleanup.policy": "compact"})
+    tip = TopicIdPartition(other.topic_id, 0)
+    for value in "12":
+        slices = {one: [world.batch(one, [("a", value)])] for one in (world.tip, tip)}
+        world.tiered.upload(slices)
+
+    def change(operation: Operation) -> None:
+        if operation.verb == "PUT" and "/data/" in operation.key:
+            if how == "altered":
+                world.tiered.catalog.alter(world.topic.topic_id, config={"cleanup.policy": "delete"})
+            else:
+                world.tiered.catalog.delete(world.topic.topic_id)
+
+    store = FaultyObjectStore(world.store, Random(0), before=change)
+    before = world.values()
+    reports = world.tiered.compactor(store).run_once(("state", "state2"))
+    [report] = [one for one in reports if one.partitions]
+    assert report.refused is None
+    assert report.refused_partitions == ((world.tip, CONFIGURATION_CHANGED),)
+    assert report.partitions == 1
+    assert world.values() == before, "its inputs stay"
+    assert world.values(tip) == [(1, "a", "2")]
+    world.tiered.metadata.check()
+
+
+def test_a_newer_catalog_at_the_last_moment_costs_another_look_and_no_job() -> None:
+    """Another actor used the newest catalog between the look at it and the commit."""
+    world = World()
+    world.upload(("a", "1"))
+    world.upload(("a", "2"))
+    world.upload(("x", "1"), tip=world.plain)
+    used: list[int] = []
+
+    def use_newer(operation: Operation) -> None:
+        is_commit = operation.verb == "PUT" and operation.key.endswith("shards/0000/head")
+        if is_commit and not used:
+            world.tiered.catalog.alter(world.plain.topic_id, config={"retention.ms": "5"})
+            used.append(world.tiered.catalog.seq)
+            starts = {world.plain: 1}
+            world.tiered.metadata.advance_log_start(starts, epoch=None, catalog_seq=used[0])
+
+    store = FaultyObjectStore(world.store, Random(0), before=use_newer)
+    (report,) = world.tiered.compactor(store).run_once(("state",))
+    assert used
+    assert report.refused is None
+    assert world.values() == [(1, "a", "2")]
 
 
 def test_transactions_are_left_alone_and_reported() -> None:

@@ -21,6 +21,7 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.objectstore.open_store import open_store
+from stratalog.objectstore.protocol import UnfinishedUpload
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.objectstore.s3_settings import is_protected
 from stratalog.testing.manual_clock import ManualClock
@@ -345,6 +346,57 @@ class TestAnswers:
         with pytest.raises(StoreAccessDeniedError) as raised:
             store.delete_many(["a", "b"])
         assert raised.value.fields["key"] == "b"
+
+
+class TestUnfinishedUploads:
+    """Uploads that were begun and never ended."""
+
+    def test_all_pages_are_listed(self, server: ScriptedS3, store: S3ObjectStore) -> None:
+        first = (
+            b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated>"
+            b"<NextKeyMarker>root/data/a</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker>"
+            b"<Upload><Key>root/data/a</Key><UploadId>1</UploadId>"
+            b"<Initiated>2026-11-21T08:49:37.000Z</Initiated></Upload>"
+            b"<Upload><Key>root/data/not a key of ours</Key><UploadId>x</UploadId>"
+            b"<Initiated>2026-11-21T08:49:37.000Z</Initiated></Upload></ListMultipartUploadsResult>"
+        )
+        second = (
+            b"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>"
+            b"<Upload><Key>root/data/b</Key><UploadId>2</UploadId>"
+            b"<Initiated>2026-11-21T08:49:38.000Z</Initiated></Upload></ListMultipartUploadsResult>"
+        )
+        server.script[:] = [Answer(200, first, XML), Answer(200, second, XML)]
+        del server.requests[:]
+        assert list(store.list_uploads("data/")) == [
+            UnfinishedUpload("data/a", "1", DATE_MS),
+            UnfinishedUpload("data/b", "2", DATE_MS + 1000),
+        ]
+        assert "prefix=root%2Fdata%2F" in server.requests[0].path
+        assert "key-marker=root%2Fdata%2Fa" in server.requests[1].path
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (error_answer(403, "AccessDenied"), StoreAccessDeniedError),
+            (error_answer(501, "NotImplemented"), StoreNotUsableError),
+            (error_answer(405, "MethodNotAllowed"), StoreNotUsableError),
+            (error_answer(500, "InternalError"), StoreUnavailableError),
+        ],
+    )
+    def test_a_server_that_does_not_list_them_says_so(
+        self, server: ScriptedS3, store: S3ObjectStore, answer: Answer, error: type[StoreError]
+    ) -> None:
+        server.script[:] = [answer]
+        with pytest.raises(error):
+            list(store.list_uploads("data/"))
+
+    def test_an_upload_that_is_over_needs_no_abort(self, server: ScriptedS3, store: S3ObjectStore) -> None:
+        upload = UnfinishedUpload("data/a", "1", DATE_MS)
+        server.script[:] = [error_answer(404, "NoSuchUpload")]
+        store.abort_upload(upload)
+        server.script[:] = [error_answer(403, "AccessDenied")]
+        with pytest.raises(StoreAccessDeniedError):
+            store.abort_upload(upload)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from stratalog.base.errors import ObjectNotFoundError, StoppingError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.protocol import ObjectStore, UnfinishedUpload
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -36,6 +36,8 @@ CALLS: dict[str, Callable[[ObjectStore], object]] = {
     "open_range": lambda store: store.open_range("key", 0, 1),
     "list": lambda store: store.list(""),
     "delete_many": lambda store: store.delete_many(["key"]),
+    "list_uploads": lambda store: store.list_uploads(""),
+    "abort_upload": lambda store: store.abort_upload(UnfinishedUpload("key", "id", 0)),
 }
 
 

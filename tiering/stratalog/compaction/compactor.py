@@ -1,12 +1,13 @@
 """Compacts and merges the objects of a shard: plans jobs, executes them one after the other, commits each.
 
 A commit replaces exactly the slices that the job read. A failure before it leaves objects that no commit
-names, which the orphan sweep collects. The first commit wins: if the slices of a partition have changed in
-the meantime, the commit refuses this partition alone, and the next plan takes it again. The commit drops
+names, which the collector sweeps as orphans. The first commit wins: if the slices of a partition have changed
+in the meantime, the commit refuses this partition alone, and the next plan takes it again. The commit drops
 inputs without slices; the collector deletes them after the grace period.
 
-The configuration of each topic is read again just before the commit. If a topic of the job has changed, the
-job is given up. Time is the store's; if the local clock is too far from it, tombstones stay.
+The configuration of each topic is read again just before the commit. Partitions of a topic that has changed
+keep their inputs; the commit goes on with the others. Time is the store's; if the local clock is too far from
+it, tombstones stay.
 
 If a job fails on the data of a partition, that partition is excluded for a while, and the others are planned
 again without it: one damaged slice must not keep a shard from being compacted.
@@ -47,6 +48,7 @@ from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
+from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED
 from stratalog.remote.objects.spool import clear_spool_directory
 
 CONFIG_CHANGED = (
@@ -55,6 +57,8 @@ CONFIG_CHANGED = (
 INPUTS_GONE = "other commits took the inputs while the job ran; what is left of them is planned again"
 MAX_ROUNDS = 4
 """How often `run_once` plans anew because partitions turned out to be unusable."""
+_CONFIRM_ATTEMPTS = 5
+"""How often a job is judged because other actors use newer catalogs."""
 
 
 class Exclusion(NamedTuple):
@@ -253,26 +257,45 @@ class Compactor:
     def _commit(
         self, execution: JobExecution, topics: Mapping[UUID, TopicEntry], result: JobResult
     ) -> CompactionReport:
+        """Commit the job without the partitions whose topic has changed since it was planned. A commit that
+        is refused because another actor used a newer catalog in between is judged again with that one."""
         job = execution.job
-        try:
-            catalog_seq = self._catalog.confirm(topics[topic_id] for topic_id in job.topic_ids)
-            defaults = self._defaults(self._catalog.state().server_config)
-            if any(run.topic != TopicPolicy.of(topics[run.topic.topic_id], defaults) for run in job.runs):
-                return _report(execution, refused=CONFIG_CHANGED)
-            outcome = self._metadata.replace(
-                {run.topic_id_partition: run.slices for run in job.runs},
-                job.input_names,
-                result.stored,
-                covers={run.topic_id_partition: run.settles_tombstones for run in job.runs},
-                catalog_seq=catalog_seq,
-                drops_records=any(run.mode is RunMode.COMPACT for run in job.runs),
-            )
-        except PreconditionFailedError:
-            return _report(execution, refused=CONFIG_CHANGED)
-        refused = tuple((refusal.partition, refusal.reason) for refusal in outcome.refused)
-        if not outcome.has_committed:
-            return _report(execution, refused=INPUTS_GONE, refused_partitions=refused)
-        return _report(execution, result=result, refused_partitions=refused)
+        for _ in range(_CONFIRM_ATTEMPTS):
+            catalog_seq, withdrawn = self._confirm(job, topics)
+            if len(withdrawn) == len(job.runs):
+                break
+            try:
+                outcome = self._metadata.replace(
+                    {run.topic_id_partition: run.slices for run in job.runs},
+                    job.input_names,
+                    result.stored,
+                    covers={run.topic_id_partition: run.settles_tombstones for run in job.runs},
+                    catalog_seq=catalog_seq,
+                    drops_records=any(run.mode is RunMode.COMPACT for run in job.runs),
+                    withdrawn=withdrawn,
+                )
+            except PreconditionFailedError:
+                continue
+            refused = tuple((refusal.partition, refusal.reason) for refusal in outcome.refused)
+            if not outcome.has_committed:
+                return _report(execution, refused=INPUTS_GONE, refused_partitions=refused)
+            return _report(execution, result=result, refused_partitions=refused)
+        return _report(execution, refused=CONFIG_CHANGED)
+
+    def _confirm(
+        self, job: CompactionJob, topics: Mapping[UUID, TopicEntry]
+    ) -> tuple[int, Mapping[TopicIdPartition, str]]:
+        """Read the catalog: its commit number, and the partitions whose topic is not as it was planned with,
+        with the reason."""
+        catalog_seq, changed = self._catalog.confirm(topics[topic_id] for topic_id in job.topic_ids)
+        defaults = self._defaults(self._catalog.state().server_config)
+        withdrawn = {
+            run.topic_id_partition: CONFIGURATION_CHANGED
+            for run in job.runs
+            if run.topic.topic_id in changed
+            or run.topic != TopicPolicy.of(topics[run.topic.topic_id], defaults)
+        }
+        return catalog_seq, withdrawn
 
     def _missing_input(self, execution: JobExecution) -> CompactionReport:
         """An input is not in the store: it was replaced and collected in the meantime, or it is lost."""

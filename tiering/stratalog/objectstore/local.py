@@ -39,7 +39,14 @@ from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.content_etag import content_etag
 from stratalog.objectstore.object_key import check_key, check_prefix, directory_of, is_prefix
-from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
+from stratalog.objectstore.protocol import (
+    DEFAULT_PART_BYTES,
+    Buffer,
+    ObjectInfo,
+    ReadStream,
+    StoredObject,
+    UnfinishedUpload,
+)
 
 LOCK_TIMEOUT_S = 30.0
 """A change of a name takes milliseconds: a process that holds the lock this long is stuck."""
@@ -147,6 +154,14 @@ class LocalObjectStore:
         with _os_errors("", is_write=True):
             if self._filesystem.exists(self._root):
                 self._delete(paths)
+
+    def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """None: files aside are removed by the next writing process."""
+        check_prefix(prefix)
+        return iter(())
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Does nothing: there are no unfinished uploads here."""
 
     def close(self) -> None:
         """Does nothing: nothing is held between calls."""

@@ -15,7 +15,14 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
 from stratalog.objectstore.content_etag import content_etag
 from stratalog.objectstore.object_key import check_key, check_prefix
-from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
+from stratalog.objectstore.protocol import (
+    DEFAULT_PART_BYTES,
+    Buffer,
+    ObjectInfo,
+    ReadStream,
+    StoredObject,
+    UnfinishedUpload,
+)
 
 
 class _Content(NamedTuple):
@@ -112,6 +119,14 @@ class MemoryObjectStore:
         with self._lock:
             for key in keys:
                 self._contents.pop(key, None)
+
+    def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """None: an object is put whole."""
+        check_prefix(prefix)
+        return iter(())
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Does nothing: there are no unfinished uploads here."""
 
     def close(self) -> None:
         """Does nothing: the objects stay readable, for a test to read them afterwards."""

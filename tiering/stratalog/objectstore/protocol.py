@@ -1,6 +1,6 @@
 """The protocol of object stores.
 
-Eight methods, chosen so that S3, a local directory and memory can keep the same promises
+Ten methods, chosen so that S3, a local directory and memory can keep the same promises
 (``stratalog.testing.object_store_contract`` checks them):
 
 * An object appears whole or not at all. A read that follows a finished write returns it.
@@ -30,6 +30,15 @@ class ObjectInfo(NamedTuple):
     key: str
     size: int
     modified_ms: int
+
+
+class UnfinishedUpload(NamedTuple):
+    """A multipart upload that was begun and neither completed nor aborted. Its parts cost money."""
+
+    key: str
+    upload_id: str
+    begun_ms: int
+    """The time of its beginning, by the store's clock."""
 
 
 class StoredObject(NamedTuple):
@@ -114,6 +123,18 @@ class ObjectStore(Protocol):
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Delete objects, in bulk requests of at most 1,000. A missing object is no error."""
+        ...
+
+    def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """The unfinished multipart uploads of keys that begin with `prefix`, page by page.
+
+        A store that knows no multipart uploads has none. Raises StoreNotUsableError if the server cannot
+        list them, StoreAccessDeniedError if the credentials may not.
+        """
+        ...
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Discard an unfinished multipart upload and its parts. One that is over is no error."""
         ...
 
     def close(self) -> None:

@@ -69,7 +69,14 @@ from stratalog.objectstore.call_deadline import CallDeadline, CallTimeoutError, 
 from stratalog.objectstore.object_key import check_key, check_prefix, is_key, is_prefix
 from stratalog.objectstore.ordered_listing import ListingPage, list_in_key_order
 from stratalog.objectstore.parts_body import PartsBody, part_windows
-from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
+from stratalog.objectstore.protocol import (
+    DEFAULT_PART_BYTES,
+    Buffer,
+    ObjectInfo,
+    ReadStream,
+    StoredObject,
+    UnfinishedUpload,
+)
 from stratalog.objectstore.s3_errors import error_of_answer
 from stratalog.objectstore.s3_settings import S3Settings, endpoint_shown, is_protected
 
@@ -259,6 +266,42 @@ class S3ObjectStore:
                     key = refused.get("Key", "").removeprefix(self._root)
                     status = 403 if code == "AccessDenied" else 500
                     raise error_of_answer(status, code, key=key, store=self.url)
+
+    def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        check_prefix(prefix)
+        markers: dict[str, Any] | None = {}
+        while markers is not None:
+            with self._call():
+                answer = self._client.list_multipart_uploads(
+                    Bucket=self._bucket, Prefix=self._root + prefix, **markers
+                )
+                found = [
+                    UnfinishedUpload(
+                        item["Key"].removeprefix(self._root),
+                        item["UploadId"],
+                        _milliseconds(item["Initiated"]),
+                    )
+                    for item in answer.get("Uploads", [])
+                    if "Key" in item and "UploadId" in item and "Initiated" in item
+                ]
+                markers = (
+                    {
+                        "KeyMarker": answer["NextKeyMarker"],
+                        "UploadIdMarker": answer["NextUploadIdMarker"],
+                    }
+                    if answer.get("IsTruncated")
+                    else None
+                )
+            yield from (one for one in found if is_key(one.key) and one.key.startswith(prefix))
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        name = self._name(upload.key)
+        try:
+            with self._call():
+                self._client.abort_multipart_upload(Bucket=self._bucket, Key=name, UploadId=upload.upload_id)
+        except StoreError as error:
+            if error.fields.get("store_code") not in ("NoSuchUpload", "NoSuchKey"):
+                raise
 
     def close(self) -> None:
         for client in (self._first_client, self._patient_client, self._client_once):

@@ -18,6 +18,7 @@ from stratalog.objectstore.protocol import (
     ObjectStore,
     ReadStream,
     StoredObject,
+    UnfinishedUpload,
 )
 
 _Item = TypeVar("_Item")
@@ -82,6 +83,14 @@ class StoppableObjectStore:
     def delete_many(self, keys: Sequence[str]) -> None:
         self._stop.check()
         self._inner.delete_many(keys)
+
+    def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        self._stop.check()
+        return self._checked(self._inner.list_uploads(prefix))
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        self._stop.check()
+        self._inner.abort_upload(upload)
 
     def close(self) -> None:
         self._inner.close()

@@ -68,6 +68,22 @@ class StoreLayout:
     def history_key(self, name: str) -> str:
         return f"{self.prefix}history/{name}"
 
+    @property
+    def scratch_prefixes(self) -> tuple[str, ...]:
+        """Prefixes of probes; those of the whole store are the catalog's."""
+        own = self.prefix + _SCRATCH
+        return (own, _SCRATCH) if self.shard is None else (own,)
+
+
+def seq_prefix(seq: int) -> str:
+    """The beginning of the names whose first number is `seq`; names that sort before it have smaller ones."""
+    return f"{seq:0{_SEQ_DIGITS}d}"
+
+
+def first_seq_of_history(name: str) -> int:
+    """FIRST of `FIRST-LAST-UUID`."""
+    return int(name[:_SEQ_DIGITS])
+
 
 def is_probe(key: str) -> bool:
     """Whether the key is a probe's: probes come before anything else and prove nothing about the store."""

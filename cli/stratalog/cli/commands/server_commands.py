@@ -89,6 +89,13 @@ def server() -> None:
     help="Seconds between uploads of rolled segments.",
 )
 @environment_option(
+    "--history-days",
+    type=click.IntRange(1, 36_500),
+    default=30,
+    metavar="DAYS",
+    help="Keep the metadata's commits in the store for this many days after they left the head.",
+)
+@environment_option(
     "--max-silence",
     "max_silence_s",
     type=SECONDS_OR_NEVER,
@@ -134,6 +141,7 @@ def start(  # noqa: PLR0913 - click passes each option by name
     store_url: str,
     compaction_s: int,
     upload_s: int,
+    history_days: int,
     max_silence_s: int,
     max_request_memory_mib: int,
     config_file: str,
@@ -165,6 +173,7 @@ def start(  # noqa: PLR0913 - click passes each option by name
         store_url=store_url,
         compaction_ms=compaction_s * 1000,
         upload_ms=upload_s * 1000,
+        history_ms=history_days * 24 * 60 * 60 * 1000,
         max_silence_ms=max_silence_s * 1000,
         max_request_memory_bytes=max_request_memory_mib << 20,
         config={**read_properties(config_file), **config} if config_file else config,

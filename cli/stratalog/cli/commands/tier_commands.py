@@ -219,9 +219,12 @@ def _print_verification(result: values.VerificationResult) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted, and what waits.")
 @long_work_options
 def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
-    """Delete dropped objects whose grace is over.
+    """Delete dropped objects and orphans whose grace is over.
 
-    The server does so by itself, too. Ctrl-C leaves the operation running.
+    Orphans are files that no commit refers to: of uploads, compactions and
+    folds that a crash or a lost race has ended, probes, unfinished multipart
+    uploads. The server does so by itself, too. Ctrl-C leaves the operation
+    running.
 
     \b
     Examples:
@@ -244,6 +247,19 @@ def _print_collection(result: values.CollectionResult) -> None:
         f"{verb} {counted(result.deleted_count, 'file')}, {ByteSize(result.deleted_bytes)};"
         f" {counted(result.waiting_count, 'file')}, {ByteSize(result.waiting_bytes)}, stay for now"
     )
+    for total in result.orphans:
+        count = counted(total.orphan_count, "orphan")
+        click.echo(f"{verb} {count} ({total.kind.value}), {ByteSize(total.size_bytes)}")
+    if result.trimmed_history_count:
+        trims = "would drop" if result.dry_run else "dropped"
+        click.echo(f"{trims} {counted(result.trimmed_history_count, 'history file')} that hold old commits")
+    if result.expired_pin_count:
+        ends = "would end" if result.dry_run else "ended"
+        click.echo(f"{ends} {counted(result.expired_pin_count, 'pin')} whose time is over")
+    if result.pinned_count:
+        click.echo(f"pins hold {counted(result.pinned_count, 'file')} whose grace is over")
+    for problem in result.problems:
+        click.echo(problem)
     if result.reason:
         click.echo(f"nothing is deleted: {result.reason}")
     if result.dry_run and (result.deleted_files or result.waiting_files):
@@ -255,9 +271,24 @@ def _print_collection(result: values.CollectionResult) -> None:
                     str(ByteSize(one.size_bytes)),
                     utc_time(one.dropped_time_ms),
                     utc_time(one.due_time_ms),
-                    word,
+                    "pinned" if one.pinned else word,
                 )
                 for word, files in (("goes", result.deleted_files), ("stays", result.waiting_files))
+                for one in files
+            ],
+        )
+    if result.dry_run and (result.orphan_files or result.waiting_orphan_files):
+        print_table(
+            ("ORPHAN", "KIND", "SIZE", "WRITTEN", "NOW"),
+            [
+                (
+                    one.name,
+                    one.kind.value,
+                    str(ByteSize(one.size_bytes)),
+                    utc_time(one.write_time_ms),
+                    word,
+                )
+                for word, files in (("goes", result.orphan_files), ("stays", result.waiting_orphan_files))
                 for one in files
             ],
         )

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from stratalog.client.values.operation_values import OperationProgress as OperationProgress
     from stratalog.client.values.operation_values import OperationResult as OperationResult
     from stratalog.client.values.operation_values import OperationState as OperationState
+    from stratalog.client.values.operation_values import OrphanFile as OrphanFile
+    from stratalog.client.values.operation_values import OrphanKind as OrphanKind
+    from stratalog.client.values.operation_values import OrphanTotal as OrphanTotal
     from stratalog.client.values.operation_values import RefusedPartition as RefusedPartition
     from stratalog.client.values.operation_values import RetainedPartition as RetainedPartition
     from stratalog.client.values.operation_values import RetentionResult as RetentionResult
@@ -104,6 +107,9 @@ _MODULES = {
     "OperationProgress": "operation_values",
     "OperationResult": "operation_values",
     "OperationState": "operation_values",
+    "OrphanFile": "operation_values",
+    "OrphanKind": "operation_values",
+    "OrphanTotal": "operation_values",
     "OwnedShard": "admin_values",
     "PartitionLog": "admin_values",
     "PartitionMove": "admin_values",

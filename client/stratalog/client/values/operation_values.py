@@ -55,6 +55,25 @@ class CompactionOutcome(enum.StrEnum):
     """A value that only newer servers know."""
 
 
+class OrphanKind(enum.StrEnum):
+    """Kinds of garbage that no commit has dropped."""
+
+    DATA = "data"
+    """Object files: of uploads and compactions that were not committed."""
+    PAGE = "page"
+    """Pages of checkpoints."""
+    CHECKPOINT = "checkpoint"
+    """Roots of checkpoints."""
+    HISTORY = "history"
+    """History files."""
+    SCRATCH = "scratch"
+    """Probes: files that a process writes when it opens the store."""
+    UPLOAD = "upload"
+    """Unfinished multipart uploads."""
+    UNKNOWN = "unknown"
+    """A value that only newer servers know."""
+
+
 class OperationProgress(NamedTuple):
     """A measure of the work. A total grows if the work does."""
 
@@ -224,10 +243,36 @@ class DroppedFile(NamedTuple):
     """The time of that commit, in milliseconds since 1970 UTC."""
     due_time_ms: int
     """The end of its grace, in milliseconds since 1970 UTC: it is deleted from then on."""
+    pinned: bool
+    """A pin holds it: it stays while the pin does."""
+
+
+class OrphanTotal(NamedTuple):
+    """The orphans of one kind."""
+
+    kind: OrphanKind
+    """Data, page, checkpoint, history, probe or multipart upload."""
+    orphan_count: int
+    """Orphans of this kind, at least 1."""
+    size_bytes: int
+    """Size of these; 0 for multipart uploads."""
+
+
+class OrphanFile(NamedTuple):
+    """A file of the store that no commit refers to, or an unfinished multipart upload."""
+
+    kind: OrphanKind
+    """Data, page, checkpoint, history, probe or multipart upload."""
+    name: str
+    """The file's name, below the store's URL."""
+    size_bytes: int
+    """Size in the store; 0 for a multipart upload, whose size is unknown."""
+    write_time_ms: int
+    """The time of the write, in milliseconds since 1970 UTC; of the beginning, for a multipart upload."""
 
 
 class CollectionResult(NamedTuple):
-    """Dropped files that were deleted, and those that wait."""
+    """Dropped files and orphans that were deleted, and those that wait."""
 
     dry_run: bool
     """It was a dry run: the files that are called deleted here are those that would be deleted."""
@@ -245,6 +290,21 @@ class CollectionResult(NamedTuple):
     """The first 1,000 files that were deleted."""
     waiting_files: tuple[DroppedFile, ...]
     """The first 1,000 files that stay for now, those that are due next first."""
+    pinned_count: int
+    """Dropped files that are due and stay because a pin holds them."""
+    orphans: tuple[OrphanTotal, ...]
+    """Orphans that were deleted, by kind. Kinds without any are left out."""
+    orphan_files: tuple[OrphanFile, ...]
+    """The first 1,000 orphans that were deleted."""
+    waiting_orphan_files: tuple[OrphanFile, ...]
+    """The first 1,000 orphans that were found and stay for a later collection."""
+    trimmed_history_count: int
+    """History files that were dropped because their commits are too old. They are deleted after their grace.
+    """
+    expired_pin_count: int
+    """Pins that ended because their time was over."""
+    problems: tuple[str, ...]
+    """Work that the store refuses, a sentence each; for example to list multipart uploads."""
 
 
 class MoveResult(NamedTuple):

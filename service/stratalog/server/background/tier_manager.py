@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -26,11 +26,14 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.partition_upload import UploadCandidate
-from stratalog.remote.tier.remote_retention import ExplainedPartition, FailedRetention
+from stratalog.remote.tier.remote_retention import ExplainedPartition, FailedRetention, RetentionReport
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.repeated_failures import RepeatedFailures
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.tier_upkeep import outcome_of
 from stratalog.server.background.upload_tracker import UploadTracker
 from stratalog.server.operations.operation import Operation
 from stratalog.server.operations.operation_results import FailedPartition, Uploaded
@@ -165,8 +168,14 @@ class TierManager:
             if not partitions or tier.shard.is_fenced:
                 continue
             stop.check()
-            logs = [partition.log for partition in partitions]
-            report = tier.retention.run(logs, epoch=tier.shard.leader_epoch(), catalog_seq=followed.seq)
+            try:
+                report = _retain_partitions(tier, partitions, followed.seq)
+            except PreconditionFailedError:
+                # One topic was altered, and another actor has used its new configuration. The others are as
+                # they were: judge all of them by the catalog of now.
+                followed = self._topics.follow_catalog()
+                partitions = _retained_in(tier, followed.topics, topics)
+                report = _retain_partitions(tier, partitions, followed.seq)
             failed += report.failed
             moved = {advanced.topic_partition for advanced in report.advanced}
             for partition in partitions:
@@ -197,10 +206,13 @@ class TierManager:
                 found.update(zip((one.topic_partition for one in chosen), explained, strict=True))
         return found
 
-    def collect_pass(self) -> None:
+    def collect_pass(self) -> PassOutcome:
+        """Delete what the store no longer needs, in the shards that this server owns. Raises StoreError."""
+        report = CollectReport()
         for tier in self._tiers:
             if not tier.shard.is_fenced:
-                tier.collector.run()
+                report = report.plus(tier.collector.run())
+        return outcome_of(report)
 
     def fold_pass(self) -> None:
         for tier in self._tiers:
@@ -317,6 +329,13 @@ def _flush_rolled(log: UnifiedLog) -> int:
     """Flush if a segment was rolled since the last flush; returns the recovery point."""
     is_rolled = log.offsets.recovery_point < log.local_log.segments.active.base_offset
     return log.flusher.flush() if is_rolled else log.offsets.recovery_point
+
+
+def _retain_partitions(
+    tier: ShardTier, partitions: Sequence[HostedPartition], catalog_seq: int
+) -> RetentionReport:
+    logs = [partition.log for partition in partitions]
+    return tier.retention.run(logs, epoch=tier.shard.leader_epoch(), catalog_seq=catalog_seq)
 
 
 def _collect(failures: list[LogStoreError], work: Callable[[], R]) -> R | None:

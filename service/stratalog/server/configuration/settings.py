@@ -121,7 +121,11 @@ class ServerSettings:
     """Period of retention over tiered data."""
 
     collector_ms: int = 300_000
-    """Period of the collector, which deletes objects that were dropped longer ago than the grace."""
+    """Period of the collector, which deletes objects that were dropped longer ago than the grace, and orphans
+    of that age."""
+
+    history_ms: int = 30 * 24 * 60 * 60 * 1000
+    """How long the metadata's commits stay in the history in the store."""
 
     fold_ms: int = 30_000
     """Period of the check whether a metadata head needs folding."""

@@ -73,7 +73,7 @@ class VerificationResult(NamedTuple):
 
 
 class CollectionResult(NamedTuple):
-    """The files that were deleted, or would be, over all shards."""
+    """The dropped files and orphans that were deleted, or would be, over all shards."""
 
     report: CollectReport
     is_dry_run: bool

@@ -1,4 +1,4 @@
-"""Dropped objects go once their grace is over, and no others ever."""
+"""Dropped files go once their grace is over, unless a pin holds them; history goes after its time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
+from stratalog.remote.metadata.head.document_ref import FileKind
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
-from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn
+from tests.support.tiered.current_keys import left_over_keys
 from tests.support.tiered.tiered_site import TieredSite
 
 T0 = TopicPartition("t", 0)
@@ -36,14 +38,16 @@ class World(TieredSite):
     def drop(self, offset: int) -> None:
         self.logs.metadata.advance_log_start({self.tip: offset}, epoch=None, catalog_seq=None)
 
-    def collect(self, store: ObjectStore | None = None, **settings: int) -> CollectReport:
+    def collect(
+        self, store: ObjectStore | None = None, *, is_dry_run: bool = False, **settings: int
+    ) -> CollectReport:
         collector = Collector(
             store or self.store,
             self.logs.metadata,
             self.logs.catalog,
             CollectorSettings(**settings),
         )
-        return collector.run()
+        return collector.run(is_dry_run=is_dry_run)
 
     def object_count(self) -> int:
         return len(list(self.store.list("shards/0000/data/")))
@@ -61,7 +65,8 @@ class World(TieredSite):
 def test_dropped_objects_go_after_the_grace() -> None:
     world = World()
     world.drop(2)
-    assert world.collect()[:5] == (0, 0, 2, 0, "")
+    first = world.collect()
+    assert (first.deleted_count, first.waiting_count, first.refusal) == (0, 2, "")
     world.clock.advance(DAY_MS - 1)
     assert world.collect().deleted_count == 0
     assert world.object_count() == 3
@@ -133,3 +138,96 @@ def test_a_run_is_bounded_and_works_in_batches() -> None:
     assert world.logs.metadata.state().seq == seq + 2, "a commit for each batch"
     assert world.collect(max_file_count=2, batch_count=1).deleted_count == 1
     assert world.object_count() == 0
+
+
+def test_a_pin_keeps_what_was_live_at_its_commit_and_lets_the_rest_go() -> None:
+    world = World()
+    world.drop(1)
+    metadata = world.logs.metadata
+    pin = metadata.pin("scan", world.clock.now_ms() + 3 * DAY_MS)
+    world.drop(2)
+    world.clock.advance(DAY_MS)
+    listed = world.collect(is_dry_run=True)
+    report = world.collect()
+    for one in (listed, report):
+        assert (one.deleted_count, one.pinned_count, one.is_refused) == (1, 1, False)
+    assert [one.is_pinned for one in report.waiting if one.file.kind is FileKind.DATA] == [True]
+    assert world.object_count() == 2
+    metadata.renew_pin(pin, world.clock.now_ms() + 3 * DAY_MS)
+    world.clock.advance(3 * DAY_MS - 1)
+    assert world.collect().expired_pin_count == 0
+    assert world.object_count() == 2
+    world.clock.advance(1)
+    listed = world.collect(is_dry_run=True)
+    assert (listed.expired_pin_count, metadata.state().pins != ()) == (1, True)
+    report = world.collect()
+    assert (report.expired_pin_count, report.pinned_count, metadata.state().pins) == (1, 0, ())
+    assert report.deleted_count >= 1
+    assert world.object_count() == 1
+    world.check_can_be_opened()
+
+
+def test_the_commit_that_ends_a_pin_comes_before_any_deletion() -> None:
+    world = World()
+    world.logs.metadata.pin("scan", world.clock.now_ms() + DAY_MS)
+    world.drop(3)
+    world.logs.metadata.fold()
+    world.clock.advance(DAY_MS)
+    faulty = FaultyObjectStore(world.store, random.Random(0), FaultOn(Fault.STOPS_BEFORE, "DELETE"))
+    with pytest.raises(ActorStopped):
+        world.collect(faulty)
+    assert world.logs.metadata.state().pins == ()
+    assert world.object_count() == 3
+
+
+def test_an_orphan_sweep_does_not_take_what_a_pin_holds() -> None:
+    world = World()
+    world.logs.metadata.pin("scan", world.clock.now_ms() + 9 * DAY_MS)
+    world.drop(3)
+    for _ in range(4):
+        world.logs.metadata.claim("owner", world.ids.uuid())
+        world.logs.metadata.fold()
+        world.clock.advance(DAY_MS)
+        world.collect()
+    assert world.object_count() == 3
+    world.check_can_be_opened()
+
+
+def test_history_is_trimmed_after_its_time_and_collected_after_the_grace() -> None:
+    world = World()
+    metadata, prefix = world.logs.metadata, "shards/0000/history/"
+    for _ in range(4):
+        metadata.claim("owner", world.ids.uuid())
+        metadata.fold()
+        world.clock.advance(DAY_MS)
+    names = [info.key for info in world.store.list(prefix)]
+    listed = world.collect(history_ms=3 * DAY_MS, is_dry_run=True)
+    assert (listed.trimmed_count, metadata.state().history_start_seq) == (2, 1)
+    assert world.collect(history_ms=3 * DAY_MS).trimmed_count == 2
+    first_kept = metadata.state().history_start_seq
+    assert names[2].rpartition("/")[2].startswith(f"{first_kept:020}")
+    assert [info.key for info in world.store.list(prefix)] == names, "dropped, and not yet deleted"
+    world.clock.advance(DAY_MS)
+    world.collect(history_ms=3 * DAY_MS)
+    assert not set(names[:2]) & {info.key for info in world.store.list(prefix)}
+    for _ in range(4):
+        world.clock.advance(DAY_MS)
+        world.collect(history_ms=3 * DAY_MS)
+    assert metadata.state().history is not None, "the newest one stays"
+    assert left_over_keys(world.store, metadata) == set()
+    world.check_can_be_opened()
+
+
+def test_a_wrong_clock_sweeps_trims_and_unpins_nothing() -> None:
+    world = World(skew_ms=6 * 60_000)
+    metadata = world.logs.metadata
+    metadata.pin("scan", 1)
+    world.store.put(metadata.layout.scratch_prefixes[0] + "probe", b"probe")
+    for _ in range(2):
+        metadata.claim("owner", world.ids.uuid())
+        metadata.fold()
+    before = [info.key for info in world.store.list("")]
+    report = world.collect(grace_ms=0, history_ms=0)
+    assert (report.is_refused, report.all_deleted_count) == (True, 0)
+    assert [info.key for info in world.store.list("")] == before
+    assert len(metadata.state().pins) == 1

@@ -136,7 +136,7 @@ class World(TieredSite):
 
     def retain(self, catalog_seq: int | None = None) -> RetentionReport:
         retention = RemoteRetention(self.logs.metadata)
-        seq = self.logs.catalog.confirm([self.topic]) if catalog_seq is None else catalog_seq
+        seq = self.logs.catalog.confirm([self.topic]).catalog_seq if catalog_seq is None else catalog_seq
         return retention.run([self.log], epoch=self.logs.claimed.epoch, catalog_seq=seq)
 
     def check_starts_at(self, offset: int) -> None:
@@ -309,7 +309,7 @@ def test_a_partition_whose_disk_fails_does_not_hold_up_the_others() -> None:
     broken = world.logs.logs[TopicPartition("other", 0)]
     broken.close()
     world.clock.advance(10)
-    seq = world.logs.catalog.confirm([world.topic, other])
+    seq = world.logs.catalog.confirm([world.topic, other]).catalog_seq
     retention = RemoteRetention(world.logs.metadata)
     report = retention.run([broken, world.log], epoch=world.logs.claimed.epoch, catalog_seq=seq)
     assert [failed.topic_partition for failed in report.failed] == [broken.topic_partition]

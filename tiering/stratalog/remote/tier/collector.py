@@ -1,39 +1,48 @@
-"""The collector: deletes files that commits have dropped, once no reader can need them.
+"""The collector: deletes from the store what no reader and no commit can need any more, log by log.
 
-A file in the state's list of dropped files is deleted when
+1. Pins whose time is over by the store's clock end, in a commit.
+2. Once a day, history older than `history_ms` is dropped, except what the state of a pin needs.
+3. A dropped file is deleted when
+   * it was dropped longer ago than the grace period, by the store's clock: readers with an older head have
+     finished;
+   * it was not live at the commit of a pin;
+   * the commit that brought it is folded into a checkpoint: opening the shard reads the directory of every
+     object that an inline commit brings, so the collector folds first where necessary.
+   Files are deleted in bulk, then forgotten in a commit. After a crash in between, the next pass deletes
+   missing files again, which is no error.
+4. Files that were never committed are swept (`orphan_sweep`).
 
-* it was dropped longer ago than the grace period, by the store's clock: readers with an older head have
-  finished;
-* no pin is in the state;
-* the commit that brought it is folded into a checkpoint: opening the shard reads the directory of every
-  object that an inline commit brings, so the collector folds first where necessary;
-* the own clock agrees with the store's.
-
-Files are deleted in bulk, then forgotten in a commit. After a crash in between, the next pass deletes missing
-files again, which is no error. Files that were never committed (orphans) are not in the list and not deleted
-here.
+Topics play no part in this: a store without any is collected as well. Each pass is bounded; the next one goes
+on where it ended. If the own clock does not agree with the store's, nothing of this happens.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
-from stratalog.remote.metadata.head.document_ref import DroppedObject
+from stratalog.remote.metadata.head.committed_log import CommittedLog
+from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, TrackedFile, newest_seq_of
+from stratalog.remote.metadata.head.head_judge import trimmable_before
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.store_layout import first_seq_of_history
+from stratalog.remote.tier.orphan_sweep import Orphan, OrphanKind, OrphanSweep, SweepReport, SweepSettings
 
 MAX_LISTED_COUNT = 1000
 """Files that a report names."""
 WRONG_CLOCK = (
     "the clocks of this server and of the store differ by more than five minutes; correct the wrong one"
 )
-PINNED = "a pin keeps all dropped files; this version makes none, so ask the software that made it"
+_TRIMMED_IN_A_COMMIT = 200
+"""History files that one commit drops: their names are in the head until it is folded."""
+_NO_ORPHANS: Mapping[OrphanKind, int] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +50,16 @@ class CollectorSettings:
     """Settings of the collector. Immutable."""
 
     grace_ms: int = 24 * 60 * 60 * 1000
-    """How long a dropped file stays. Must be longer than the longest scan that takes no pin."""
+    """How long a dropped file or an orphan stays. Must be longer than the longest scan that takes no pin, and
+    than the longest time between the beginning of a PUT and its commit."""
+    history_ms: int = 30 * 24 * 60 * 60 * 1000
+    """How long commits stay in the history."""
     batch_count: int = 1000
     """Files between two commits."""
     max_file_count: int = 10_000
-    """Files that one pass deletes at most; the next pass deletes the rest."""
+    """Dropped files and orphans that one pass deletes at most, each; the next pass deletes the rest."""
+    max_listed_count: int = 100_000
+    """Names of data, pages and checkpoints that one pass lists at most; the next pass goes on behind them."""
 
 
 class WaitingFile(NamedTuple):
@@ -53,27 +67,55 @@ class WaitingFile(NamedTuple):
 
     file: DroppedObject
     due_ms: int
+    is_pinned: bool = False
+    """A pin holds it, longer than that if need be."""
 
 
 class CollectReport(NamedTuple):
     """The result of one pass, or of a look at what one would do."""
 
     deleted_count: int = 0
+    """Dropped files that were deleted."""
     deleted_bytes: int = 0
     waiting_count: int = 0
     """Dropped files that were not deleted."""
+    waiting_bytes: int = 0
+    pinned_count: int = 0
+    """Those of them that are due, and that a pin holds."""
     clock_skew_ms: int = 0
     refusal: str = ""
-    """Why nothing is deleted of what is due: the own clock is wrong, or a pin holds everything."""
+    """Why nothing at all is deleted: the own clock is wrong."""
     deleted: tuple[WaitingFile, ...] = ()
     """The first `MAX_LISTED_COUNT` files of these."""
     waiting: tuple[WaitingFile, ...] = ()
     """The first `MAX_LISTED_COUNT` dropped files that were not deleted, those that are due next first."""
-    waiting_bytes: int = 0
+    orphan_counts: Mapping[OrphanKind, int] = _NO_ORPHANS
+    """Orphans that were deleted."""
+    orphan_bytes: Mapping[OrphanKind, int] = _NO_ORPHANS
+    """Size of these."""
+    orphans: tuple[Orphan, ...] = ()
+    """The first `MAX_LISTED_COUNT` of these."""
+    waiting_orphans: tuple[Orphan, ...] = ()
+    """The first `MAX_LISTED_COUNT` orphans that were found and stay for a later pass."""
+    trimmed_count: int = 0
+    """History files that were dropped. They are dropped files from then on."""
+    expired_pin_count: int = 0
+    """Pins that ended because their time was over."""
+    failures: tuple[str, ...] = ()
+    """Work that the store refuses; a text for people each."""
 
     @property
     def is_refused(self) -> bool:
         return bool(self.refusal)
+
+    @property
+    def all_deleted_count(self) -> int:
+        """Dropped files and orphans that were deleted."""
+        return self.deleted_count + sum(self.orphan_counts.values())
+
+    @property
+    def all_deleted_bytes(self) -> int:
+        return self.deleted_bytes + sum(self.orphan_bytes.values())
 
     def plus(self, other: CollectReport) -> CollectReport:
         waiting = sorted((*self.waiting, *other.waiting), key=lambda one: one.due_ms)
@@ -81,32 +123,25 @@ class CollectReport(NamedTuple):
             deleted_count=self.deleted_count + other.deleted_count,
             deleted_bytes=self.deleted_bytes + other.deleted_bytes,
             waiting_count=self.waiting_count + other.waiting_count,
+            waiting_bytes=self.waiting_bytes + other.waiting_bytes,
+            pinned_count=self.pinned_count + other.pinned_count,
             clock_skew_ms=max(self.clock_skew_ms, other.clock_skew_ms, key=abs),
             refusal=self.refusal or other.refusal,
             deleted=(*self.deleted, *other.deleted)[:MAX_LISTED_COUNT],
             waiting=tuple(waiting[:MAX_LISTED_COUNT]),
-            waiting_bytes=self.waiting_bytes + other.waiting_bytes,
+            orphan_counts=_sum(self.orphan_counts, other.orphan_counts),
+            orphan_bytes=_sum(self.orphan_bytes, other.orphan_bytes),
+            orphans=(*self.orphans, *other.orphans)[:MAX_LISTED_COUNT],
+            waiting_orphans=(*self.waiting_orphans, *other.waiting_orphans)[:MAX_LISTED_COUNT],
+            trimmed_count=self.trimmed_count + other.trimmed_count,
+            expired_pin_count=self.expired_pin_count + other.expired_pin_count,
+            failures=(*self.failures, *other.failures),
         )
 
 
-class CollectedLog(Protocol):
-    """The part of a `MetadataLog` or `Catalog` that a collector uses."""
-
-    @property
-    def layout(self) -> StoreLayout: ...
-
-    def state(self) -> HeadState: ...
-
-    def refresh(self, *, dated: bool = False) -> HeadState: ...
-
-    def fold(self) -> int | None: ...
-
-    def forget(self, names: Iterable[str]) -> tuple[str, ...]: ...
-
-
 class Collector:
-    """Deletes files that commits have dropped. Thread-safe: it keeps nothing between calls, and two passes at
-    once do the same harmless work."""
+    """Deletes what the store no longer needs. Thread-safe: the sweeps remember their places under their own
+    locks, and two passes at once do the same harmless work."""
 
     def __init__(
         self,
@@ -117,58 +152,185 @@ class Collector:
     ) -> None:
         self._store = store
         self._metadata = metadata
-        self._logs: tuple[CollectedLog, ...] = (metadata,) if catalog is None else (metadata, catalog)
         self._settings = settings or CollectorSettings()
+        sweep = SweepSettings(
+            grace_ms=self._settings.grace_ms,
+            batch_count=self._settings.batch_count,
+            max_file_count=self._settings.max_file_count,
+            max_listed_count=self._settings.max_listed_count,
+        )
+        logs: tuple[CommittedLog[Any], ...] = (metadata,) if catalog is None else (metadata, catalog)
+        self._collections = tuple(
+            _LogCollection(store, log, self._settings, OrphanSweep(store, log, sweep)) for log in logs
+        )
 
-    def run(self, stop: StopSignal | None = None, *, is_dry_run: bool = False) -> CollectReport:
-        """Delete the files that are due; a dry run only says which. Raises StoreError, and StoppingError
-        between two batches of files once `stop` is set; files deleted before stay deleted.
+    def run(
+        self, stop: StopSignal | None = None, *, is_dry_run: bool = False, is_whole: bool = False
+    ) -> CollectReport:
+        """Delete what is due; a dry run only says what. `is_whole`: list all names and trim history now, and
+        not once a day. Raises StoreError, and StoppingError between two batches of files once `stop` is set;
+        files deleted before stay deleted.
         """
+        stop = stop or StopSignal()
         self._metadata.refresh(dated=True)
         report = CollectReport(clock_skew_ms=self._metadata.clock_skew_ms)
-        for log in self._logs:
-            state = log.refresh()
-            refusal = self._refusal(state)
-            due = [] if refusal else self._due(state)[: self._settings.max_file_count]
-            if due and not is_dry_run:
-                due = self._collect(log, state, stop or StopSignal())
-                state = log.state()
-            gone = {file.name for file in due}
-            waiting = [file for file in state.dropped if file.name not in gone]
-            report = report.plus(
-                CollectReport(
-                    deleted_count=len(due),
-                    deleted_bytes=sum(file.size_bytes for file in due),
-                    waiting_count=len(waiting),
-                    refusal=refusal,
-                    deleted=self._listed(due),
-                    waiting=self._listed(waiting),
-                    waiting_bytes=sum(file.size_bytes for file in waiting),
-                )
-            )
+        now_ms = self._metadata.store_date_ms
+        is_trusted = self._metadata.is_clock_trusted
+        for collection in self._collections:
+            stop.check()
+            if not is_trusted:
+                report = report.plus(collection.refused())
+            elif is_dry_run:
+                report = report.plus(collection.look(now_ms, stop))
+            else:
+                report = report.plus(collection.run(now_ms, stop, is_whole=is_whole))
         return report
 
-    def _refusal(self, state: HeadState) -> str:
-        if not self._metadata.is_clock_trusted:
-            return WRONG_CLOCK
-        return PINNED if state.pins else ""
 
-    def _listed(self, files: Iterable[DroppedObject]) -> tuple[WaitingFile, ...]:
-        found = sorted(files, key=lambda file: file.time_ms)[:MAX_LISTED_COUNT]
-        return tuple(WaitingFile(file, file.time_ms + self._settings.grace_ms) for file in found)
+class _LogCollection:
+    """Collects the files of one log. Thread-safe as the collector is."""
 
-    def _collect(self, log: CollectedLog, state: HeadState, stop: StopSignal) -> list[DroppedObject]:
-        if not all(map(state.is_deletable, self._due(state))):
-            log.fold()
-            state = log.state()
-        due = [file for file in self._due(state) if state.is_deletable(file)][: self._settings.max_file_count]
+    def __init__(
+        self,
+        store: ObjectStore,
+        log: CommittedLog[Any],
+        settings: CollectorSettings,
+        sweep: OrphanSweep,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._settings = settings
+        self._sweep = sweep
+
+    def refused(self) -> CollectReport:
+        """The report of a log of which nothing may be deleted."""
+        return self._dropped_report(self._log.refresh(), [], WRONG_CLOCK, 0)
+
+    def look(self, now_ms: int, stop: StopSignal) -> CollectReport:
+        """The report of a pass that deletes nothing, commits nothing, and counts pins that are over as
+        ended.
+        """
+        state: HeadState = self._log.refresh()
+        pins = tuple(pin for pin in state.pins if pin.until_ms > now_ms)
+        seen = dataclasses.replace(state, pins=pins)
+        due = self._due(seen, now_ms)
+        report = self._dropped_report(seen, due[: self._settings.max_file_count], "", now_ms)
+        swept = self._sweep.run(now_ms, stop, is_dry_run=True)
+        before, files = self._trimmable(state, now_ms)
+        return report.plus(_sweep_report(swept))._replace(
+            trimmed_count=len(files) if before else 0, expired_pin_count=len(state.pins) - len(pins)
+        )
+
+    def run(self, now_ms: int, stop: StopSignal, *, is_whole: bool) -> CollectReport:
+        """Delete what is due, in the order of the module's theory."""
+        state: HeadState = self._log.refresh()
+        expired: tuple[int, ...] = ()
+        if any(pin.until_ms <= now_ms for pin in state.pins):
+            expired = self._log.unpin_expired(now_ms)
+        trimmed_count = 0
+        if is_whole or self._sweep.is_whole_due(now_ms):
+            trimmed_count = self._trim(now_ms, stop)
+        due = self._collect(now_ms, stop)
+        report = self._dropped_report(self._log.state(), due, "", now_ms)
+        swept = self._sweep.run(now_ms, stop, is_whole=is_whole)
+        return report.plus(_sweep_report(swept))._replace(
+            trimmed_count=trimmed_count, expired_pin_count=len(expired)
+        )
+
+    def _due(self, state: HeadState, now_ms: int) -> list[DroppedObject]:
+        """The files whose grace is over and that no pin holds."""
+        return [file for file in self._past_grace(state, now_ms) if state.holding_pin(file) is None]
+
+    def _past_grace(self, state: HeadState, now_ms: int) -> list[DroppedObject]:
+        end_ms = now_ms - self._settings.grace_ms
+        return [file for file in state.dropped if file.time_ms <= end_ms]
+
+    def _collect(self, now_ms: int, stop: StopSignal) -> list[DroppedObject]:
+        state: HeadState = self._log.state()
+        if not all(map(state.is_deletable, self._due(state, now_ms))):
+            self._log.fold()
+            state = self._log.state()
+        due = [file for file in self._due(state, now_ms) if state.is_deletable(file)]
+        due = due[: self._settings.max_file_count]
         for start in range(0, len(due), self._settings.batch_count):
             stop.check()
             files = due[start : start + self._settings.batch_count]
-            self._store.delete_many([file.key(log.layout) for file in files])
-            log.forget([file.name for file in files])
+            self._store.delete_many([file.key(self._log.layout) for file in files])
+            self._log.forget([file.name for file in files])
         return due
 
-    def _due(self, state: HeadState) -> list[DroppedObject]:
-        end_ms = self._metadata.store_date_ms - self._settings.grace_ms
-        return [file for file in state.dropped if file.time_ms <= end_ms]
+    def _trim(self, now_ms: int, stop: StopSignal) -> int:
+        """Drop old history, one commit for each `_TRIMMED_IN_A_COMMIT` files; returns their number."""
+        before, files = self._trimmable(self._log.state(), now_ms)
+        count = 0
+        for start in range(0, len(files), _TRIMMED_IN_A_COMMIT):
+            stop.check()
+            batch = files[start : start + _TRIMMED_IN_A_COMMIT]
+            is_last = start + len(batch) == len(files)
+            end = before if is_last else newest_seq_of(FileKind.HISTORY, batch[-1].name) + 1
+            count += len(self._log.trim_history(end, batch))
+        return count
+
+    def _trimmable(self, state: HeadState, now_ms: int) -> tuple[int, list[TrackedFile]]:
+        """The first commit whose history stays, and the history files before it, oldest first; at most as
+        many as one pass deletes. No file of these is needed, committed or not.
+        """
+        before = min(self._log.seq_at(now_ms - self._settings.history_ms) + 1, trimmable_before(state))
+        if before <= state.history_start_seq:
+            return 0, []
+        found: list[TrackedFile] = []
+        for info in self._store.list(FileKind.HISTORY.key(self._log.layout, "")):
+            name = info.key.rpartition("/")[2]
+            if not FileKind.HISTORY.is_name(name):
+                continue
+            if first_seq_of_history(name) >= before or len(found) == self._settings.max_file_count:
+                break
+            if newest_seq_of(FileKind.HISTORY, name) < before and name not in state.dropped_objects:
+                found.append(TrackedFile(FileKind.HISTORY, name, info.size))
+        found.sort(key=lambda file: newest_seq_of(FileKind.HISTORY, file.name))
+        if found:
+            before = min(before, newest_seq_of(FileKind.HISTORY, found[-1].name) + 1)
+        return before, found
+
+    def _dropped_report(
+        self, state: HeadState, gone: list[DroppedObject], refusal: str, now_ms: int
+    ) -> CollectReport:
+        names = {file.name for file in gone}
+        waiting = [file for file in state.dropped if file.name not in names]
+        held = {file.name for file in waiting if state.holding_pin(file) is not None}
+        return CollectReport(
+            deleted_count=len(gone),
+            deleted_bytes=sum(file.size_bytes for file in gone),
+            waiting_count=len(waiting),
+            waiting_bytes=sum(file.size_bytes for file in waiting),
+            pinned_count=sum(file.name in held for file in self._past_grace(state, now_ms)),
+            refusal=refusal,
+            deleted=self._listed(gone, held),
+            waiting=self._listed(waiting, held),
+        )
+
+    def _listed(self, files: Iterable[DroppedObject], held: set[str]) -> tuple[WaitingFile, ...]:
+        found = sorted(files, key=lambda file: file.time_ms)[:MAX_LISTED_COUNT]
+        return tuple(
+            WaitingFile(file, file.time_ms + self._settings.grace_ms, file.name in held) for file in found
+        )
+
+
+def _sweep_report(swept: SweepReport) -> CollectReport:
+    counts: Counter[OrphanKind] = Counter()
+    sizes: Counter[OrphanKind] = Counter()
+    for orphan in swept.deleted:
+        counts[orphan.kind] += 1
+        sizes[orphan.kind] += orphan.size_bytes
+    return CollectReport(
+        orphan_counts=MappingProxyType(counts),
+        orphan_bytes=MappingProxyType(sizes),
+        orphans=swept.deleted[:MAX_LISTED_COUNT],
+        waiting_orphans=swept.waiting[:MAX_LISTED_COUNT],
+        failures=swept.failures,
+    )
+
+
+def _sum(one: Mapping[OrphanKind, int], other: Mapping[OrphanKind, int]) -> Mapping[OrphanKind, int]:
+    kinds = [kind for kind in OrphanKind if kind in one or kind in other]
+    return MappingProxyType({kind: one.get(kind, 0) + other.get(kind, 0) for kind in kinds})

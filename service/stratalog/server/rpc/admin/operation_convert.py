@@ -8,6 +8,7 @@ from typing import TypeVar
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.remote.tier.collector import WaitingFile
+from stratalog.remote.tier.orphan_sweep import Orphan, OrphanKind
 from stratalog.server.operations.operation import (
     Operation,
     OperationKind,
@@ -60,6 +61,7 @@ def view_message(view: OperationView) -> operation_pb2.Operation:
 _KINDS: dict[int, OperationKind] = {
     operation_pb2.OperationKind.Value(f"OPERATION_KIND_{kind.name}"): kind for kind in OperationKind
 }
+_ORPHAN_KINDS = {kind: operation_pb2.OrphanKind.Value(f"ORPHAN_KIND_{kind.name}") for kind in OrphanKind}
 _STATES: dict[int, OperationState] = {
     operation_pb2.OperationState.Value(f"OPERATION_STATE_{state.name}"): state for state in OperationState
 }
@@ -179,6 +181,27 @@ def _collection_message(result: CollectionResult) -> operation_pb2.CollectionRes
         reason=report.refusal,
         deleted_files=map(_file_message, report.deleted),
         waiting_files=map(_file_message, report.waiting),
+        pinned_count=report.pinned_count,
+        orphans=[
+            operation_pb2.OrphanTotal(
+                kind=_ORPHAN_KINDS[kind], orphan_count=count, size_bytes=report.orphan_bytes[kind]
+            )
+            for kind, count in report.orphan_counts.items()
+        ],
+        orphan_files=map(_orphan_message, report.orphans),
+        waiting_orphan_files=map(_orphan_message, report.waiting_orphans),
+        trimmed_history_count=report.trimmed_count,
+        expired_pin_count=report.expired_pin_count,
+        problems=report.failures,
+    )
+
+
+def _orphan_message(orphan: Orphan) -> operation_pb2.OrphanFile:
+    return operation_pb2.OrphanFile(
+        kind=_ORPHAN_KINDS[orphan.kind],
+        name=orphan.key,
+        size_bytes=orphan.size_bytes,
+        write_time_ms=orphan.modified_ms,
     )
 
 
@@ -188,6 +211,7 @@ def _file_message(waiting: WaitingFile) -> operation_pb2.DroppedFile:
         size_bytes=waiting.file.size_bytes,
         dropped_time_ms=waiting.file.time_ms,
         due_time_ms=waiting.due_ms,
+        pinned=waiting.is_pinned,
     )
 
 

@@ -22,6 +22,7 @@ from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, Cata
 from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
 from stratalog.remote.metadata.head.checkpoint import CheckpointParts
 from stratalog.remote.metadata.head.head_log import CommitSettings
+from stratalog.testing.manual_clock import ManualClock
 from tests.support.tiered.metadata_harness import MetadataHarness
 
 HEAD = "catalog/head"
@@ -324,21 +325,41 @@ def test_a_new_token_voids_no_decision_about_the_topic(harness: MetadataHarness)
     entry = catalog.create("orders", 1)
     other.refresh()
     other.fence(entry.topic_id, 0, "a")
-    assert catalog.confirm([entry]) == 2
+    assert catalog.confirm([entry]) == (2, frozenset())
 
 
 def test_confirm_reads_again(harness: MetadataHarness) -> None:
     catalog, other = harness.catalog(), harness.catalog()
     entry = catalog.create("orders", 1)
     bystander = catalog.create("bystander", 1)
-    assert catalog.confirm([entry]) == 2
+    assert catalog.confirm([entry]) == (2, frozenset())
     other.refresh()
     other.alter(bystander.topic_id, config={"retention.ms": "1"})
-    assert catalog.confirm([entry]) == 3, "what was decided with it still holds"
+    assert catalog.confirm([entry]) == (3, frozenset()), "what was decided with it still holds"
     other.alter(entry.topic_id, config={"retention.ms": "-1"})
-    with pytest.raises(PreconditionFailedError):
-        catalog.confirm([entry])
-    assert catalog.confirm([catalog.topics()["orders"]]) == 4
+    assert catalog.confirm([entry, catalog.topics()["bystander"]]) == (4, frozenset([entry.topic_id]))
+    assert catalog.confirm([catalog.topics()["orders"]]) == (4, frozenset())
+    deleted = catalog.topics()["orders"]
+    other.delete(entry.topic_id)
+    assert catalog.confirm([deleted]) == (5, frozenset([entry.topic_id]))
+
+
+@pytest.mark.parametrize("skew_ms", [0, 31 * 24 * 3_600_000, -31 * 24 * 3_600_000])
+def test_the_stores_clock_decides_how_long_a_deleted_topic_is_remembered(skew_ms: int) -> None:
+    """A wrong clock of the deleter must not forget a topic early: a late upload would bring it back."""
+    store_clock = ManualClock()
+    harness = MetadataHarness(clock=ManualClock(store_clock.now_ms() + skew_ms), store_clock=store_clock)
+    catalog = harness.catalog()
+    first, second = (catalog.create(name, 1) for name in ("a", "b"))
+    catalog.delete(first.topic_id)
+    entry = catalog.by_id(first.topic_id)
+    assert entry is not None
+    assert entry.deleted_ms is not None
+    assert entry.deleted_ms >= store_clock.now_ms()
+    for clock in {harness.clock, store_clock}:
+        clock.advance(24 * 3_600_000)
+    catalog.delete(second.topic_id)
+    assert catalog.by_id(first.topic_id) is not None
 
 
 def test_absent_is_not_deleted(harness: MetadataHarness) -> None:

@@ -252,14 +252,12 @@ def test_unknown_fields_are_kept(harness: MetadataHarness) -> None:
     harness.added(log, epoch, (A0, 0, 5))
     document = json.loads(harness.store.get(HEAD).data)
     document["colour"] = {"is": "blue"}
-    document["pins"] = [{"seq": 1, "until_ms": 5}]
     document["commits"][0]["mood"] = "good"
     document["commits"][1]["actions"][0]["object"]["weight"] = 7
     harness.store.put(HEAD, encode_document(document))
     harness.log().claim("x", harness.ids.uuid())
     after = json.loads(harness.store.get(HEAD).data)
     assert after["colour"] == {"is": "blue"}
-    assert after["pins"] == [{"seq": 1, "until_ms": 5}]
     assert after["commits"][:2] == document["commits"]
 
 

@@ -11,21 +11,20 @@ A fencing token belongs to a partition of a topic id: a topic that is created an
 
 Before an actor deletes records or partitions because of the catalog, it calls `confirm` or `confirm_deleted`
 and passes the returned commit number to the shard. The shard refuses a number below the highest it has seen.
+The store's clock decides how long a deleted topic is remembered.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     FencingTokenMismatchError,
     PreconditionFailedError,
-    StoreError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
@@ -47,15 +46,8 @@ from stratalog.remote.metadata.catalog.topic_entry import (
     require_partition_count,
     require_topic_name,
 )
-from stratalog.remote.metadata.head.document_ref import DroppedObject
-from stratalog.remote.metadata.head.fold import Folder
-from stratalog.remote.metadata.head.head_log import (
-    CommitSettings,
-    HeadLog,
-    Judgement,
-    StoreActor,
-    judge_forget,
-)
+from stratalog.remote.metadata.head.committed_log import CommittedLog
+from stratalog.remote.metadata.head.head_log import CommitSettings, HeadLog, Judgement, StoreActor
 from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
 from stratalog.remote.store_layout import StoreLayout
 
@@ -63,16 +55,18 @@ MAX_NEXT_PRODUCER_ID = MAX_INTEGER
 """The number after the last producer id; ids are signed numbers of 64 bits, as in Kafka."""
 
 
-class Catalog:
+class ConfirmedEntries(NamedTuple):
+    """The result of `Catalog.confirm`."""
+
+    catalog_seq: int
+    """The commit of the catalog that was read."""
+    changed: frozenset[UUID]
+    """Ids of the topics that have changed or are deleted: what was decided about them does not hold."""
+
+
+class Catalog(CommittedLog[CatalogState]):
     """The topics of a store and their configurations. Thread-safe. Changes of one instance come one after
     another; reads never wait."""
-
-    def __init__(self, log: HeadLog[CatalogState], clock: Clock) -> None:
-        """Use `open`."""
-        self._log = log
-        self._clock = clock
-        self._folder = Folder(log)
-        self._change_lock = threading.Lock()
 
     @staticmethod
     def open(
@@ -89,24 +83,11 @@ class Catalog:
         """
         log = HeadLog(actor, StoreLayout(None), CatalogMachine(), settings)
         log.open(read_only=read_only, witness=witness)
-        return Catalog(log, actor.clock)
-
-    @property
-    def layout(self) -> StoreLayout:
-        return self._log.layout
+        return Catalog(log)
 
     @property
     def seq(self) -> int:
         return self.state().seq
-
-    @property
-    def dropped(self) -> tuple[DroppedObject, ...]:
-        """Dropped files of the catalog that the collector has yet to delete."""
-        return self.state().dropped
-
-    def state(self) -> CatalogState:
-        """The newest state that was read; does not ask the store."""
-        return self._log.view.state
 
     def topics(self) -> Mapping[str, TopicEntry]:
         """The live topics in the newest state that was read, sorted by name."""
@@ -120,10 +101,6 @@ class Catalog:
         """The partition's token in the newest state that was read; empty if it has none."""
         entry = self.by_id(topic_id)
         return "" if entry is None else entry.fencing_token(partition)
-
-    def refresh(self, *, dated: bool = False) -> CatalogState:
-        """Read the current state: one conditional GET if nothing changed. Raises StoreUnavailableError."""
-        return self._log.refresh(dated=dated).state
 
     def create(
         self,
@@ -151,9 +128,7 @@ class Catalog:
             config=MappingProxyType(dict(config or {})),
             hash_key=self._log.ids.secret(HASH_KEY_BYTES),
         )
-        with self._change_lock:
-            self._log.commit(lambda state: judge_create(state, create, next_producer_id))
-            self._fold_if_needed()
+        self._commit(lambda state: judge_create(state, create, next_producer_id))
         return self.state().entries[create.topic_id]
 
     def alter(
@@ -167,10 +142,7 @@ class Catalog:
 
         Raises UnknownTopicOrPartitionError, InvalidRequestError if the number would shrink.
         """
-        with self._change_lock:
-            landed = self._log.commit(lambda state: judge_alter(state, topic_id, partition_count, config))
-            self._fold_if_needed()
-        return landed.outcome
+        return self._commit(lambda state: judge_alter(state, topic_id, partition_count, config)).outcome
 
     def alter_config(
         self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -183,10 +155,7 @@ class Catalog:
         def judge(state: CatalogState) -> Judgement[TopicEntry]:
             return judge_alter(state, topic_id, None, change(require_topic(state, topic_id).config))
 
-        with self._change_lock:
-            landed = self._log.commit(judge)
-            self._fold_if_needed()
-        return landed.outcome
+        return self._commit(judge).outcome
 
     def alter_server_config(
         self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -196,20 +165,14 @@ class Catalog:
         `change` is called again when another commit lands first. Its exceptions pass through, with nothing
         committed. Raises StoreError; after StoreUnavailableError the outcome is unknown.
         """
-        with self._change_lock:
-            landed = self._log.commit(lambda state: judge_configure(state, change(state.server_config)))
-            self._fold_if_needed()
-        return landed.outcome
+        return self._commit(lambda state: judge_configure(state, change(state.server_config))).outcome
 
     def take_producer_ids(self, count: int) -> range:
         """Take the next producer ids, which no other call gets, whatever becomes of this one.
 
         Raises StoreError; after StoreUnavailableError the ids may be taken, and remain unused.
         """
-        with self._change_lock:
-            landed = self._log.commit(lambda state: judge_take_producer_ids(state, count))
-            self._fold_if_needed()
-        return landed.outcome
+        return self._commit(lambda state: judge_take_producer_ids(state, count)).outcome
 
     def fence(self, topic_id: UUID, partition: int, token: str, current_token: str | None = None) -> None:
         """Replace the fencing token of a partition; an empty one stands for none.
@@ -219,35 +182,32 @@ class Catalog:
         FencingTokenMismatchError, StoreError.
         """
         require_fencing_token(token)
-        with self._change_lock:
-            self._log.commit(lambda state: judge_fence(state, topic_id, partition, token, current_token))
-            self._fold_if_needed()
+        self._commit(lambda state: judge_fence(state, topic_id, partition, token, current_token))
 
     def delete(self, topic_id: UUID) -> None:
         """Mark a topic as deleted, which frees its name. Does nothing if it is deleted already.
 
-        Raises UnknownTopicOrPartitionError.
+        Topics that were deleted more than 30 days ago, by the store's clock, are forgotten; none is if the
+        own clock is wrong. Raises UnknownTopicOrPartitionError, StoreError.
         """
-        with self._change_lock:
-            self._log.commit(lambda state: judge_delete(state, topic_id, self._clock.now_ms()))
-            self._fold_if_needed()
+        # The commit gets the time of the deletion, which must not be before the store's.
+        self.refresh(dated=True)
+        now_ms = self.store_date_ms if self.is_clock_trusted else None
+        self._commit(lambda state: judge_delete(state, topic_id, now_ms))
 
-    def confirm(self, entries: Iterable[TopicEntry]) -> int:
-        """Read the catalog and return its commit number, for a destructive action.
+    def confirm(self, entries: Iterable[TopicEntry]) -> ConfirmedEntries:
+        """Read the catalog, for a destructive action, and compare the topics that it was decided with.
 
-        Raises PreconditionFailedError if one of these entries has changed, in more than its fencing tokens:
-        decide again then.
+        A topic that has changed, in more than its fencing tokens, is refused alone: the action goes on
+        without it. Raises StoreError.
         """
         state = self.refresh()
-        for entry in entries:
-            current = state.entries.get(entry.topic_id)
-            if current is None or not current.is_as(entry):
-                raise PreconditionFailedError(
-                    "the topic has changed since this was decided; decide again",
-                    topic=entry.name,
-                    catalog_seq=state.seq,
-                )
-        return state.seq
+        changed = frozenset(
+            entry.topic_id
+            for entry in entries
+            if (current := state.entries.get(entry.topic_id)) is None or not current.is_as(entry)
+        )
+        return ConfirmedEntries(state.seq, changed)
 
     def confirm_deleted(self, topic_id: UUID) -> int:
         """Read the catalog and return its commit number if the topic is deleted.
@@ -264,30 +224,9 @@ class Catalog:
             )
         return state.seq
 
-    def forget(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Remove files from the list of dropped ones; returns those that were on it."""
-        wanted = tuple(names)
-        with self._change_lock:
-            return self._log.commit(lambda state: judge_forget(state, wanted)).outcome
-
-    def fold(self) -> int | None:
-        """Move the head's commits into a checkpoint; returns the fold's commit number, or None if there was
-        nothing to fold.
-        """
-        with self._change_lock:
-            return self._folder.fold()
-
     def check(self) -> None:
-        self._log.check()
+        super().check()
         self.state().check()
-
-    def _fold_if_needed(self) -> None:
-        if not self._log.settings.fold_by_itself or not self._folder.is_due():
-            return
-        try:
-            self._folder.fold()
-        except StoreError:
-            pass  # The change is committed, and the next one tries to fold again.
 
 
 def judge_create(state: CatalogState, create: CreateTopic, next_producer_id: int = 0) -> Judgement[None]:
@@ -362,8 +301,8 @@ def judge_configure(state: CatalogState, config: Mapping[str, str]) -> Judgement
     return Judgement((ConfigureServer(altered),), altered)
 
 
-def judge_delete(state: CatalogState, topic_id: UUID, now_ms: int) -> Judgement[None]:
-    """Valid for a known topic."""
+def judge_delete(state: CatalogState, topic_id: UUID, now_ms: int | None) -> Judgement[None]:
+    """Valid for a known topic. Without a time no deleted topic is forgotten."""
     known = state.entries.get(topic_id)
     if known is not None and known.is_deleted:
         return Judgement((), None)
@@ -371,7 +310,9 @@ def judge_delete(state: CatalogState, topic_id: UUID, now_ms: int) -> Judgement[
     expired = sorted(
         entry.topic_id
         for entry in state.entries.values()
-        if entry.deleted_ms is not None and entry.deleted_ms + DELETED_TOPIC_KEPT_MS < now_ms
+        if now_ms is not None
+        and entry.deleted_ms is not None
+        and entry.deleted_ms + DELETED_TOPIC_KEPT_MS < now_ms
     )
     return Judgement((DeleteTopic(topic_id, tuple(expired)),), None)
 

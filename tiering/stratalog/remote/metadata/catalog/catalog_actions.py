@@ -1,5 +1,5 @@
-"""The actions of a commit of the catalog; docs/formats/metadata.md has their fields. `forget` and `fold` are
-as in a shard.
+"""The actions of a commit of the catalog; docs/formats/metadata.md has their fields. `head_actions` has the
+actions of every log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from stratalog.remote.json_document import JsonFields, JsonObject, to_text, to_uuid
 from stratalog.remote.metadata.catalog.topic_entry import HASH_KEY_BYTES, MAX_PARTITION_COUNT
-from stratalog.remote.metadata.head.head_actions import ActionTable, Fold, Forget
+from stratalog.remote.metadata.head.head_actions import COMMON_ACTIONS, ActionTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,7 @@ CATALOG_ACTIONS: ActionTable = {
     "configure": ConfigureServer.from_json,
     "take_producer_ids": TakeProducerIds.from_json,
     "fence": FencePartition.from_json,
-    "forget": Forget.from_json,
-    "fold": Fold.from_json,
+    **COMMON_ACTIONS,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from types import MappingProxyType
 from uuid import UUID
 
@@ -24,13 +24,12 @@ from stratalog.remote.metadata.catalog.topic_entry import MAX_PARTITION_COUNT, T
 from stratalog.remote.metadata.head.checkpoint import CheckpointParts
 from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Fold, Forget
+from stratalog.remote.metadata.head.head_actions import Action, ActionTable
 from stratalog.remote.metadata.head.head_state import (
     HeadState,
+    after_action,
     after_commit,
-    after_fold,
     contradiction,
-    forget_files,
 )
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.head.state_fields import common_from_parts, extras_of, state_parts
@@ -66,7 +65,7 @@ class CatalogState(HeadState):
         assert len(names) == len(set(names)), "no two live topics share a name"
         for topic_id, entry in self.entries.items():
             assert entry.topic_id == topic_id, "a topic is found under its id"
-        assert self.folded_seq <= self.seq, "a checkpoint is not of the future"
+        self.check_bookkeeping()
 
 
 class CatalogMachine:
@@ -85,6 +84,13 @@ class CatalogMachine:
         for action in commit.actions:
             state = _apply_action(state, action, commit)
         return state
+
+    def live_objects(self, state: CatalogState) -> Container[str]:
+        """None: the catalog has no objects."""
+        return ()
+
+    def brought_by(self, commit: Commit) -> Iterable[str]:
+        return ()
 
     def to_checkpoint(self, state: CatalogState) -> CheckpointParts:
         entries = sorted(state.entries.values(), key=_topic_key)
@@ -125,14 +131,8 @@ def _apply_action(state: CatalogState, action: Action, commit: Commit) -> Catalo
             return _apply_fence(state, action, commit)
         case TakeProducerIds():
             return _apply_take(state, action, commit)
-        case Forget():
-            dropped = state.dropped_objects.evolve()
-            forget_files(dropped, action, commit)
-            return dataclasses.replace(state, dropped_objects=dropped.finish())
-        case Fold():
-            return after_fold(state, action, commit)
         case _:
-            return state  # newer software's; `after_commit` has noted that we may not write any more
+            return after_action(state, action, commit)
 
 
 def _apply_create(state: CatalogState, create: CreateTopic, commit: Commit) -> CatalogState:

@@ -1,13 +1,14 @@
 """A checkpoint: the full state up to some commit, as a root and the pages that it names.
 
     {"format":"stratalog-checkpoint","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
-     "seq":N,"uuid":UUID,"time_ms":N,"base":NAME or null,"epoch":N,"horizon":N,"catalog_seq":N,"pins":[...],
-     "times":[[TIME_MS,SEQ]...],"pages":[PAGE...], and the fields of the kind of state}
+     "seq":N,"uuid":UUID,"time_ms":N,"base":NAME or null,"epoch":N,"horizon":N,"catalog_seq":N,
+     "history_start":N,"pins":[...],"times":[[TIME_MS,SEQ]...],"pages":[PAGE...],
+     and the fields of the kind of state}
 
 Rows of one kind are divided into pages by ranges of their keys. A checkpoint that replaces another keeps its
 boundaries and shares every page whose rows did not change, so only changed pages are written. The root is
 written last, and only the commit of a fold makes it the current one. The files of a fold that never committed
-are orphans, under names that are never used again.
+are orphans, under names that are never used again; the collector sweeps them.
 
 `times` is a sparse table from time to commit: one entry for each fold, thinned towards the past.
 """
@@ -56,6 +57,7 @@ COMMON_FIELDS = frozenset(
         "epoch",
         "horizon",
         "catalog_seq",
+        "history_start",
         "pins",
         "times",
         "pages",

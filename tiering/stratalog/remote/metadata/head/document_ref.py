@@ -37,6 +37,10 @@ class FileKind(enum.Enum):
             case FileKind.HISTORY:
                 return layout.history_key(name)
 
+    def is_name(self, name: str) -> bool:
+        """Whether a file of this kind can have this name."""
+        return _NAMES[self].match(name) is not None
+
 
 _NAMES = {
     FileKind.DATA: re.compile(rf"\A({_SEQ})-{_UUID}\Z"),

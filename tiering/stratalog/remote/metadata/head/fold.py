@@ -7,7 +7,7 @@ commits itself. Commits that other writers made meanwhile stay inline. A fold is
   has dropped.
 - It was born before the orphan horizon: an orphan sweep may have deleted its files.
 
-The files of a given-up fold are orphans.
+The files of a given-up fold are orphans, which the collector sweeps.
 """
 
 from __future__ import annotations
@@ -99,8 +99,13 @@ class Folder(Generic[S]):
 
 def judge_fold(state: HeadState, built: BuiltFold) -> Judgement[bool]:
     """The outcome is whether the fold is valid."""
-    is_valid = is_built_on_current(state, built) and built.root.ref.seq >= state.orphan_horizon_seq
+    is_valid = is_built_on_current(state, built) and is_born_in_time(state, built)
     return Judgement((built.action,) if is_valid else (), is_valid)
+
+
+def is_born_in_time(state: HeadState, built: BuiltFold) -> bool:
+    """Whether no orphan sweep may have deleted the fold's files."""
+    return built.root.ref.seq >= state.orphan_horizon_seq
 
 
 def is_built_on_current(state: HeadState, built: BuiltFold) -> bool:

@@ -7,8 +7,8 @@ ETag.
 
 The state is the checkpoint's state with `commits` applied in order. They are numbered from the checkpoint's
 SEQ + 1 to `seq` without a gap. `uuid` is the uuid of the newest commit (a new head has a fresh one), so no
-two heads have the same bytes, and an ETag is unique however the store computes it. `epoch`, `horizon` and
-`catalog_seq` repeat values of the state, for people and for a check.
+two heads have the same bytes, and an ETag is unique however the store computes it. `epoch`, `horizon`,
+`catalog_seq` and `pins` repeat values of the state, for people and for a check.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.head.pin import Pin
 
 RESTORE: Final = (
     "write nothing to the store, and restore the newest version of this key from the bucket's versions"
@@ -74,7 +75,7 @@ class Head:
     catalog_seq: int = 0
     checkpoint: DocumentRef | None = None
     history: DocumentRef | None = None
-    pins: tuple[JsonObject, ...] = ()
+    pins: tuple[Pin, ...] = ()
     commits: tuple[Commit, ...] = ()
     read_version: int = FORMAT_VERSION
     write_version: int = FORMAT_VERSION
@@ -108,6 +109,7 @@ class Head:
             catalog_seq=state.catalog_seq,
             checkpoint=state.checkpoint,
             history=state.history,
+            pins=state.pins,
             commits=commits,
         )
 
@@ -126,7 +128,7 @@ class Head:
             "catalog_seq": self.catalog_seq,
             "checkpoint": None if self.checkpoint is None else self.checkpoint.to_json(),
             "history": None if self.history is None else self.history.to_json(),
-            "pins": list(self.pins),
+            "pins": [pin.to_json() for pin in self.pins],
         }
         opened = format_json(fields | dict(self.extra)).removesuffix("}")
         return encode_text(f'{opened},"commits":[{",".join(commit.text for commit in self.commits)}]}}')
@@ -146,7 +148,7 @@ class Head:
             catalog_seq=fields.integer("catalog_seq"),
             checkpoint=_parse_ref(fields, "checkpoint", FileKind.CHECKPOINT),
             history=_parse_ref(fields, "history", FileKind.HISTORY),
-            pins=fields.each("pins", lambda item, what: JsonFields.of(item, what).values),
+            pins=fields.each("pins", Pin.from_json),
             commits=fields.each("commits", lambda item, what: Commit.parse(JsonFields.of(item, what), table)),
             read_version=fields.integer("read_version", minimum=1),
             write_version=fields.integer("write_version", minimum=1),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from stratalog.remote.json_document import JsonFields, JsonObject, to_text
+from stratalog.remote.json_document import JsonFields, JsonObject, to_integer, to_text
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile, parse_tracked_file
 
 
@@ -49,7 +49,7 @@ class Fold:
         return dict(fields) | given_fields(
             history=None if self.history is None else self.history.to_json(),
             base=self.base,
-            dropped=[[file.kind.value, file.name, file.size_bytes] for file in self.dropped],
+            dropped=_files_json(self.dropped),
         )
 
     @staticmethod
@@ -61,6 +61,89 @@ class Fold:
             base=None if fields.values.get("base") is None else fields.text("base"),
             dropped=fields.each("dropped", parse_tracked_file),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseHorizon:
+    """Refuses from now on what was born before commit `seq`: a sweep is about to delete the orphans of it."""
+
+    seq: int
+
+    def to_json(self) -> JsonObject:
+        return {"action": "raise_horizon", "seq": self.seq}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> RaiseHorizon:
+        return RaiseHorizon(fields.integer("seq", minimum=1))
+
+
+@dataclass(frozen=True, slots=True)
+class TrimHistory:
+    """Drops the history of commits before `before`."""
+
+    before: int
+    dropped: tuple[TrackedFile, ...] = ()
+    """History files whose commits all have smaller numbers."""
+
+    def to_json(self) -> JsonObject:
+        fields: JsonObject = {"action": "trim_history", "before": self.before}
+        return dict(fields) | given_fields(dropped=_files_json(self.dropped))
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> TrimHistory:
+        return TrimHistory(fields.integer("before", minimum=1), fields.each("dropped", parse_tracked_file))
+
+
+@dataclass(frozen=True, slots=True)
+class TakePin:
+    """Pins the state after this commit."""
+
+    holder: str
+    until_ms: int
+    folded_seq: int
+    """The commit of the checkpoint then. A follower that begins with a later checkpoint does not know it."""
+
+    def to_json(self) -> JsonObject:
+        return {
+            "action": "pin",
+            "holder": self.holder,
+            "until_ms": self.until_ms,
+            "folded_seq": self.folded_seq,
+        }
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> TakePin:
+        return TakePin(fields.text("holder"), fields.integer("until_ms"), fields.integer("folded_seq"))
+
+
+@dataclass(frozen=True, slots=True)
+class RenewPin:
+    """Replaces the end of a pin."""
+
+    pin: int
+    """The commit that made the pin."""
+    until_ms: int
+
+    def to_json(self) -> JsonObject:
+        return {"action": "renew_pin", "pin": self.pin, "until_ms": self.until_ms}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> RenewPin:
+        return RenewPin(fields.integer("pin", minimum=1), fields.integer("until_ms"))
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    """Ends pins, by the commits that made them."""
+
+    pins: tuple[int, ...]
+
+    def to_json(self) -> JsonObject:
+        return {"action": "unpin", "pins": list(self.pins)}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> Unpin:
+        return Unpin(fields.each("pins", lambda item, what: to_integer(item, what, 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +160,17 @@ class UnknownAction:
 ActionTable = Mapping[str, Callable[[JsonFields], Action]]
 """Parsers of a log's actions, by name."""
 
+COMMON_ACTIONS: ActionTable = {
+    "forget": Forget.from_json,
+    "fold": Fold.from_json,
+    "raise_horizon": RaiseHorizon.from_json,
+    "trim_history": TrimHistory.from_json,
+    "pin": TakePin.from_json,
+    "renew_pin": RenewPin.from_json,
+    "unpin": Unpin.from_json,
+}
+"""The actions of every log, which keep its files in order."""
+
 
 def parse_action(fields: JsonFields, table: ActionTable) -> Action:
     """The action that a JSON object describes. Raises StoreCorruptError if it is malformed."""
@@ -88,3 +182,7 @@ def parse_action(fields: JsonFields, table: ActionTable) -> Action:
 def given_fields(**fields: object) -> dict[str, object]:
     """The optional fields that differ from their default: empty, zero, false or absent."""
     return {name: value for name, value in fields.items() if value or (value == 0 and name == "catalog_seq")}
+
+
+def _files_json(files: tuple[TrackedFile, ...]) -> list[object]:
+    return [[file.kind.value, file.name, file.size_bytes] for file in files]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -41,7 +41,7 @@ from stratalog.remote.json_document import require_writable
 from stratalog.remote.metadata.head.checkpoint import CheckpointParts, read_checkpoint
 from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.head.head import RESTORE, Head
-from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Forget
+from stratalog.remote.metadata.head.head_actions import Action, ActionTable
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import find_in_history
 from stratalog.remote.store_identity import StoreIdentity
@@ -98,12 +98,6 @@ class Judgement(Generic[R]):
     outcome: R
 
 
-def judge_forget(state: HeadState, names: Iterable[str]) -> Judgement[tuple[str, ...]]:
-    """Forgets those of the names that are on the list of dropped files; they are the outcome."""
-    known = tuple(sorted(name for name in set(names) if name in state.dropped_objects))
-    return Judgement((Forget(known),) if known else (), known)
-
-
 class StateMachine(Protocol[S]):
     """The rules of one kind of log: its actions, states and checkpoints. Thread-safe."""
 
@@ -119,6 +113,14 @@ class StateMachine(Protocol[S]):
     def to_checkpoint(self, state: S) -> CheckpointParts: ...
 
     def from_checkpoint(self, parts: CheckpointParts) -> S: ...
+
+    def live_objects(self, state: S) -> Container[str]:
+        """The names of the live data objects."""
+        ...
+
+    def brought_by(self, commit: Commit) -> Iterable[str]:
+        """The names of the data objects that a commit brings."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,7 @@ class HeadLog(Generic[S]):
         assert view.state.seq == view.head.seq, "the state is the head's"
         assert view.state.checkpoint == view.head.checkpoint, "head and state agree on the checkpoint"
         assert view.state.history == view.head.history, "head and state agree on the history"
+        assert view.state.pins == view.head.pins, "head and state agree on the pins"
 
     def _build_commit(self, view: View[S], actions: Sequence[Action], epoch: int | None) -> Commit:
         """A commit for one attempt on one head, with a fresh uuid."""
@@ -464,7 +467,15 @@ class HeadLog(Generic[S]):
 def _require_agreement(head: Head, state: HeadState) -> None:
     if state.unknown_action is not None:
         return  # its effect on these fields is unknown, and this version does not write here
-    said = (head.seq, head.epoch, head.orphan_horizon_seq, head.catalog_seq, head.checkpoint, head.history)
+    said = (
+        head.seq,
+        head.epoch,
+        head.orphan_horizon_seq,
+        head.catalog_seq,
+        head.checkpoint,
+        head.history,
+        head.pins,
+    )
     follows = (
         state.seq,
         state.epoch,
@@ -472,6 +483,7 @@ def _require_agreement(head: Head, state: HeadState) -> None:
         state.catalog_seq,
         state.checkpoint,
         state.history,
+        state.pins,
     )
     if said != follows:
         raise StoreCorruptError(

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.remote.json_document import JsonObject
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
-from stratalog.remote.metadata.head.head_actions import Fold, Forget
+from stratalog.remote.metadata.head.document_ref import (
+    DocumentRef,
+    DroppedObject,
+    FileKind,
+    TrackedFile,
+    newest_seq_of,
+)
+from stratalog.remote.metadata.head.head_actions import (
+    Action,
+    Fold,
+    Forget,
+    RaiseHorizon,
+    RenewPin,
+    TakePin,
+    TrimHistory,
+    Unpin,
+)
 from stratalog.remote.metadata.head.persistent_map import Evolution, PersistentMap
+from stratalog.remote.metadata.head.pin import Pin
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +51,10 @@ class HeadState:
     dropped_objects: PersistentMap[str, DroppedObject] = dataclasses.field(
         default_factory=PersistentMap[str, DroppedObject]
     )
-    pins: tuple[JsonObject, ...] = ()
-    """Kept as they are; this version makes none."""
+    history_start_seq: int = 1
+    """The first commit that history still has to hold; older ones are trimmed."""
+    pins: tuple[Pin, ...] = ()
+    """In the order of their commits."""
     unknown_action: str | None = None
     """Name of an action that this version skipped, so it must not write here."""
     extras: PersistentMap[tuple[str, tuple[str | int, ...]], JsonObject] = dataclasses.field(
@@ -61,6 +79,33 @@ class HeadState:
         The collector decides about the grace period and pins.
         """
         return dropped.brought_seq <= self.folded_seq
+
+    def pin(self, seq: int) -> Pin | None:
+        """The pin that commit `seq` made; None if it has ended."""
+        return next((pin for pin in self.pins if pin.seq == seq), None)
+
+    def holding_pin(self, dropped: DroppedObject) -> Pin | None:
+        """A pin that holds the dropped file, because the file was live at the pin's commit; None if there is
+        none.
+        """
+        return next((pin for pin in self.pins if _was_live_at(dropped, pin.seq)), None)
+
+    def check_bookkeeping(self) -> None:
+        assert 0 <= self.orphan_horizon_seq <= self.seq, "the orphan horizon is a known commit"
+        assert self.folded_seq <= self.seq, "a checkpoint is not newer than the state"
+        assert 1 <= self.history_start_seq <= max(self.seq, 1), "only known commits are trimmed"
+        seqs = [pin.seq for pin in self.pins]
+        assert seqs == sorted(set(seqs)), "a commit makes one pin"
+        for pin in self.pins:
+            assert pin.folded_seq < pin.seq <= self.seq, "a known commit made each pin"
+            assert self.history_start_seq <= pin.folded_seq + 1, "the history of a pinned state stays"
+        for name, dropped in self.dropped_objects.items():
+            assert dropped.name == name, "a dropped file is found under its name"
+            assert dropped.brought_seq < dropped.seq <= self.seq, "a file is dropped after it was added"
+        if self.checkpoint is not None:
+            assert self.checkpoint.name not in self.dropped_objects, "the current checkpoint is not dropped"
+        if self.history is not None:
+            assert self.history.name not in self.dropped_objects, "the newest history is not dropped"
 
 
 S = TypeVar("S", bound=HeadState)
@@ -102,29 +147,101 @@ def drop_file(
     )
 
 
-def forget_files(dropped: Evolution[str, DroppedObject], forget: Forget, commit: Commit) -> None:
+def after_action(state: S, action: Action, commit: Commit) -> S:
+    """Apply an action of `COMMON_ACTIONS`. Any other has no effect: it is unknown, and `after_commit` has
+    noted that this version must not write.
+    """
+    match action:
+        case Forget():
+            return _after_forget(state, action, commit)
+        case Fold():
+            return _after_fold(state, action, commit)
+        case RaiseHorizon():
+            if not state.orphan_horizon_seq < action.seq < commit.seq:
+                raise contradiction(commit, "its horizon goes back, or is of the future", horizon=action.seq)
+            return dataclasses.replace(state, orphan_horizon_seq=action.seq)
+        case TrimHistory():
+            return _after_trim(state, action, commit)
+        case TakePin():
+            pin = Pin(
+                seq=commit.seq,
+                holder=action.holder,
+                until_ms=action.until_ms,
+                folded_seq=action.folded_seq,
+            )
+            return dataclasses.replace(state, pins=(*state.pins, pin))
+        case RenewPin():
+            _require_pins(state, (action.pin,), commit)
+            renewed = (
+                dataclasses.replace(pin, until_ms=action.until_ms) if pin.seq == action.pin else pin
+                for pin in state.pins
+            )
+            return dataclasses.replace(state, pins=tuple(renewed))
+        case Unpin():
+            _require_pins(state, action.pins, commit)
+            left = tuple(pin for pin in state.pins if pin.seq not in action.pins)
+            return dataclasses.replace(state, pins=left)
+        case _:
+            return state
+
+
+def _after_forget(state: S, forget: Forget, commit: Commit) -> S:
     """Take files off the list of dropped files."""
+    dropped = state.dropped_objects.evolve()
     for name in forget.names:
         if name not in dropped:
             raise contradiction(commit, "it forgets a file that was not dropped", name=name)
         dropped.pop(name)
+    return dataclasses.replace(state, dropped_objects=dropped.finish())
 
 
-def after_fold(state: S, fold: Fold, commit: Commit) -> S:
+def _after_fold(state: S, fold: Fold, commit: Commit) -> S:
     """Apply a fold: another checkpoint, and the files that it replaces are dropped."""
     if fold.checkpoint.seq >= commit.seq:
         raise contradiction(
             commit, "its checkpoint is newer than the commit", checkpoint=fold.checkpoint.name
         )
-    dropped = state.dropped_objects.evolve()
-    for file in fold.dropped:
-        drop_file(dropped, file, commit)
     return dataclasses.replace(
         state,
         checkpoint=fold.checkpoint,
         history=fold.history or state.history,
-        dropped_objects=dropped.finish(),
+        dropped_objects=_with_dropped(state, fold.dropped, commit),
     )
+
+
+def _after_trim(state: S, trim: TrimHistory, commit: Commit) -> S:
+    if not state.history_start_seq < trim.before < commit.seq:
+        raise contradiction(commit, "it trims history of the future, or goes back", before=trim.before)
+    return dataclasses.replace(
+        state,
+        history_start_seq=trim.before,
+        dropped_objects=_with_dropped(state, trim.dropped, commit),
+    )
+
+
+def _with_dropped(
+    state: HeadState, files: Iterable[TrackedFile], commit: Commit
+) -> PersistentMap[str, DroppedObject]:
+    dropped = state.dropped_objects.evolve()
+    for file in files:
+        drop_file(dropped, file, commit)
+    return dropped.finish()
+
+
+def _require_pins(state: HeadState, seqs: Iterable[int], commit: Commit) -> None:
+    for seq in seqs:
+        if state.pin(seq) is None:
+            raise contradiction(commit, "it changes a pin that is not there", pin=seq)
+
+
+def _was_live_at(dropped: DroppedObject, seq: int) -> bool:
+    """Whether a file that was dropped later may have been live after commit `seq`. A file of metadata does
+    not say which commit brought it; its name says before which one it did not exist.
+    """
+    brought_seq = dropped.brought_seq
+    if dropped.kind is not FileKind.DATA:
+        brought_seq = newest_seq_of(dropped.kind, dropped.name)
+    return brought_seq <= seq < dropped.seq
 
 
 def contradiction(commit: Commit, what: str, **fields: object) -> StoreCorruptError:

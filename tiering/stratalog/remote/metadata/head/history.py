@@ -62,6 +62,17 @@ def find_in_history(
     return None
 
 
+def predecessor_of(store: ObjectStore, layout: StoreLayout, name: str) -> str | None:
+    """The name of the history object before this one; None for the first. Raises ObjectNotFoundError,
+    StoreCorruptError.
+    """
+    key = layout.history_key(name)
+    predecessor = decode_document(store.get(key).data, key, format_name=_FORMAT).optional_fields(
+        "predecessor"
+    )
+    return None if predecessor is None else DocumentRef.from_json(predecessor, FileKind.HISTORY).name
+
+
 def _read_backwards(
     store: ObjectStore, layout: StoreLayout, newest: DocumentRef | None, table: ActionTable
 ) -> Iterator[tuple[Commit, ...]]:

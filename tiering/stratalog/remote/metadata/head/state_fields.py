@@ -12,6 +12,7 @@ from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
 from stratalog.remote.metadata.head.document_ref import DroppedObject, parse_tracked_file
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.head.pin import Pin
 
 DROPPED = "dropped"
 _DROPPED_COLUMNS = ("name", "kind", "size_bytes", "seq", "time_ms", "brought_seq")
@@ -27,7 +28,8 @@ class CommonState(TypedDict):
     orphan_horizon_seq: int
     catalog_seq: int
     dropped_objects: PersistentMap[str, DroppedObject]
-    pins: tuple[JsonObject, ...]
+    history_start_seq: int
+    pins: tuple[Pin, ...]
     root_extras: JsonObject
     extras: PersistentMap[tuple[str, RowKey], JsonObject]
 
@@ -42,7 +44,8 @@ def state_parts(
         "epoch": state.epoch,
         "horizon": state.orphan_horizon_seq,
         "catalog_seq": state.catalog_seq,
-        "pins": list(state.pins),
+        "history_start": state.history_start_seq,
+        "pins": [pin.to_json() for pin in state.pins],
     }
     return CheckpointParts(
         JsonFields({**common, **fields, **state.root_extras}, "checkpoint"),
@@ -92,7 +95,8 @@ def common_from_parts(
         dropped_objects=PersistentMap(
             (dropped.name, dropped) for dropped in map(_parse_dropped, parts.rows.get(DROPPED, ()))
         ),
-        pins=fields.each("pins", lambda item, what: JsonFields.of(item, what).values),
+        history_start_seq=fields.optional_integer("history_start", minimum=1) or 1,
+        pins=fields.each("pins", Pin.from_json),
         root_extras=fields.unknown({*COMMON_FIELDS, *known_fields}),
         extras=PersistentMap(extras),
     )

@@ -7,38 +7,25 @@ rules, `shard_builder` their effect.
 Everything that a method here returns as committed is durable. A method that raises StoreUnavailableError
 leaves it open whether its commit landed. Calling it again with the same arguments is always safe; for `add`
 it returns the outcome of the first call if that one landed after all.
-
-The store's clock decides about age: its `Date` comes with every head, is the same for all actors, and cannot
-be set wrong on one of them. An actor whose own clock differs by more than `MAX_CLOCK_SKEW_MS` has a fault and
-must delete and expire nothing.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.errors import StoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.fold import Folder
+from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head_actions import ActionTable
-from stratalog.remote.metadata.head.head_log import (
-    CommitSettings,
-    ComparedClocks,
-    HeadLog,
-    Judgement,
-    Landed,
-    StoreActor,
-    judge_forget,
-)
+from stratalog.remote.metadata.head.head_judge import judge_pin, judge_renew_pin, judge_unpin
+from stratalog.remote.metadata.head.head_log import CommitSettings, HeadLog, Judgement, StoreActor
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
 from stratalog.remote.metadata.shard.replace_judge import ReplacePlan, require_request
-from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, PartitionOffset
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, PartitionOffset, brought_by
 from stratalog.remote.metadata.shard.shard_builder import LoadDirectory, apply_commit
 from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts, shard_to_parts
 from stratalog.remote.metadata.shard.shard_judge import Refusal
@@ -47,11 +34,6 @@ from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
-
-logger = logging.getLogger(__name__)
-
-R = TypeVar("R")
-MAX_CLOCK_SKEW_MS = 5 * 60 * 1000
 
 Objects = Sequence[tuple[ObjectRef, Sequence[SliceEntry]]]
 
@@ -103,6 +85,10 @@ class ShardMachine:
 
     to_checkpoint = staticmethod(shard_to_parts)
     from_checkpoint = staticmethod(shard_from_parts)
+    brought_by = staticmethod(brought_by)
+
+    def live_objects(self, state: ShardState) -> Container[str]:
+        return state.objects
 
     def keep_directory(self, ref: ObjectRef, entries: Sequence[SliceEntry]) -> None:
         """Keep a directory while its object is committed, so that its writer need not read it."""
@@ -116,16 +102,14 @@ class ShardMachine:
         return self._load_directory(ref) if entries is None else entries
 
 
-class MetadataLog:
+class MetadataLog(CommittedLog[ShardState]):
     """The metadata of one shard in the object store. Thread-safe. One instance makes one commit at a time;
     `state` never waits."""
 
     def __init__(self, log: HeadLog[ShardState], machine: ShardMachine) -> None:
         """Use `open`."""
-        self._log = log
+        super().__init__(log)
         self._machine = machine
-        self._folder = Folder(log)
-        self._fold_lock = threading.Lock()
 
     @staticmethod
     def open(
@@ -151,41 +135,8 @@ class MetadataLog:
         return MetadataLog(log, machine)
 
     @property
-    def layout(self) -> StoreLayout:
-        return self._log.layout
-
-    @property
-    def store_date_ms(self) -> int:
-        """Time of the store's clock when the head was last read in full; `refresh(dated=True)` does so
-        now.
-        """
-        return self._log.view.date_ms
-
-    @property
     def store_id(self) -> UUID:
         return self._log.identity.store_id
-
-    @property
-    def clock_skew_ms(self) -> int:
-        return self._log.clock_skew_ms
-
-    @property
-    def compared_clocks(self) -> ComparedClocks:
-        """The last comparison of the own clock with the store's."""
-        return self._log.compared_clocks
-
-    @property
-    def is_clock_trusted(self) -> bool:
-        """Whether the own clock agrees with the store's; if not, nothing may be deleted or expired."""
-        return abs(self.clock_skew_ms) <= MAX_CLOCK_SKEW_MS
-
-    def state(self) -> ShardState:
-        """The newest state at hand, without a request."""
-        return self._log.view.state
-
-    def refresh(self, *, dated: bool = False) -> ShardState:
-        """Read the current state: one conditional GET where nothing is new. Raises StoreUnavailableError."""
-        return self._log.refresh(dated=dated).state
 
     def next_object_name(self) -> str:
         return format_object_name(self.state().seq, self._log.ids.uuid())
@@ -220,14 +171,16 @@ class MetadataLog:
         covers: Mapping[TopicIdPartition, bool],
         catalog_seq: int,
         drops_records: bool,
+        withdrawn: Mapping[TopicIdPartition, str] = MappingProxyType({}),
     ) -> ReplaceOutcome:
         """Replace exactly these inputs by the outputs that were made from them.
 
         `covers` tells for each partition whether its live slices from the first on were compacted.
+        `withdrawn`: partitions that keep their inputs after all, each with the reason.
         `catalog_seq` is from `Catalog.confirm`, called just before. Raises PreconditionFailedError where
         `drops_records` and a newer configuration was used here before.
         """
-        plan = ReplacePlan(inputs, outputs, covers, catalog_seq if drops_records else None)
+        plan = ReplacePlan(inputs, outputs, covers, catalog_seq if drops_records else None, withdrawn)
         plan.check(input_names)
         with self._directories_at_hand(outputs):
             landed = self._commit(lambda state: replace_judge.judge_replace(state, plan))
@@ -257,46 +210,26 @@ class MetadataLog:
             lambda state: shard_judge.judge_drop_partitions(state, topic_id, catalog_seq, self.store_date_ms)
         ).seq
 
-    def forget(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Take deleted files off the list of dropped files; returns the names that were on it."""
-        wanted = tuple(names)
-        return self._commit(lambda state: judge_forget(state, wanted)).outcome
+    def pin(self, holder: str, until_ms: int) -> int:
+        """Keep every file that is live now, until `until_ms` by the store's clock; returns the commit that
+        identifies the pin.
 
-    def fold(self) -> int | None:
-        """Move the head's commits into a checkpoint. Returns the fold's commit number; None if nothing
-        to do.
+        `holder` names the job to operators, and no other job uses the same name. After
+        StoreUnavailableError the call may be repeated: it returns the pin of the first call if that landed.
         """
-        with self._fold_lock:
-            return self._folder.fold()
+        return self._commit(lambda state: judge_pin(state, holder, until_ms)).outcome
 
-    def fold_if_needed(self) -> int | None:
-        with self._fold_lock:
-            return self._folder.fold() if self._folder.is_due() else None
+    def renew_pin(self, pin: int, until_ms: int) -> None:
+        """Move the end of a pin. Raises PreconditionFailedError if it has ended."""
+        self._commit(lambda state: judge_renew_pin(state, pin, until_ms))
+
+    def unpin(self, pin: int) -> None:
+        """End a pin. Does nothing if it has ended."""
+        self._commit(lambda state: judge_unpin(state, (pin,)))
 
     def check(self) -> None:
-        self._log.check()
+        super().check()
         self.state().check()
-
-    def _commit(self, judge: Callable[[ShardState], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
-        landed = self._log.commit(judge, epoch=epoch)
-        if landed.has_committed and self._log.settings.fold_by_itself:
-            self._fold_after_commit()
-        return landed
-
-    def _fold_after_commit(self) -> None:
-        """Fold if due. A failure is not the caller's: the commit is made, and the next one folds again."""
-        if not self._folder.is_due() or not self._fold_lock.acquire(blocking=False):
-            return  # nothing to do, or another thread folds
-        try:
-            self._folder.fold()
-        except StoreError as error:
-            logger.warning(
-                "the head could not be folded; the next commit tries again, shard=`%s`: %s",
-                self.layout.shard,
-                error,
-            )
-        finally:
-            self._fold_lock.release()
 
     def _judge_add(self, state: ShardState, objects: Objects, epoch: int) -> Judgement[tuple[Refusal, ...]]:
         """Judge as `judge_add`; objects that an earlier call has committed count as committed now."""

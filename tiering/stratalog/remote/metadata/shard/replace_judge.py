@@ -48,6 +48,8 @@ class ReplacePlan:
     """Whether the job compacted everything of a partition from its first live slice on."""
     catalog_seq: int | None = None
     """Number of the catalog with the configuration that was used; needed where records were dropped."""
+    withdrawn: Mapping[TopicIdPartition, str] = field(default_factory=dict[TopicIdPartition, str])
+    """Partitions that keep their inputs whatever the state, with the reason."""
 
     def check(self, input_names: Sequence[str]) -> None:
         """Check that the plan is consistent. Raises InvalidRequestError if the plan contradicts itself."""
@@ -81,8 +83,10 @@ def judge_replace(
     outputs_reason = next(filter(None, (object_refusal(state, ref) for ref, _ in plan.outputs)), None)
     for tip, planned in sorted(plan.inputs.items()):
         rest = remaining_inputs(state.partition(tip), planned)
-        reason = outputs_reason or _partition_refusal(
-            state, tip, rest, is_covering=plan.covers.get(tip, False)
+        reason = (
+            outputs_reason
+            or plan.withdrawn.get(tip)
+            or _partition_refusal(state, tip, rest, is_covering=plan.covers.get(tip, False))
         )
         if reason is not None:
             reasons[tip] = reason

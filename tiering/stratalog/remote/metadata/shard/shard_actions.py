@@ -3,18 +3,20 @@
 A follower applies an action as it stands and decides nothing. So an action carries every decision: slices
 that were refused, ranges that were clipped, objects that lost their last live slice. These lists are usually
 empty and left out, so an action is as small for 5,000 partitions as for one. docs/formats/metadata.md has the
-fields of each action; `head_actions` has `forget` and `fold`.
+fields of each action; `head_actions` has those of every log.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.json_document import JsonFields, JsonObject, to_integer, to_row, to_text, to_uuid
-from stratalog.remote.metadata.head.head_actions import ActionTable, Fold, Forget, given_fields
+from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.head_actions import COMMON_ACTIONS, ActionTable, given_fields
 from stratalog.remote.objects.object_ref import ObjectRef, birth_of
 
 MAX_PARTITION = (1 << 31) - 1
@@ -177,9 +179,20 @@ SHARD_ACTIONS: ActionTable = {
     "replace": Replace.from_json,
     "advance_log_start": AdvanceLogStart.from_json,
     "drop_partitions": DropPartitions.from_json,
-    "forget": Forget.from_json,
-    "fold": Fold.from_json,
+    **COMMON_ACTIONS,
 }
+
+
+def brought_by(commit: Commit) -> Iterator[str]:
+    """The names of the objects that a commit brings."""
+    for action in commit.actions:
+        match action:
+            case Add():
+                yield action.object.name
+            case Replace():
+                yield from (ref.name for ref in action.outputs)
+            case _:
+                pass
 
 
 def format_ref(ref: ObjectRef) -> dict[str, object]:

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
-from stratalog.remote.metadata.head.head_actions import Action, Fold, Forget
+from stratalog.remote.metadata.head.head_actions import Action
 from stratalog.remote.metadata.head.head_state import (
+    after_action,
     after_commit,
-    after_fold,
     contradiction,
     drop_file,
-    forget_files,
 )
 from stratalog.remote.metadata.shard.shard_actions import Add, AdvanceLogStart, Claim, DropPartitions, Replace
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
@@ -54,14 +53,8 @@ def _apply_action(
             builder = _Builder(state, commit, load_directory)
             builder.apply(action)
             return builder.finish()
-        case Forget():
-            dropped = state.dropped_objects.evolve()
-            forget_files(dropped, action, commit)
-            return dataclasses.replace(state, dropped_objects=dropped.finish())
-        case Fold():
-            return after_fold(state, action, commit)
         case _:
-            return state  # an unknown action; `after_commit` has noted that this version must not write
+            return after_action(state, action, commit)
 
 
 def _apply_claim(state: ShardState, claim: Claim, commit: Commit) -> ShardState:

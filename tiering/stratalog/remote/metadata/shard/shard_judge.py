@@ -38,6 +38,7 @@ KNOWN_ALREADY = "known_already"
 INPUTS_CHANGED = "inputs_changed"
 NOT_FROM_FIRST_SLICE = "not_from_first_slice"
 ABOVE_TIERED_END = "above_tiered_end"
+CONFIGURATION_CHANGED = "configuration_changed"
 
 
 class Refusal(NamedTuple):

@@ -103,17 +103,8 @@ class ShardState(HeadState):
             assert live_object.live_bytes == live_bytes[name], "live bytes are counted"
             assert 1 <= live_object.seq <= self.seq, "a commit added each object"
             assert name not in self.dropped_objects, "a dropped object is not live"
-        self._check_bookkeeping()
-
-    def _check_bookkeeping(self) -> None:
-        assert 0 <= self.orphan_horizon_seq <= self.seq, "the orphan horizon is a known commit"
-        assert self.folded_seq <= self.seq, "a checkpoint is not newer than the state"
         assert [claim.epoch for claim in self.claims] == sorted({claim.epoch for claim in self.claims}), (
             "epochs grow"
         )
         assert self.epoch == (self.claims[-1].epoch if self.claims else 0), "the newest claim has the epoch"
-        for name, dropped in self.dropped_objects.items():
-            assert dropped.name == name, "a dropped file is found under its name"
-            assert dropped.brought_seq < dropped.seq <= self.seq, "a file is dropped after it was added"
-        if self.checkpoint is not None:
-            assert self.checkpoint.name not in self.dropped_objects, "the current checkpoint is not dropped"
+        self.check_bookkeeping()

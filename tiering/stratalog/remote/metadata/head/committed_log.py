@@ -1,0 +1,225 @@
+"""The part of a metadata log that a shard and the catalog share: its state, its clock, and the upkeep of its
+files.
+
+The store's clock decides about age: its `Date` comes with every head, is the same for all actors, and cannot
+be set wrong on one of them. An actor whose own clock differs by more than `MAX_CLOCK_SKEW_MS` has a fault and
+must delete and expire nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from stratalog.base.errors import (
+    ObjectNotFoundError,
+    StoreCorruptError,
+    StoreError,
+    StoreUnavailableError,
+)
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
+from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
+from stratalog.remote.metadata.head.fold import Folder
+from stratalog.remote.metadata.head.head import RESTORE
+from stratalog.remote.metadata.head.head_judge import (
+    judge_forget,
+    judge_raise_horizon,
+    judge_trim_history,
+    judge_unpin_expired,
+)
+from stratalog.remote.metadata.head.head_log import ComparedClocks, HeadLog, Judgement, Landed, View
+from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.head.history import predecessor_of
+from stratalog.remote.store_layout import StoreLayout
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+S = TypeVar("S", bound=HeadState)
+MAX_CLOCK_SKEW_MS = 5 * 60 * 1000
+_ROOT_ATTEMPTS = 5
+
+
+class References(NamedTuple):
+    """The files that a head refers to. Immutable."""
+
+    live: Container[str]
+    """Live data objects."""
+    dropped: Container[str]
+    """Files that wait to be deleted, those that pins hold among them."""
+    others: frozenset[str]
+    """The objects that inline commits bring, the checkpoint and its pages, the newest history file."""
+    history: DocumentRef | None
+    history_start_seq: int
+
+    def has(self, name: str) -> bool:
+        """Whether the head refers to a file of this name, apart from older history."""
+        return name in self.live or name in self.dropped or name in self.others
+
+
+class CommittedLog(Generic[S]):
+    """A log of commits and the state that follows. Thread-safe: `HeadLog` makes one commit at a time, and
+    `_fold_lock` admits one fold; `state` never waits."""
+
+    def __init__(self, log: HeadLog[S]) -> None:
+        self._log = log
+        self._folder = Folder(log)
+        self._fold_lock = threading.Lock()
+        self._root: CheckpointRoot | None = None
+        """The root that was read last. Immutable, and replaced whole."""
+
+    @property
+    def layout(self) -> StoreLayout:
+        return self._log.layout
+
+    @property
+    def store_date_ms(self) -> int:
+        """Time of the store's clock when the head was last read in full; `refresh(dated=True)` does so
+        now.
+        """
+        return self._log.view.date_ms
+
+    @property
+    def clock_skew_ms(self) -> int:
+        return self._log.clock_skew_ms
+
+    @property
+    def compared_clocks(self) -> ComparedClocks:
+        """The last comparison of the own clock with the store's."""
+        return self._log.compared_clocks
+
+    @property
+    def is_clock_trusted(self) -> bool:
+        """Whether the own clock agrees with the store's; if not, nothing may be deleted or expired."""
+        return abs(self.clock_skew_ms) <= MAX_CLOCK_SKEW_MS
+
+    @property
+    def dropped(self) -> tuple[DroppedObject, ...]:
+        """The dropped files that the collector has yet to delete."""
+        return self.state().dropped
+
+    def state(self) -> S:
+        """The newest state at hand, without a request."""
+        return self._log.view.state
+
+    def refresh(self, *, dated: bool = False) -> S:
+        """Read the current state: one conditional GET where nothing is new. Raises StoreUnavailableError."""
+        return self._log.refresh(dated=dated).state
+
+    def forget(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Take deleted files off the list of dropped files; returns the names that were on it."""
+        wanted = tuple(names)
+        return self._commit(lambda state: judge_forget(state, wanted)).outcome
+
+    def raise_horizon(self, seq: int) -> int:
+        """Refuse from now on what was born before commit `seq`; returns the horizon, which may be higher.
+
+        Raises PreconditionFailedError if there is no such commit yet.
+        """
+        return self._commit(lambda state: judge_raise_horizon(state, seq)).outcome
+
+    def trim_history(self, before: int, files: Sequence[TrackedFile]) -> tuple[TrackedFile, ...]:
+        """Drop history before the commit `before`, but none that a pinned state needs; returns those of
+        `files`, the known history files, that are dropped.
+        """
+        return self._commit(lambda state: judge_trim_history(state, before, files)).outcome
+
+    def unpin_expired(self, now_ms: int) -> tuple[int, ...]:
+        """End the pins whose time is over at `now_ms`, by the store's clock; returns their commits."""
+        return self._commit(lambda state: judge_unpin_expired(state, now_ms)).outcome
+
+    def seq_at(self, time_ms: int) -> int:
+        """A commit that was made by this time, as new as the head and its checkpoint tell; 0 if there is
+        none. Raises StoreError.
+        """
+        view = self._log.view
+        inline = [commit.seq for commit in view.head.commits if commit.time_ms <= time_ms]
+        if inline:
+            return inline[-1]
+        _, root = self._read_root()
+        times = () if root is None else root.times
+        return max((point.seq for point in times if point.time_ms <= time_ms), default=0)
+
+    def references(self) -> References:
+        """Read the current head, and return the files that it refers to.
+
+        Raises StoreNotUsableError if newer software has committed actions that may refer to others.
+        """
+        self._log.refresh()
+        view, root = self._read_root()
+        self._log.require_writable(view)
+        others = {name for commit in view.head.commits for name in self._log.machine.brought_by(commit)}
+        if root is not None:
+            others.update(file.name for file in root.files)
+        if view.state.history is not None:
+            others.add(view.state.history.name)
+        return References(
+            live=self._log.machine.live_objects(view.state),
+            dropped=view.state.dropped_objects,
+            others=frozenset(others),
+            history=view.state.history,
+            history_start_seq=view.state.history_start_seq,
+        )
+
+    def history_before(self, name: str) -> str | None:
+        """The name of the history file before this one; None for the first. Raises ObjectNotFoundError,
+        StoreError.
+        """
+        return predecessor_of(self._log.store, self.layout, name)
+
+    def fold(self) -> int | None:
+        """Move the head's commits into a checkpoint. Returns the fold's commit number; None if nothing
+        to do.
+        """
+        with self._fold_lock:
+            return self._folder.fold()
+
+    def fold_if_needed(self) -> int | None:
+        with self._fold_lock:
+            return self._folder.fold() if self._folder.is_due() else None
+
+    def check(self) -> None:
+        self._log.check()
+
+    def _commit(self, judge: Callable[[S], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
+        landed = self._log.commit(judge, epoch=epoch)
+        if landed.has_committed and self._log.settings.fold_by_itself:
+            self._fold_after_commit()
+        return landed
+
+    def _fold_after_commit(self) -> None:
+        """Fold if due. A failure is not the caller's: the commit is made, and the next one folds again."""
+        if not self._folder.is_due() or not self._fold_lock.acquire(blocking=False):
+            return  # nothing to do, or another thread folds
+        try:
+            self._folder.fold()
+        except StoreError as error:
+            logger.warning(
+                "the head could not be folded; the next commit tries again, %s: %s",
+                self.layout.prefix.rstrip("/"),
+                error,
+            )
+        finally:
+            self._fold_lock.release()
+
+    def _read_root(self) -> tuple[View[S], CheckpointRoot | None]:
+        """A view with the root of its checkpoint. A root that is missing under an old head was replaced."""
+        for _ in range(_ROOT_ATTEMPTS):
+            view, known = self._log.view, self._root
+            if view.head.checkpoint is None:
+                return view, None
+            if known is not None and known.ref == view.head.checkpoint:
+                return view, known
+            try:
+                self._root = read_root(self._log.store, self.layout, view.head.checkpoint)
+                return view, self._root
+            except ObjectNotFoundError as error:
+                if self._log.refresh() is view:
+                    raise StoreCorruptError(
+                        f"the checkpoint that the head refers to is missing; {RESTORE}", **error.fields
+                    ) from error
+        raise StoreUnavailableError(
+            "the head changes faster than its checkpoint can be read; try again", key=self.layout.head_key
+        )
