@@ -59,7 +59,11 @@ class PartitionUpload:
         self.error: LogStoreError | None = None
         """Why the upload stopped before its end."""
         self.next_offset = tiered_end_offset
-        self._sources: deque[SegmentSource] = deque(log.reader.upload_candidates(tiered_end_offset))
+        # A log start in the hole at the end of a segment leaves a source without bytes. The next slice
+        # begins there and covers the hole.
+        self._sources: deque[SegmentSource] = deque(
+            source for source in log.reader.upload_candidates(tiered_end_offset) if source.size_bytes > 0
+        )
         if self._sources and log.offsets.local_log_start_offset > tiered_end_offset:
             raise OffsetOutOfRangeError(
                 "the local log begins behind the tiered end; advance the log start over the gap",
