@@ -64,8 +64,8 @@ class UploadTracker:
 
 
 def pending_upload_bytes(partition: HostedPartition) -> int:
-    """Bytes of rolled segments that are to be uploaded; 0 if the partition's disk has failed."""
-    if not partition.log.local_log.config.is_copied or partition.offline() is not None:
+    """Bytes of rolled segments that are not in the object store; 0 if the partition's disk has failed."""
+    if not partition.is_tiered or partition.offline() is not None:
         return 0
     try:
         segments = partition.log.reader.segments()
