@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.stop_signal import StopSignal
@@ -43,7 +44,12 @@ from stratalog.remote.tier.uploader import Uploader, UploaderSettings, UploadRep
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from tests.support.decoded_records import decode_all
-from tests.support.tiered.late_sends import LateSends
+
+
+class UploadThreads(Clock, Protocol):
+    """The other threads of an uploader, and the clock by which it waits for them."""
+
+    def run_beside(self, task: Callable[[], None]) -> object: ...
 
 
 class TieredLogs:
@@ -62,7 +68,7 @@ class TieredLogs:
         memory_bytes: int = 64 << 20,
         commit_settings: CommitSettings | None = None,
         stop: StopSignal | None = None,
-        sends: LateSends | None = None,
+        sends: UploadThreads | None = None,
         uploader_settings: Mapping[str, Any] | None = None,
     ) -> None:
         """`stop` ends the work of the uploader; `sends` and `uploader_settings` are for it."""

@@ -1,4 +1,4 @@
-"""`stratalog tier`: state of the object store; uploads, verification and collection at once; pauses."""
+"""`stratalog tier`: state of the object store; uploads, verification, collection at once; pauses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 @click.group()
 def tier() -> None:
-    """Show the object store; upload, verify and collect now; pause uploads."""
+    """Show the object store; upload, verify, collect, pause."""
 
 
 @tier.command()
