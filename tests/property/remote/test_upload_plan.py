@@ -1,4 +1,4 @@
-"""The plan of uploads: no partition starves, nothing is planned twice, and objects are worth their request."""
+"""The plan of uploads: no partition starves, nothing is planned twice, objects are worth their request."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +18,8 @@ from stratalog.record.record import Record
 from stratalog.remote.tier import uploader
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.memory_filesystem import Kept, Survival
-from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan
+from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
 from tests.support.logs.overwriting import flip
-from tests.support.logs.sampling import examples_of
 from tests.support.tiered.late_sends import LateSends
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_logs import TieredLogs
@@ -69,7 +69,7 @@ class SendingSite:
         assert self.site.disk.list_directory("/spool") == []
 
 
-@pytest.mark.parametrize("seed", range(examples_of(1) // 10))
+@pytest.mark.parametrize("seed", range(12))
 def test_objects_may_arrive_in_any_order(seed: int) -> None:
     site = SendingSite(seed)
     report = site.logs.upload()
@@ -127,6 +127,66 @@ def test_a_fault_of_any_put_loses_and_doubles_nothing(
     report = logs.upload()
     assert (report.failed, report.refused) == ([], [])
     site.check()
+
+
+class StopAt:
+    """A stop at an operation, counted from 0 while the plan is on. Not thread-safe."""
+
+    def __init__(self, fault: Fault, number: int) -> None:
+        self.is_on = False
+        self._fault = fault
+        self._left_count = number
+
+    def __call__(self, _: Operation) -> Fault:
+        self._left_count -= self.is_on
+        return self._fault if self.is_on and self._left_count == -1 else Fault.NONE
+
+
+@pytest.mark.parametrize("fault", [Fault.STOPS_BEFORE, Fault.STOPS_AFTER])
+def test_a_stop_at_any_operation_of_the_store_loses_and_doubles_nothing(fault: Fault) -> None:
+    """Every request of a pass, reads of the head included."""
+    for number in itertools.count():
+        site = SendingSite(number)
+        site.logs.close()
+        plan = StopAt(fault, number)
+        site.site.store = FaultyObjectStore(site.site.bucket, random.Random(0), plan)
+        logs = site.start()
+        plan.is_on = True
+        try:
+            logs.upload()
+        except ActorStopped:
+            site.site.disk = site.site.disk.after_crash(Survival(Kept.NONE, Kept.NONE))
+            site.site.store = site.site.bucket
+            site.start().upload()
+            site.check()
+        else:
+            plan.is_on = False
+            site.check()
+            assert number > 10
+            break
+
+
+def test_a_thousand_partitions_make_few_requests() -> None:
+    """At a scale of 1 : 1024, with the object size of the server: 1 GiB in 1,000 partitions."""
+    puts: list[str] = []
+
+    def note(operation: Operation) -> None:
+        if operation.verb == "PUT":
+            puts.append(operation.key)
+
+    site = TieredSite(max_object_bytes=60 << 10, memory_bytes=1 << 20)
+    site.store = FaultyObjectStore(site.bucket, random.Random(0), before=note)
+    logs = site.start()
+    logs.create_topic("t", 1_000)
+    for number in range(1_000):
+        logs.append(logs.logs[TopicPartition("t", number)], [Record(0, 1000, b"k", bytes(960))])
+    logs.seal()
+    puts.clear()
+    report = logs.upload()
+    assert 1_000_000 < report.data_bytes < 1 << 20
+    objects = [key for key in puts if key.startswith(PREFIX)]
+    assert len(objects) <= 1.2 * (1 << 20) / (64 << 10)
+    assert len(puts) <= 2 * len(objects), "and at most as many commits"
 
 
 def test_an_upload_that_hangs_is_given_up_and_tried_again() -> None:

@@ -87,11 +87,16 @@ class ObjectBuilder:
         )
         writer = ObjectWriter(self._filesystem, header, spool)
         is_built = False
+        # Shares end between batches: the next one takes what the one before has left.
+        left_bytes = 0
         try:
             for share in sorted(shares, key=lambda share: share.topic_id_partition):
                 upload = uploads[share.topic_id_partition]
-                upload.share_count += share.share_count
-                upload.copy_into(writer, share.size_bytes, max_object_bytes, read_bytes)
+                share_bytes, before_bytes = share.size_bytes + left_bytes, writer.data_bytes
+                upload.copy_into(writer, share_bytes, max_object_bytes, read_bytes)
+                copied_bytes = writer.data_bytes - before_bytes
+                left_bytes = max(0, share_bytes - copied_bytes)
+                upload.note_share(share, copied_bytes, max_object_bytes)
             is_built = writer.slice_count > 0
         finally:
             if not is_built:

@@ -32,6 +32,7 @@ from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.tier.slice_producers import SliceProducers, note_batches
+from stratalog.remote.tier.upload_plan import SHARES_PER_OBJECT, Share
 
 
 class UploadCandidate(NamedTuple):
@@ -132,11 +133,18 @@ class PartitionUpload:
             data = self._read(room_bytes, batch_room_bytes, read_bytes)
             if not data or not self._append(writer, data, start_bytes, state):
                 break
-        self.needs_object = writer.data_bytes == start_bytes and not self.is_finished
         if writer.data_bytes > start_bytes:
             writer.end_slice(state.end_slice(self.next_offset))
         else:
             writer.cancel_slice()
+
+    def note_share(self, share: Share, copied_bytes: int, object_bytes: int) -> None:
+        """Note how much of a share was copied. A partition of which nothing was keeps its turn: the object
+        had room for a part of its share only, or its next batch needs an object of its own."""
+        if copied_bytes:
+            self.share_count += share.share_count
+        whole_bytes = min(self.waiting_bytes, object_bytes // SHARES_PER_OBJECT)
+        self.needs_object = not copied_bytes and share.size_bytes >= whole_bytes
 
     def _append(
         self, writer: ObjectWriter, data: Buffer, slice_start_bytes: int, state: SliceProducers
