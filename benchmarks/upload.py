@@ -38,7 +38,7 @@ REPEATS: Final = 5
 
 
 class Load(NamedTuple):
-    """What is uploaded."""
+    """The data of one upload."""
 
     name: str
     partition_count: int
