@@ -36,7 +36,7 @@ COMMANDS = {
     "consume": ("commands.consume_command:consume", "Print the records of TOPIC."),
     "log": ("commands.log_commands:log", "Show partitions and their files, and roll and flush them."),
     "producers": ("commands.producers_commands:producers", "Show the producers of partitions."),
-    "tier": ("commands.tier_commands:tier", "Show the object store; upload, verify and collect now."),
+    "tier": ("commands.tier_commands:tier", "Show the object store; upload, verify, collect, pause."),
     "log-dirs": (
         "commands.log_dirs_commands:log_dirs",
         "Show the directories of local logs, and move partitions.",

@@ -59,6 +59,7 @@ from stratalog.remote.objects.object_writer import ObjectWriterSettings
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
+from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.remote_retention import RemoteRetention
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings
@@ -438,15 +439,19 @@ class StorageEngineBuilder:
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
         store = StoppableObjectStore(self._store, self._seams.stop)
-        writer = ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload")
         uploader = Uploader(
-            filesystem=logs.filesystem,
             store=store,
             clock=self._clock,
-            metadata=shard.metadata,
+            run_beside=partial(self._seams.long_scheduler.once, "send an object"),
             stop=self._seams.stop,
-            settings=UploaderSettings(writer=writer),
-            spool_directory=lambda: scratch.place(f"{number}/upload"),
+            metadata=shard.metadata,
+            builder=ObjectBuilder(
+                logs.filesystem,
+                shard.metadata,
+                ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload"),
+                spool_directory=lambda place: scratch.place(f"{number}/upload-{place}"),
+            ),
+            settings=lambda: _uploader_settings(runtime.current),
         )
         compactor = Compactor(
             filesystem=logs.filesystem,
@@ -472,6 +477,17 @@ class StorageEngineBuilder:
             reader=RemoteReader(self._store, shard.metadata),
             verification=TierVerification(store, shard.metadata),
         )
+
+
+def _uploader_settings(config: BrokerConfig) -> UploaderSettings:
+    return UploaderSettings(
+        # A sixteenth is left for indexes and key streams, so that an object is one request.
+        max_object_bytes=config.copied_object_bytes - config.copied_object_bytes // 16,
+        put_count=config.copy_thread_count,
+        stall_ms=config.copy_stall_ms,
+        max_bytes_per_s=config.max_copied_bytes_per_s,
+        max_requests_per_s=config.max_copy_requests_per_s,
+    )
 
 
 def _online(logs: LogManager) -> list[str]:

@@ -114,6 +114,13 @@ class LogConfig:
     """Consumers see nothing, and no append is acknowledged, below this level."""
     preallocate: bool = False
     """Each new segment has its space on the disk reserved, so that a full disk is met when one begins."""
+    remote_copy_max_age_ms: int = 5 * 60 * 1000
+    """Records wait about this long for their upload, also those in the active segment, which is rolled."""
+    remote_copy_pause: bool = False
+    """Nothing is uploaded for the time being, and all that waits stays on the local disk."""
+    remote_log_copy_disable: bool = False
+    """Nothing is uploaded any more. The object store keeps its part, and local retention is that of the whole
+    log."""
     remote_storage_enable: bool = True
     """Rolled segments are copied to the object store, and local ones may then be dropped."""
     retention_bytes: int = UNLIMITED
@@ -165,12 +172,19 @@ class LogConfig:
         return self.segment_bytes if self.preallocate else 0
 
     @property
+    def is_copied(self) -> bool:
+        """New records go to the object store."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
     def effective_local_retention_ms(self) -> int:
-        return self.retention_ms if self.local_retention_ms == AS_TOTAL else self.local_retention_ms
+        is_total = self.local_retention_ms == AS_TOTAL or self.remote_log_copy_disable
+        return self.retention_ms if is_total else self.local_retention_ms
 
     @property
     def effective_local_retention_bytes(self) -> int:
-        return self.retention_bytes if self.local_retention_bytes == AS_TOTAL else self.local_retention_bytes
+        is_total = self.local_retention_bytes == AS_TOTAL or self.remote_log_copy_disable
+        return self.retention_bytes if is_total else self.local_retention_bytes
 
     @staticmethod
     def from_overrides(overrides: Mapping[str, str], defaults: LogConfig | None = None) -> LogConfig:
@@ -268,6 +282,9 @@ _KEYS: dict[str, ConfigKey[Any]] = {
             lambda value: value.config_value,
         ),
         flag_key("preallocate"),
+        number_key("remote.copy.max.age.ms", 1),
+        flag_key("remote.copy.pause"),
+        flag_key("remote.log.copy.disable"),
         flag_key("remote.storage.enable"),
         number_key("retention.bytes", UNLIMITED),
         number_key("retention.ms", UNLIMITED),
@@ -289,7 +306,6 @@ _KAFKA_KEYS = frozenset(
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
         "min.insync.replicas",
-        "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "unclean.leader.election.enable",
     }
@@ -329,6 +345,10 @@ def _refuse_contradictions(config: LogConfig, names: frozenset[str]) -> None:
         local: int = getattr(config, _KEYS[local_name].field_name)
         total: int = getattr(config, _KEYS[total_name].field_name)
         keeps_more = local == UNLIMITED or local > total
+        is_other = config.remote_log_copy_disable and local not in (AS_TOTAL, total)
+        if {local_name, "remote.log.copy.disable"} <= names and is_other:
+            # Kafka's rule: nothing more reaches the object store, so there is one retention.
+            raise _contradiction(local_name, local, f"{AS_TOTAL}, since remote.log.copy.disable is true")
         if {local_name, total_name} <= names and local != AS_TOTAL and total != UNLIMITED and keeps_more:
             raise _contradiction(local_name, local, f"at most {total_name}, which is {total}, or {AS_TOTAL}")
     lags = {"min.compaction.lag.ms", "max.compaction.lag.ms"}

@@ -65,6 +65,7 @@ class LogSegment:
         "created_ms",
         "directory",
         "end_offset",
+        "first_append_ms",
         "first_timestamp_ms",
         "has_aborted",
         "index_interval_bytes",
@@ -96,6 +97,9 @@ class LogSegment:
         self.end_offset = extent.limit_offset
         self.size_bytes = extent.size_bytes
         self.created_ms = created_ms
+        self.first_append_ms = created_ms
+        """Wall time since which the oldest records have been here; of the creation while it is empty. After a
+        restart it is the last change of an active segment, and the start for a sealed one."""
         self.first_timestamp_ms = NO_TIMESTAMP
         self.index_interval_bytes = index_interval_bytes
         self.has_aborted = seal is not None and seal.has_aborted
@@ -237,6 +241,8 @@ class LogSegment:
         if self.size_bytes:
             with self.lend() as file:
                 self.first_timestamp_ms = parse_header(file.read_at(0, HEADER_SIZE)).max_timestamp
+            modified_ms = self._resources.filesystem.modified_ms(self.path)
+            self.first_append_ms = min(self.first_append_ms, modified_ms)
 
     def resume(self) -> None:
         """Activate the last segment of a closed log with the indexes in its files.

@@ -167,6 +167,7 @@ class SegmentCopy:
             indexes=self._indexes,
             seal=self._seal,
         )
+        segment.first_append_ms = self.source.first_append_ms
         segment.first_timestamp_ms = self._first_timestamp_ms
         return segment
 

@@ -24,8 +24,9 @@ UNTIERED = {"remote.storage.enable": "false"}
 
 
 async def fill(bench: ServiceBench, topic: str = "t", config: Mapping[str, str] | None = None) -> None:
-    """Six records, of which all but the last are tiered if the topic is."""
-    await bench.client.admin.create_topic(topic, 1, {"segment.bytes": "1024", **(config or {})})
+    """Six records, all of them tiered if the topic is."""
+    at_once = {"segment.bytes": "1024", "remote.copy.max.age.ms": "1"}
+    await bench.client.admin.create_topic(topic, 1, at_once | dict(config or {}))
     for _ in range(6):
         await bench.client.append(topic, 0, [Record(0, 0, b"key", b"x" * 900)])
     bench.server.engine.tier.manager.upload_pass()
@@ -61,7 +62,7 @@ async def test_machines_that_take_a_store_over_go_by_one_configuration(tmp_path:
     async with service_bench(tmp_path / "a", store_url=store) as bench:
         assert await altered(bench) == KEEP
         await bench.client.admin.alter_configs({"log.retention.ms": None})
-        assert await start_after_retention(bench) == 5
+        assert await start_after_retention(bench) == 6
 
 
 async def test_an_import_leaves_the_configuration_alone(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ async def test_a_signal_ends_the_upload_that_a_task_has_begun(
     serving = asyncio.create_task(run(settings, ready.set_result))
     server = await ready
     async with Client(f"127.0.0.1:{server.port}") as client:
-        await client.admin.create_topic("t", 1, {"segment.bytes": "1048576"})
+        await client.admin.create_topic("t", 1, {"segment.bytes": "1048576", "remote.copy.max.age.ms": "1"})
         await client.admin.create_topic("idle")
         poll = asyncio.create_task(client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
         partition = server.engine.topics.registry.partition("idle", 0)

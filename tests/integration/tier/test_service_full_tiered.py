@@ -16,13 +16,14 @@ async def test_an_upload_on_a_full_disk_needs_no_scratch_file_and_local_segments
         values = [b"%04d" % number + b"x" * 900 for number in range(8)]
         for value in values:
             await bench.append("t", [value])
-        disk.fill("/data")
         engine = bench.server.engine
+        [directory] = engine.local.logs.data_dirs
+        disk.fill(directory)
         engine.tier.manager.upload_pass()
         engine.local.retention.run()
         [log] = await bench.client.admin.describe_log("t", [0])
         assert (log.tiered_end_offset, log.local_log_start_offset) == (7, 7)
-        assert not [line for line in disk.trace if line.startswith("open_append /data/scratch")]
+        assert not [line for line in disk.trace if line.startswith(f"open_append {directory}/scratch")]
         [records] = await bench.read_all("t")
         assert [record.value for record in records] == values
         disk.fill(None)

@@ -9,16 +9,19 @@ from random import Random
 import pytest
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import PreconditionFailedError
+from stratalog.base.errors import InvalidConfigError, InvalidRequestError, PreconditionFailedError
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.record import Record
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.tier_manager import UPLOAD_TRY_COUNT
 from stratalog.server.partitions.record_deletion import RecordDeletion, delete_records
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Operation
 from tests.support.service.service_bench import ServiceBench, service_bench
 
-SMALL_SEGMENTS = {"segment.bytes": "2000", "local.retention.ms": "0"}
+SMALL_SEGMENTS = {"segment.bytes": "2000", "local.retention.ms": "0", "remote.copy.max.age.ms": "1"}
 
 
 async def test_what_waits_for_its_upload_is_pending_before_it_is_fsynced(tmp_path: Path) -> None:
@@ -50,7 +53,7 @@ async def test_a_pass_that_finds_nothing_to_do_reads_no_segment() -> None:
             [log] = await bench.client.admin.describe_log("t")
             segments = await bench.client.admin.list_segments("t", 0)
             assert log.segment_count == len(segments) > 5
-            assert log.tiered_end_offset == segments[-1].base_offset > 0
+            assert log.tiered_end_offset == segments[-1].base_offset == log.log_end_offset
 
 
 @pytest.mark.parametrize("deletion_count", [1, 2, 3])
@@ -81,3 +84,97 @@ async def test_an_upload_goes_on_where_records_are_deleted_meanwhile(
         assert (log.log_start_offset, log.tiered_end_offset) == (deletion_count, 5)
         [records] = await bench.read_all("t")
         assert [record.offset for record in records] == list(range(deletion_count, 5))
+
+
+async def test_quiet_partitions_share_an_object_at_their_maximum_age_and_roll_once(tmp_path: Path) -> None:
+    clock, count = ManualClock(), 30
+    async with service_bench(tmp_path, clock=clock) as bench:
+        tiers = bench.server.engine.tier.manager
+        await bench.client.admin.create_topic("t", count)
+        for number in range(count):
+            await bench.append("t", [b"x"], partition=number)
+            clock.advance(5_000)
+        outcomes: list[PassOutcome] = []
+        for _ in range(200):
+            clock.advance(5_000)
+            outcomes.append(await asyncio.to_thread(tiers.upload_pass))
+        assert [one.done["slices"] for one in outcomes if one.done["slices"]] == [count]
+        assert sum(one.done["objects"] for one in outcomes) == 1
+        first = next(number for number, one in enumerate(outcomes) if one.done["objects"])
+        assert (first + 1) * 5_000 + count * 5_000 == 300_000, "when the oldest record is five minutes old"
+        logs = await bench.client.admin.describe_log("t")
+        assert {log.segment_count for log in logs} == {2}
+        assert {log.tiered_end_offset for log in logs} == {1}
+
+
+async def test_a_pause_outlasts_a_restart_and_keeps_what_waits(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    config = {"retention.ms": "-1", "local.retention.ms": "0", "remote.copy.max.age.ms": "1"}
+    async with service_bench(tmp_path, store=store) as bench:
+        for name in ("t", "u"):
+            await bench.client.admin.create_topic(name, 1, config)
+            await bench.append(name, [b"1"])
+        assert (await bench.command("tier", "pause", "t")).exit_code == 0
+        await asyncio.to_thread(bench.server.engine.tier.manager.upload_pass)
+        with pytest.raises(InvalidRequestError):
+            await bench.client.admin.upload(["t"])
+        assert (await bench.client.admin.upload()).slice_count == 0
+        ends = [(await bench.client.admin.describe_log(name))[0].tiered_end_offset for name in ("t", "u")]
+        assert ends == [0, 1]
+        assert (await bench.command("tier", "pause")).exit_code == 0
+    async with service_bench(tmp_path, store=store) as bench:
+        tiers = bench.server.engine.tier.manager
+        for name in ("t", "u"):
+            await bench.append(name, [b"2"])
+        await asyncio.to_thread(tiers.upload_pass)
+        await bench.retain()
+        assert [await bench.values(name) for name in ("t", "u")] == [[[b"1", b"2"]]] * 2
+        [topic, _] = (await bench.client.admin.tier_status()).topics
+        assert topic.lag_record_count == 2
+        resumed = await bench.command("tier", "resume", "t")
+        assert len(resumed.stdout.splitlines()) == 2, "it is still paused with all topics"
+        assert (await asyncio.to_thread(tiers.upload_pass)).done["slices"] == 0
+        await bench.command("tier", "resume")
+        assert (await asyncio.to_thread(tiers.upload_pass)).done["slices"] == 2
+        await bench.retain()
+        assert [await bench.values(name) for name in ("t", "u")] == [[[b"1", b"2"]]] * 2
+
+
+async def test_a_topic_that_is_copied_no_more_keeps_its_part_and_has_one_retention(tmp_path: Path) -> None:
+    """KIP-950."""
+    clock = ManualClock()
+    config = {"segment.bytes": "1024", "retention.ms": "-1", "local.retention.ms": "0"}
+    disable = {"remote.log.copy.disable": "true"}
+    async with service_bench(tmp_path, clock=clock, store=MemoryObjectStore(clock)) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, config)
+        time_ms = clock.now_ms()
+        for number in range(3):
+            await bench.client.append("t", 0, [Record(0, time_ms, b"k", b"%d" % number + b"x" * 600)])
+        await admin.upload(["t"], delete_local=True)
+        with pytest.raises(InvalidConfigError):
+            await admin.alter_configs(disable, "t")
+        await admin.alter_configs({**disable, "local.retention.ms": None}, "t")
+        for number in range(3, 6):
+            await bench.client.append("t", 0, [Record(0, time_ms + 1, b"k", b"%d" % number + b"x" * 600)])
+        await bench.client.append("t", 0, [Record(0, time_ms + 1_000_000, b"k", b"6" + b"x" * 600)])
+        clock.advance(400_000)
+        tiers = bench.server.engine.tier.manager
+        assert (await asyncio.to_thread(tiers.upload_pass)).done["slices"] == 0
+        with pytest.raises(InvalidRequestError):
+            await admin.upload(["t"])
+        await bench.retain()
+        assert [value[:1] for [part] in [await bench.values("t")] for value in part if value] == [
+            b"%d" % number for number in range(7)
+        ]
+        [topic] = (await admin.tier_status()).topics
+        assert (topic.pending_upload_bytes, topic.lag_record_count, topic.lag_ms) == (0, 0, -1)
+        # One retention for both tiers: local segments go by it, although the store does not have them.
+        await admin.alter_configs({"retention.ms": "100000"}, "t")
+        await bench.retain()
+        [log] = await admin.describe_log("t")
+        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (6, 6, 7)
+        await admin.alter_configs({"remote.log.copy.disable": None}, "t")
+        assert (await admin.upload(["t"])).slice_count == 1
+        [log] = await admin.describe_log("t")
+        assert log.tiered_end_offset == 7

@@ -122,7 +122,11 @@ class ExampleWorld:
             # It would go on until Ctrl-C.
             line += " --max 1"
         with contextlib.chdir(room):
-            return self.run_as_it_stands(line)
+            ended = self.run_as_it_stands(line)
+        if "tier pause" in line:
+            # A pause of all topics is one of the next lines, too.
+            self._run("tier", "resume")
+        return ended
 
     def run_as_it_stands(self, line: str) -> Ended:
         """Run the line in this process: one command, perhaps behind `echo` and a pipe."""

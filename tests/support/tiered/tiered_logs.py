@@ -8,9 +8,11 @@ over another file system it is another machine.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, Protocol
 
+from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.stop_signal import StopSignal
@@ -35,12 +37,19 @@ from stratalog.remote.objects.object_writer import ObjectWriterSettings
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.log_restore import restore_log
+from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.partition_upload import UploadCandidate
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings, UploadReport
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from tests.support.decoded_records import decode_all
+
+
+class UploadThreads(Clock, Protocol):
+    """The other threads of an uploader, and the clock by which it waits for them."""
+
+    def run_beside(self, task: Callable[[], None]) -> object: ...
 
 
 class TieredLogs:
@@ -59,8 +68,10 @@ class TieredLogs:
         memory_bytes: int = 64 << 20,
         commit_settings: CommitSettings | None = None,
         stop: StopSignal | None = None,
+        sends: UploadThreads | None = None,
+        uploader_settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """`stop` ends what the uploader does."""
+        """`stop` ends the work of the uploader; `sends` and `uploader_settings` are for it."""
         self.store = store
         self.clock = clock
         identity = StoreIdentity.open_or_create(store, ids)
@@ -76,23 +87,27 @@ class TieredLogs:
         self.catalog = Catalog.open(actor)
         load_directory = partial(read_directory, store, StoreLayout(0))
         self.metadata = MetadataLog.open(actor, 0, load_directory, settings=commit_settings)
-        settings = LogManagerSettings(data_dirs=("/data",))
-        self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, settings)
+        manager_settings = LogManagerSettings(data_dirs=("/data",))
+        self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, manager_settings)
         self.claimed = claim_shard(filesystem, ids, self.metadata, ("/data",), shard=0, owner=owner)
         stop = stop or StopSignal()
+        settings = UploaderSettings(
+            max_object_bytes=max_object_bytes, read_bytes=read_bytes, **(uploader_settings or {})
+        )
         self.uploader = Uploader(
-            filesystem,
             StoppableObjectStore(store, stop),
-            clock,
-            self.metadata,
+            sends or clock,
+            sends.run_beside if sends else lambda task: task(),
             stop,
-            UploaderSettings(
-                writer=ObjectWriterSettings(
+            self.metadata,
+            ObjectBuilder(
+                filesystem,
+                self.metadata,
+                ObjectWriterSettings(
                     spool_directory="/spool", memory_bytes=memory_bytes, index_interval_bytes=100
                 ),
-                max_object_bytes=max_object_bytes,
-                read_bytes=read_bytes,
             ),
+            lambda: settings,
         )
         self.reader = RemoteReader(store, self.metadata)
         self.logs: dict[TopicPartition, UnifiedLog] = {}
@@ -128,7 +143,9 @@ class TieredLogs:
             log.roll()
             log.flusher.flush()
 
-    def upload(self) -> UploadReport:
+    def upload(
+        self, *, is_urgent: bool = True, on_object: Callable[[UploadReport], None] = lambda _: None
+    ) -> UploadReport:
         """One pass over all logs."""
         candidates: list[UploadCandidate] = []
         for log in self.logs.values():
@@ -136,7 +153,9 @@ class TieredLogs:
             assert topic is not None
             hashing = KeyHashing(topic.hash_key) if log.local_log.config.is_compacted else None
             candidates.append(UploadCandidate(log, hashing))
-        return self.uploader.upload(candidates, epoch=self.claimed.epoch)
+        return self.uploader.upload(
+            candidates, epoch=self.claimed.epoch, on_object=on_object, is_urgent=is_urgent
+        )
 
     def tiered_records(self, log: UnifiedLog) -> list[Record]:
         """Everything that a reader gets from the object store alone."""

@@ -36,6 +36,7 @@ KAFKA_DEFAULTS = {
     "min.cleanable.dirty.ratio": "0.5",
     "min.compaction.lag.ms": "0",
     "preallocate": "false",
+    "remote.log.copy.disable": "false",
     "retention.bytes": "-1",
     "retention.ms": "604800000",
     "segment.bytes": "1073741824",
@@ -50,6 +51,8 @@ def test_defaults_are_kafkas() -> None:
     assert {name: ours[name] for name in KAFKA_DEFAULTS} == KAFKA_DEFAULTS
     assert {name: text for name, text in ours.items() if name not in KAFKA_DEFAULTS} == {
         "min.durability": "os",
+        "remote.copy.max.age.ms": "300000",
+        "remote.copy.pause": "false",
         "remote.storage.enable": "true",
     }
 
@@ -143,7 +146,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, text: str) -> 
     assert failure.value.fields["allowed"]
 
 
-@pytest.mark.parametrize("name", ["remote.log.copy.disable", "min.insync.replicas"])
+@pytest.mark.parametrize("name", ["remote.log.delete.on.disable", "min.insync.replicas"])
 def test_kafkas_other_keys_are_refused_as_not_yet_honoured(name: str) -> None:
     with pytest.raises(InvalidConfigError) as failure:
         LogConfig.from_overrides({name: "1"})

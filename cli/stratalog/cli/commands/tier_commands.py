@@ -1,8 +1,9 @@
-"""`stratalog tier`: state of the object store; uploads, verification and collection at once."""
+"""`stratalog tier`: state of the object store; uploads, verification, collection at once; pauses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,12 +22,15 @@ from stratalog.cli.output import (
 )
 from stratalog.client import values
 
+if TYPE_CHECKING:
+    from stratalog.client.client import Client
+
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 @click.group()
 def tier() -> None:
-    """Show the object store; upload, verify and collect now."""
+    """Show the object store; upload, verify, collect, pause."""
 
 
 @tier.command()
@@ -173,6 +177,62 @@ def _print_upload(result: values.UploadResult) -> None:
         f"{ByteSize(result.size_bytes)}; "
         f"deleted {counted(result.deleted_segment_count, 'local segment')}"
     )
+
+
+_PAUSE = "remote.copy.pause"
+
+
+@tier.command()
+@click.argument("topics", nargs=-1)
+@server_option
+def pause(topics: tuple[str, ...], server: str) -> None:
+    """Stop uploads of TOPICS, or of all, for a while.
+
+    What is on its way to the store still arrives. Records that are not in the store stay on the local disk,
+    also those beyond local retention, so watch its free space. The pause outlasts a restart; `tier resume`
+    ends it. A topic whose own remote.copy.pause is false goes on where all are paused.
+
+    \b
+    Examples:
+      stratalog tier pause orders
+      stratalog tier pause
+    """
+    _alter_pause(server, topics, value=True)
+
+
+@tier.command()
+@click.argument("topics", nargs=-1)
+@server_option
+def resume(topics: tuple[str, ...], server: str) -> None:
+    """End the pause of uploads of TOPICS, or that of all.
+
+    Without TOPICS, topics that were paused by name stay paused.
+
+    \b
+    Examples:
+      stratalog tier resume orders
+      stratalog tier resume
+    """
+    _alter_pause(server, topics, value=None)
+
+
+def _alter_pause(server: str, topics: Sequence[str], *, value: bool | None) -> None:
+    """Set the key of the topics, or of the server, and show its value in force."""
+
+    async def alter(client: Client) -> None:
+        for topic in dict.fromkeys(topics) or (None,):
+            name = _PAUSE if topic else f"log.{_PAUSE}"
+            [entry] = await client.admin.alter_configs({name: value}, topic)
+            word = "are paused" if entry.value == "true" else "are not paused"
+            click.echo(f"uploads of {topic or 'all topics'} {word}")
+            if value is None and entry.value == "true":
+                click.echo(
+                    "they are paused for all topics; `stratalog tier resume` ends that"
+                    if topic
+                    else "the configuration that the server was started with pauses them; alter that"
+                )
+
+    with_client(server, alter)
 
 
 @tier.command()

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
+    InvalidRequestError,
     LogStoreError,
     NotOwnerError,
     PreconditionFailedError,
@@ -29,7 +31,9 @@ from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.partition_upload import UploadCandidate
 from stratalog.remote.tier.remote_retention import ExplainedPartition, FailedRetention, RetentionReport
-from stratalog.server.background.pass_outcome import PassOutcome
+from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
+from stratalog.remote.tier.uploader import WaitingData
+from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.repeated_failures import RepeatedFailures
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_tier import ShardTier
@@ -46,6 +50,8 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 NEVER_MS = -1
+PASS_S = 60.0
+"""Time after which a pass of uploads ends, even if more is due."""
 UPLOAD_TRY_COUNT = 3
 """Tries of an upload that a caller waits for, while the metadata moves under each of them."""
 
@@ -57,6 +63,10 @@ class _Pass(NamedTuple):
     failures: list[LogStoreError]
     refusals: list[LogStoreError]
     """Slices that the metadata refused because it had moved; the next pass tries again."""
+    waiting: list[WaitingData]
+    """Data in closed segments that waits for a later pass, by shard."""
+    has_more: bool
+    """More is due now."""
 
 
 class UploadStatus(NamedTuple):
@@ -106,25 +116,29 @@ class TierManager:
 
         All partitions are tried, then the first failure is raised, with the result of the others in its
         fields. A partition that is offline or on a failed disk fails if its topic is named, and is left out
-        otherwise. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, DataDirectoryError;
+        otherwise; so is a topic whose uploads are paused or switched off, which raises InvalidRequestError if
+        it is named. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, DataDirectoryError;
         PreconditionFailedError if the metadata moved under each of a few tries; StoppingError between two
         objects or reads.
         """
         tracker = UploadTracker(operation, [] if topics else self._unserved())
-        partitions = self._tiered_partitions(topics)
         named = [self._registry.topic(name) for name in topics]
+        for topic in named:
+            _require_uploads(topic)
+        partitions = self._tiered_partitions(topics)
         failures = [offline.error() for topic in named for offline in topic.offline_partitions]
         failures += [failed.failure for topic in named for failed in topic.failed_partitions]
-        for partition in partitions:
+        uploading = [one for one in partitions if _may_upload(one)]
+        for partition in uploading:
             tracker.check()
             partition.shard.leader_epoch()
             _collect(failures, partition.log.roll)
-        last = self._upload(partitions, tracker)
+        last = self._upload(uploading, tracker)
         uploaded = last.uploaded
         for _ in range(1, UPLOAD_TRY_COUNT):
             if not last.refusals:
                 break
-            last = self._upload(partitions, tracker)
+            last = self._upload(uploading, tracker)
             uploaded = uploaded.plus(last.uploaded)
         failures += last.failures + last.refusals
         deleted_count = 0
@@ -139,15 +153,49 @@ class TierManager:
             raise _with_what_was_uploaded(failures[0], uploaded)
         return uploaded
 
-    def upload_pass(self) -> None:
-        """Upload rolled segments, periodically. A failure of a partition is logged once while it lasts, and
-        tried again.
+    def upload_pass(self) -> PassOutcome:
+        """Upload what is due, periodically: roll the active segments whose records have waited long enough,
+        then upload rolled segments. While more is due, goes on for a minute. A failure of a partition is
+        logged once while it lasts, and tried again.
         """
-        done = self._upload(self._tiered_partitions(()), UploadTracker(None, []))
+        end_s = self._clock.monotonic_s() + PASS_S
+        uploaded = Uploaded()
+        while True:
+            partitions = [one for one in self._tiered_partitions(()) if _may_upload(one)]
+            failures = self._roll_tails(partitions)
+            done = self._upload(partitions, UploadTracker(None, []), is_urgent=False)
+            uploaded = uploaded.plus(done.uploaded)
+            if not done.has_more or self._clock.monotonic_s() >= end_s:
+                break
+        texts = [str(failure) for failure in failures + done.failures]
+        refused = [str(refusal) for refusal in done.refusals]
         self._upload_failures.tell(
-            f"a partition could not be uploaded, the next pass tries again: {failure}"
-            for failure in done.failures + done.refusals
+            f"a partition could not be uploaded, a later pass tries again: {text}" for text in texts + refused
         )
+        return PassOutcome(
+            done={
+                "objects": uploaded.object_count,
+                "slices": uploaded.slice_count,
+                "bytes": uploaded.data_bytes,
+            },
+            refusals=Counter(str(refusal.fields["reason"]) for refusal in done.refusals),
+            failures=tuple(texts),
+            backlog=_backlog(done.waiting),
+        )
+
+    def _roll_tails(self, partitions: Iterable[HostedPartition]) -> list[LogStoreError]:
+        """Roll the active segments whose records have waited for their upload long enough; returns the
+        failures."""
+        partition_of = {one.topic_id_partition: one for one in partitions}
+        tails = [
+            WaitingTail(tip, since_ms, one.log.local_log.config.remote_copy_max_age_ms)
+            for tip, one in partition_of.items()
+            if (since_ms := one.log.reader.tail_since_ms) is not None
+        ]
+        failures: list[LogStoreError] = []
+        for tip in tails_to_roll(tails, self._clock.now_ms()):
+            _collect(failures, partition_of[tip].log.roll)
+        return failures
 
     def remote_retention_pass(self) -> None:
         """Move the log start of tiered topics by their retention, if their logs have the catalog's current
@@ -250,11 +298,15 @@ class TierManager:
             for one in topic.unserved_partitions
         ]
 
-    def _upload(self, partitions: Collection[HostedPartition], tracker: UploadTracker) -> _Pass:
+    def _upload(
+        self, partitions: Collection[HostedPartition], tracker: UploadTracker, *, is_urgent: bool = True
+    ) -> _Pass:
         """Fsync rolled segments and upload them; returns the failures of single partitions."""
         uploaded = Uploaded()
         failures: list[LogStoreError] = []
         refusals: list[LogStoreError] = []
+        waiting: list[WaitingData] = []
+        has_more = False
         tracker.begin(partitions)
         # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
         partitions = [
@@ -268,8 +320,11 @@ class TierManager:
                     epoch=tier.shard.leader_epoch(),
                     stop=tracker.stop,
                     on_object=tracker.note_objects,
+                    is_urgent=is_urgent,
                 )
                 tracker.end_report(report)
+                waiting.append(report.waiting)
+                has_more = has_more or report.has_more
                 failures += [failed.error for failed in report.failed]
                 refusals += [
                     PreconditionFailedError(
@@ -277,6 +332,7 @@ class TierManager:
                         + refused.reason,
                         partition=refused.topic_partition,
                         object=refused.object_name,
+                        reason=refused.reason,
                     )
                     for refused in report.refused
                 ]
@@ -293,12 +349,41 @@ class TierManager:
             self._note(uploaded, error)
             raise
         self._note(uploaded, next(iter(failures + refusals), None))
-        return _Pass(uploaded, failures, refusals)
+        return _Pass(uploaded, failures, refusals, waiting, has_more)
 
     def _note(self, uploaded: Uploaded, error: Exception | None) -> None:
         with self._lock:
             last_success_ms = self._clock.now_ms() if uploaded.object_count else self._status.last_success_ms
             self._status = UploadStatus(last_success_ms, "" if error is None else str(error)[:500])
+
+
+def _may_upload(partition: HostedPartition) -> bool:
+    config = partition.log.local_log.config
+    return config.is_copied and not config.remote_copy_pause
+
+
+def _require_uploads(topic: HostedTopic) -> None:
+    """Raise InvalidRequestError if uploads of the topic are paused or switched off."""
+    if topic.config is None or not topic.config.remote_storage_enable:
+        return
+    if topic.config.remote_log_copy_disable:
+        raise InvalidRequestError(
+            "remote.log.copy.disable is true, so nothing of the topic is uploaded; alter the topic first",
+            topic=topic.name,
+        )
+    if topic.config.remote_copy_pause:
+        raise InvalidRequestError(
+            "uploads of the topic are paused; `stratalog tier resume` ends the pause", topic=topic.name
+        )
+
+
+def _backlog(waiting: Iterable[WaitingData]) -> Backlog:
+    found = [one for one in waiting if one.partition_count]
+    return Backlog(
+        sum(one.partition_count for one in found),
+        sum(one.size_bytes for one in found),
+        oldest_ms=min((one.oldest_ms for one in found), default=NEVER_MS),
+    )
 
 
 def _retained_in(

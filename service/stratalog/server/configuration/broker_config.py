@@ -67,6 +67,16 @@ class BrokerConfig:
     """A partition forgets a producer that was idle this long and has no open transaction."""
     max_moved_bytes_per_s: int = LONG_MAX
     """Bound for the copying of all moves between log directories together."""
+    copied_object_bytes: int = 64 * MIB
+    """Size to which uploads fill an object."""
+    copy_stall_ms: int = 10 * MINUTE_MS
+    """An object that makes no progress for this long on its way to the store is given up."""
+    copy_thread_count: int = 4
+    """Objects of a shard that are on their way to the store at the same time."""
+    max_copied_bytes_per_s: int = LONG_MAX
+    """Bound for the uploads of a shard together."""
+    max_copy_requests_per_s: int = LONG_MAX
+    """Bound for the requests of these uploads."""
 
     @staticmethod
     def from_overrides(overrides: Mapping[str, str]) -> BrokerConfig:
@@ -167,6 +177,8 @@ BROKER_KEY_OF_TOPIC_KEY: Mapping[str, str] = {
     "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
     "min.durability": "min.durability",
     "preallocate": "log.preallocate",
+    "remote.copy.max.age.ms": "log.remote.copy.max.age.ms",
+    "remote.copy.pause": "log.remote.copy.pause",
     "retention.bytes": "log.retention.bytes",
     "retention.ms": "log.retention.ms",
     "segment.bytes": "log.segment.bytes",
@@ -276,6 +288,15 @@ def _table() -> Mapping[str, BrokerKey]:
             per_broker,
         ),
         _own(paths, "cordoned_log_dirs", per_broker),
+        _own(number_key("remote.copy.max.requests.per.second", 1), "max_copy_requests_per_s", any_time),
+        _own(number_key("remote.copy.object.bytes", MIB, 1 << 30), "copied_object_bytes", any_time),
+        _own(number_key("remote.copy.stall.ms", 1), "copy_stall_ms", any_time),
+        _own(number_key("remote.log.manager.copier.thread.pool.size", 1, 64), "copy_thread_count", any_time),
+        _own(
+            number_key("remote.log.manager.copy.max.bytes.per.second", 1),
+            "max_copied_bytes_per_s",
+            any_time,
+        ),
     ]
     return MappingProxyType({key.name: key for key in sorted(keys, key=lambda key: key.name)})
 

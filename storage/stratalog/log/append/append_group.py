@@ -197,7 +197,11 @@ class AppendGroup:
         try:
             # First the epoch, then its batch: the file must know the epoch of every batch.
             self._state.epochs.flush()
+            active = self._local.segments.active
+            is_first = active.size_bytes == 0
             self._local.append(self._parts, self._batches)
+            if is_first:
+                active.first_append_ms = self._now_ms
         except OSError as error:
             failure = self._disk_error(error)
         except DataDirectoryError as error:

@@ -161,6 +161,12 @@ class LogReader:
 
         return self._availability.reading(describe)
 
+    @property
+    def tail_since_ms(self) -> int | None:
+        """Wall time since which the active segment has had records; None while it is empty."""
+        active = self._local.segments.active
+        return active.first_append_ms if active.size_bytes else None
+
     def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
         """The segments to copy to the object store, at or above `from_offset`: sealed, fsynced, and below the
         last stable offset.

@@ -35,6 +35,8 @@ class SegmentSource(NamedTuple):
     size_bytes: int
     first_position: int
     segment_base_offset: int
+    since_ms: int
+    """Wall time since which its oldest records have waited; see `LogSegment.first_append_ms`."""
 
 
 def describe_segment(segment: LogSegment, *, is_proven: bool) -> SegmentInfo:
@@ -83,4 +85,5 @@ def _source(segment: LogSegment, first_offset: int) -> SegmentSource:
         size_bytes=segment.size_bytes - position,
         first_position=position,
         segment_base_offset=segment.base_offset,
+        since_ms=segment.first_append_ms,
     )

@@ -413,6 +413,39 @@ def test_a_gap_below_the_local_log_is_reported() -> None:
     assert failed.error.fields == {"offset": 0, "log_start_offset": 4, "log_end_offset": 5}
 
 
+@pytest.mark.parametrize("has_more", [True, False])
+def test_a_log_start_in_the_hole_at_the_end_of_a_segment_holds_up_no_upload(*, has_more: bool) -> None:
+    """Imported compacted logs have such holes. Nothing is left of the segment, and the next slice begins at
+    the log start."""
+    site = TieredSite()
+    logs = site.start()
+    logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    log.appender.append_as_follower(encode_batch([record(0)], base_offset=0, leader_epoch=1))
+    log.roll()
+    with log.lock:
+        log.truncation.begin_behind(10)
+    if has_more:
+        log.appender.append_as_follower(encode_batch([record(10)], base_offset=10, leader_epoch=1))
+    logs.seal()
+    logs.close()
+    logs = site.start()
+    (log,) = logs.logs.values()
+    assert log.local_log.segments.sealed[0].end_offset == 10
+    tip = TopicIdPartition(log.topic_id, 0)
+    log.increment_log_start_offset(5)
+    logs.metadata.advance_log_start({tip: 5}, epoch=logs.claimed.epoch, catalog_seq=None)
+    report = logs.upload()
+    assert (report.failed, report.refused, report.slice_count) == ([], [], int(has_more))
+    assert logs.metadata.state().partition(tip).tiered_end_offset == (11 if has_more else 5)
+    if not has_more:
+        log.appender.append_as_follower(encode_batch([record(10)], base_offset=10, leader_epoch=1))
+        logs.seal()
+        assert logs.upload().slice_count == 1
+    assert [found.offset for found in logs.tiered_records(log)] == [10]
+    logs.metadata.check()
+
+
 def put_faults() -> list[tuple[str, Fault]]:
     faults = [fault for fault in FAULTS_OF_VERB["PUT"] if fault is not Fault.NONE]
     return [(prefix, fault) for prefix in ("shards/0000/data/", "shards/0000/head") for fault in faults]

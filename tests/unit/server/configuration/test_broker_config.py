@@ -64,12 +64,19 @@ KAFKA_DEFAULTS = {
     "num.recovery.threads.per.data.dir": "2",
     "producer.id.expiration.check.interval.ms": "600000",
     "producer.id.expiration.ms": "86400000",
+    "remote.log.manager.copy.max.bytes.per.second": "9223372036854775807",
     "replica.alter.log.dirs.io.max.bytes.per.second": "9223372036854775807",
 }
 OURS = {
     "log.flush.interval.ms": str(2**63 - 1),
     "log.flush.scheduler.interval.ms": "1000",
+    "log.remote.copy.max.age.ms": "300000",
+    "log.remote.copy.pause": "false",
     "min.durability": "os",
+    "remote.copy.max.requests.per.second": str(2**63 - 1),
+    "remote.copy.object.bytes": "67108864",
+    "remote.copy.stall.ms": "600000",
+    "remote.log.manager.copier.thread.pool.size": "4",
 }
 KAFKA_READ_ONLY = {
     "log.cleaner.enable",
@@ -98,7 +105,10 @@ def test_the_same_keys_may_change_as_in_kafka() -> None:
 
 
 def test_every_topic_key_but_tiering_has_a_default_of_the_server() -> None:
-    assert set(LogConfig.names()) - set(BROKER_KEY_OF_TOPIC_KEY) == {"remote.storage.enable"}
+    assert set(LogConfig.names()) - set(BROKER_KEY_OF_TOPIC_KEY) == {
+        "remote.log.copy.disable",
+        "remote.storage.enable",
+    }
 
 
 @pytest.mark.parametrize(("name", "broker_name"), BROKER_KEY_OF_TOPIC_KEY.items())
@@ -243,6 +253,7 @@ OTHER_VALUES = {
     "log.cleaner.io.max.bytes.per.second": "7000000.0",
     "log.cleaner.threads": "2",
     "num.recovery.threads.per.data.dir": "7",
+    "remote.log.manager.copier.thread.pool.size": "7",
 }
 FIELDS = {name: key for name, key in BROKER_KEYS.items() if key.field_name or key.cleaner_field}
 

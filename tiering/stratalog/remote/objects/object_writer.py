@@ -15,6 +15,7 @@ A crash leaves at most spool files. The next user of the spool directory removes
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import UUID
@@ -59,12 +60,21 @@ class FinishedObject(NamedTuple):
     entries: tuple[SliceEntry, ...]
     parts: Parts
 
-    def store(self, store: ObjectStore, layout: StoreLayout) -> None:
+    def store(
+        self, store: ObjectStore, layout: StoreLayout, before_part: Callable[[int], None] = lambda _: None
+    ) -> None:
         """PUT the object under its name, without a condition: the name is used for these bytes only.
 
-        Raises StoreError. After StoreUnavailableError the outcome is unknown and the call may be repeated.
+        Calls `before_part` with the size of each part before it is sent, and raises its errors. Raises
+        StoreError. After StoreUnavailableError the outcome is unknown and the call may be repeated.
         """
-        store.put_parts(layout.data_key(self.ref.name), self.parts)
+
+        def announced() -> Iterator[Buffer]:
+            for part in self.parts:
+                before_part(len(part))
+                yield part
+
+        store.put_parts(layout.data_key(self.ref.name), announced())
 
 
 class ObjectWriter:

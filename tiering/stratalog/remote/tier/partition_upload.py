@@ -11,6 +11,7 @@ segment. A segment that differs ends the upload, with no batch of it uploaded.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.tier.slice_producers import SliceProducers, note_batches
+from stratalog.remote.tier.upload_plan import SHARES_PER_OBJECT, Share
 
 
 class UploadCandidate(NamedTuple):
@@ -59,7 +61,11 @@ class PartitionUpload:
         self.error: LogStoreError | None = None
         """Why the upload stopped before its end."""
         self.next_offset = tiered_end_offset
-        self._sources: deque[SegmentSource] = deque(log.reader.upload_candidates(tiered_end_offset))
+        # A log start in the hole at the end of a segment leaves a source without bytes. The next slice
+        # begins there and covers the hole.
+        self._sources: deque[SegmentSource] = deque(
+            source for source in log.reader.upload_candidates(tiered_end_offset) if source.size_bytes > 0
+        )
         if self._sources and log.offsets.local_log_start_offset > tiered_end_offset:
             raise OffsetOutOfRangeError(
                 "the local log begins behind the tiered end; advance the log start over the gap",
@@ -69,7 +75,15 @@ class PartitionUpload:
             )
         # The bucket must never hold records that this disk could still lose.
         assert all(source.end_offset <= log.offsets.recovery_point for source in self._sources)
-        self._state = SliceProducers(log.state_transfer, tiered_end_offset) if self._sources else None
+        self.waiting_bytes = sum(source.size_bytes for source in self._sources)
+        """Data that is in no object yet."""
+        self.since_ms = self._sources[0].since_ms if self._sources else 0
+        """Wall time since which the oldest of it waits."""
+        self.share_count = 0
+        """Shares of objects that the upload has had; see `upload_plan`."""
+        self.needs_object = False
+        """The next batch did not fit into an object beside the slices of others."""
+        self._state: SliceProducers | None = None
         self._position = self._sources[0].first_position if self._sources else 0
         """Position in the file of the first source."""
         self._is_proven = False
@@ -82,15 +96,23 @@ class PartitionUpload:
     def stop(self) -> None:
         self._sources.clear()
 
-    def copy_into(self, writer: ObjectWriter, max_data_bytes: int, read_bytes: int) -> None:
-        """Make a slice of as many batches as fit into an object of `max_data_bytes`. An empty object takes at
-        least one batch.
+    def copy_into(
+        self, writer: ObjectWriter, share_bytes: int, max_object_bytes: int, read_bytes: int
+    ) -> None:
+        """Make a slice of as many batches as fit into `share_bytes`, and into an object of
+        `max_object_bytes`. A slice takes one larger batch if the object has room for it, and an empty object
+        takes at least one batch of any size.
 
         A batch that cannot be read or tiered ends the upload, and so does a segment that contradicts its
         seal: `error` says why, and the batches before it are in the slice. Raises StoppingError.
         """
-        log, state = self.candidate.log, self._state
-        assert state is not None
+        log = self.candidate.log
+        try:
+            state = self._state or SliceProducers(log.state_transfer, self.next_offset)
+        except LogStoreError as error:
+            self.error = error
+            return
+        self._state = state
         writer.begin_slice(
             log.topic_id,
             log.topic_partition.topic,
@@ -101,13 +123,28 @@ class PartitionUpload:
         start_bytes = writer.data_bytes
         while self._sources and self.error is None:
             self._stop.check()
-            data = self._read(max_data_bytes - writer.data_bytes, read_bytes, is_first=writer.data_bytes == 0)
+            taken_bytes = writer.data_bytes - start_bytes
+            room_bytes = min(share_bytes - taken_bytes, max_object_bytes - writer.data_bytes)
+            batch_room_bytes = room_bytes
+            if writer.data_bytes == 0:
+                batch_room_bytes = sys.maxsize
+            elif taken_bytes == 0:
+                batch_room_bytes = max_object_bytes - writer.data_bytes
+            data = self._read(room_bytes, batch_room_bytes, read_bytes)
             if not data or not self._append(writer, data, start_bytes, state):
                 break
         if writer.data_bytes > start_bytes:
             writer.end_slice(state.end_slice(self.next_offset))
         else:
             writer.cancel_slice()
+
+    def note_share(self, share: Share, copied_bytes: int, object_bytes: int) -> None:
+        """Note how much of a share was copied. A partition of which nothing was keeps its turn: the object
+        had room for a part of its share only, or its next batch needs an object of its own."""
+        if copied_bytes:
+            self.share_count += share.share_count
+        whole_bytes = min(self.waiting_bytes, object_bytes // SHARES_PER_OBJECT)
+        self.needs_object = not copied_bytes and share.size_bytes >= whole_bytes
 
     def _append(
         self, writer: ObjectWriter, data: Buffer, slice_start_bytes: int, state: SliceProducers
@@ -130,6 +167,7 @@ class PartitionUpload:
             taken_bytes = writer.data_bytes - before_bytes
             state.follow(noted, taken_bytes)
             self._position += taken_bytes
+            self.waiting_bytes -= taken_bytes
             self.next_offset = writer.next_offset
             self._leave_finished_source()
         return True
@@ -140,26 +178,29 @@ class PartitionUpload:
             self._sources.popleft()
             self._is_proven = False
             self.next_offset = source.end_offset
-            self._position = self._sources[0].first_position if self._sources else 0
+            if self._sources:
+                self.since_ms = self._sources[0].since_ms
+                self._position = self._sources[0].first_position
 
-    def _read(self, room_bytes: int, read_bytes: int, *, is_first: bool) -> Buffer:
-        """Whole batches that fit into `room_bytes`; empty if none fits. With `is_first` at least one batch
-        of any size. Raises StoppingError.
+    def _read(self, room_bytes: int, batch_room_bytes: int, read_bytes: int) -> Buffer:
+        """Whole batches that fit into `room_bytes`, or else one that fits into `batch_room_bytes`; empty if
+        there is none. Raises StoppingError.
         """
         source = self._sources[0]
         left_bytes = _end_position(source) - self._position
-        size_bytes = min(left_bytes, read_bytes, max(room_bytes, HEADER_SIZE if is_first else 0))
+        least_bytes = HEADER_SIZE if batch_room_bytes >= HEADER_SIZE else 0
+        size_bytes = min(left_bytes, read_bytes, max(room_bytes, least_bytes))
+        if size_bytes <= 0:
+            return b""
         try:
             if not self._is_proven:
                 self.candidate.log.reader.prove_headers(source, self._stop.check)
                 self._is_proven = True
             data = self._read_exactly(size_bytes)
             whole_bytes = complete_prefix_size(data)
-            if whole_bytes == 0 and (is_first or room_bytes >= HEADER_SIZE):
+            if whole_bytes == 0 and batch_room_bytes >= HEADER_SIZE:
                 batch_bytes = parse_header(data).size_in_bytes
-                if not is_first and batch_bytes > room_bytes:
-                    return b""
-                return self._read_exactly(batch_bytes)
+                return self._read_exactly(batch_bytes) if batch_bytes <= batch_room_bytes else b""
         except StoppingError:
             raise
         except LogStoreError as error:

@@ -1,47 +1,71 @@
 """The uploader: copies rolled segments of many partitions into object files and commits them.
 
-One pass takes the logs in the order of (topic id, partition):
+One pass:
 
 1. Read the end of each partition's tiered part from the shard's state, and from the log the segments behind
-   it that are rolled and fsynced. A pass remembers nothing for the next one, so nothing can be forgotten.
-2. Prove the headers of each segment by its seal. Copy batches, each proved by its checksum, into an object of
-   bounded size. Its slices ascend.
-3. PUT it under a fresh name. After an unknown outcome, send the same bytes under the same name again. After a
-   few attempts the name is given up for ever; the object, if it landed, is an orphan.
-4. Commit it. The commit judges each slice; only accepted slices count as tiered.
-5. Tell the logs their new tiered end, so that local retention may delete segments. Then make the next object.
+   it that are rolled and fsynced. A pass needs nothing of the one before, so nothing can be forgotten.
+2. Plan the next object (`upload_plan`): partitions take turns, so that no backlog starves the others. An
+   object waits until it would be full or its oldest records have waited long enough.
+3. Prove the headers of each segment by its seal. Copy batches, each proved by its checksum, into the object.
+   Its slices ascend.
+4. PUT it under a fresh name, beside a few others. After an unknown outcome, send the same bytes under the
+   same name again. After a few attempts the name is given up for ever; the object, if it landed, is an
+   orphan.
+5. Commit the objects in the order in which they were built, all that are stored by then at once. The commit
+   judges each slice; only accepted slices count as tiered.
+6. Tell the logs their new tiered end, so that local retention may delete segments.
 
-A crash before 4 leaves an orphan. After 4 everything is committed, and the next pass begins behind it.
+The order of the commits is what allows a partition in several objects on their way: each slice begins where
+the one before it ends. If an object fails, those behind it that have a partition in common with it are given
+up with it, and nothing more is built.
+
+A crash before 5 leaves orphans. After 5 everything is committed, and the next pass begins behind it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import posixpath
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError, StoreUnavailableError
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.errors import LogStoreError, StoreError, StoreUnavailableError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.config_key import LONG_MAX
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
-from stratalog.remote.objects.spool import clear_spool_directory
+from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
+from stratalog.remote.tier.object_builder import ObjectBuilder
+from stratalog.remote.tier.object_put import ObjectPut, PutSettings
 from stratalog.remote.tier.partition_upload import PartitionUpload, UploadCandidate
+from stratalog.remote.tier.upload_budget import UploadBudget
+from stratalog.remote.tier.upload_history import UploadHistory
+from stratalog.remote.tier.upload_plan import (
+    WaitingPartition,
+    is_object_due,
+    plan_object,
+    pressed_directories,
+)
+
+PASS_OBJECT_COUNT = 16
+"""Objects of a pass that is not urgent, or one share of each partition if that is more: then it ends, so that
+the next one sees what has come meanwhile."""
+
+RunBeside = Callable[[Callable[[], None]], object]
+"""Runs a task on another thread, without waiting for it, or at once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UploaderSettings:
     """Settings of the uploader. Immutable."""
 
-    writer: ObjectWriterSettings
-    """How objects are made. The uploader empties its spool directory at its start."""
-    max_object_bytes: int = 256 << 20
+    max_object_bytes: int = 60 << 20
     """Data in one object; less while the spool's disk is full. Larger means fewer objects and a longer time
     until the first commit."""
     read_bytes: int = 8 << 20
@@ -50,6 +74,14 @@ class UploaderSettings:
     """How often an object is sent before its name is given up."""
     put_backoff_ms: int = 500
     """Pause before the second attempt; doubled for each one after it."""
+    put_count: int = 4
+    """Objects that are on their way at the same time. Each needs memory or a spool file of its size."""
+    stall_ms: int = 600_000
+    """An object without progress for this long is given up."""
+    max_bytes_per_s: int = LONG_MAX
+    """Bytes of objects in a second."""
+    max_requests_per_s: int = LONG_MAX
+    """Attempts to send an object, and commits, in a second."""
 
 
 class RefusedUpload(NamedTuple):
@@ -62,11 +94,25 @@ class RefusedUpload(NamedTuple):
 
 class FailedUpload(NamedTuple):
     """A partition that stopped at a damaged or unreadable batch, or before a segment that contradicts its
-    seal. What lies before was uploaded, and the next pass tries again.
+    seal. What lies before was uploaded, and a later pass tries again.
     """
 
     topic_partition: TopicPartition
     error: LogStoreError
+    last_success_ms: int
+    """Wall time of the partition's last upload; -1 if there was none since the start."""
+
+
+class WaitingData(NamedTuple):
+    """Data in closed segments that a pass has left for later ones."""
+
+    partition_count: int = 0
+    size_bytes: int = 0
+    oldest_ms: int = -1
+    """Wall time since which the oldest of it waits; -1 if nothing waits."""
+
+
+_NOTHING_WAITS = WaitingData()
 
 
 @dataclasses.dataclass(slots=True)
@@ -83,6 +129,9 @@ class UploadReport:
     """Whole objects, refused slices included."""
     refused: list[RefusedUpload] = dataclasses.field(default_factory=list[RefusedUpload])
     failed: list[FailedUpload] = dataclasses.field(default_factory=list[FailedUpload])
+    waiting: WaitingData = _NOTHING_WAITS
+    has_more: bool = False
+    """The pass has ended before it uploaded all that is due."""
 
     @property
     def object_count(self) -> int:
@@ -95,34 +144,29 @@ class Uploader:
 
     def __init__(
         self,
-        filesystem: FileSystem,
         store: ObjectStore,
         clock: Clock,
-        metadata: MetadataLog,
+        run_beside: RunBeside,
         stop: StopSignal,
-        settings: UploaderSettings,
-        spool_directory: Callable[[], str] | None = None,
+        metadata: MetadataLog,
+        builder: ObjectBuilder,
+        settings: Callable[[], UploaderSettings],
     ) -> None:
-        """`stop` ends a pass before its next read of a log; `store` may look at it, too.
-
-        `spool_directory` returns, for each object, an empty or missing directory to use in place of the
-        settings' directory.
-        """
-        self._filesystem = filesystem
+        """`run_beside` runs the sending of objects. `stop` ends a pass before its next read of a log; `store`
+        may look at it, too. `settings` is asked by each pass."""
+        self._run_beside = run_beside
         self._store = store
         self._clock = clock
         self._metadata = metadata
-        # Objects are a shard's; the catalog has none.
-        assert metadata.layout.shard is not None
-        self._shard = metadata.layout.shard
         self._stop = stop
+        self._builder = builder
         self._settings = settings
         self._lock = threading.Lock()
         self._is_settled = True
-        self._spool_directory = spool_directory
-        if spool_directory is None:
-            # Files of an earlier process belong to no object that could still be committed.
-            clear_spool_directory(filesystem, settings.writer.spool_directory)
+        self._budget = UploadBudget(clock)
+        self._history = UploadHistory(clock)
+        self._places: dict[int, ObjectPut] = {}
+        """The objects that exist, by the place of their spool."""
 
     def upload(
         self,
@@ -131,9 +175,13 @@ class Uploader:
         epoch: int,
         stop: StopSignal | None = None,
         on_object: Callable[[UploadReport], None] = lambda _: None,
+        is_urgent: bool = True,
     ) -> UploadReport:
-        """Upload everything that is ready, under the epoch that this process has claimed. Calls `on_object`
-        after each object, with the report up to then.
+        """Upload what is ready, under the epoch that this process has claimed. Calls `on_object` after each
+        commit, with the report up to then.
+
+        If it `is_urgent`, everything that is ready is uploaded. Otherwise data waits for others to fill an
+        object, partitions that failed are left alone for a while, and the pass is bounded.
 
         When it returns, everything that the report counts is committed and the logs know it. A partition
         that cannot be read is reported and does not hold up the others. Raises NotOwnerError if the shard
@@ -142,115 +190,248 @@ class Uploader:
         constructor. Committed objects stay.
         """
         with self._lock:
-            report = UploadReport()
-            store = self._store if stop is None else StoppableObjectStore(self._store, stop)
-            uploads = self._begin(candidates, report, stop or self._stop)
-            while uploads:
-                self._upload_object(store, uploads, epoch, report)
-                on_object(report)
-                for upload in uploads:
-                    if upload.error is not None:
-                        report.failed.append(FailedUpload(upload.candidate.log.topic_partition, upload.error))
-                uploads = [upload for upload in uploads if not upload.is_finished]
-            return report
+            one = _Pass(epoch, stop or self._stop, self._settings(), on_object, is_urgent=is_urgent)
+            self._budget.limit(one.settings.max_bytes_per_s, one.settings.max_requests_per_s)
+            self._begin(candidates, one)
+            with ExitStack() as undo:
+                undo.callback(one.give_up)
+                self._run(one)
+            return one.report
 
-    def _begin(
-        self, candidates: Sequence[UploadCandidate], report: UploadReport, stop: StopSignal
-    ) -> list[PartitionUpload]:
+    def _begin(self, candidates: Sequence[UploadCandidate], one: _Pass) -> None:
         state = self._metadata.state() if self._is_settled else self._metadata.refresh()
         self._is_settled = True
-        uploads: list[PartitionUpload] = []
-        for candidate in sorted(candidates, key=lambda candidate: candidate.topic_id_partition):
-            partition = state.partition(candidate.topic_id_partition)
+        if not one.is_urgent:
+            self._history.keep_only([candidate.topic_id_partition for candidate in candidates])
+        for candidate in candidates:
+            tip = candidate.topic_id_partition
+            one.candidates[tip] = candidate
+            partition = state.partition(tip)
+            pausing = None if one.is_urgent else self._history.pausing(tip)
+            if pausing is not None:
+                self._report_failure(one, candidate, pausing)
+                continue
             try:
                 # A commit of unknown outcome may have landed after all.
                 candidate.log.update_tiered_end_offset(partition.tiered_end_offset)
-                upload = PartitionUpload(candidate, partition.tiered_end_offset, stop)
+                upload = PartitionUpload(candidate, partition.tiered_end_offset, one.stop)
             except LogStoreError as error:
-                report.failed.append(FailedUpload(candidate.log.topic_partition, error))
+                self._history.note_end(tip, error)
+                self._report_failure(one, candidate, error)
                 continue
             if not upload.is_finished:
-                uploads.append(upload)
-        return uploads
+                one.uploads[tip] = upload
+        self._note_pressure(one)
 
-    def _upload_object(
-        self, store: ObjectStore, uploads: Sequence[PartitionUpload], epoch: int, report: UploadReport
-    ) -> None:
-        settings = self._settings
-        header = ObjectHeader(
-            store_id=self._metadata.store_id,
-            shard=self._shard,
-            epoch=epoch,
-            kind=ObjectKind.UPLOAD,
-            name=self._metadata.next_object_name(),
+    def _note_pressure(self, one: _Pass) -> None:
+        """Note which log directories are short of free space."""
+        waiting_bytes: dict[str, int] = {}
+        for upload in one.uploads.values():
+            path = _log_directory(upload)
+            waiting_bytes[path] = waiting_bytes.get(path, 0) + upload.waiting_bytes
+        free_bytes = {path: self._builder.free_bytes(path) for path in waiting_bytes}
+        one.pressed = pressed_directories(waiting_bytes, free_bytes, one.settings.max_object_bytes)
+
+    def _run(self, one: _Pass) -> None:
+        """Build, send and commit objects until nothing is left to do. Raises as `upload` does."""
+        while True:
+            if len(one.puts) >= one.settings.put_count:
+                self._commit_oldest(one)
+            put = self._build_next(one)
+            if put is not None:
+                one.puts.append(put)
+                self._run_beside(put.run)
+            elif not one.puts:
+                break
+            if put is None or one.puts[0].is_done:
+                self._commit_oldest(one)
+        one.report.waiting = one.waiting_data()
+        if one.failure is not None:
+            raise one.failure
+
+    def _build_next(self, one: _Pass) -> ObjectPut | None:
+        """The next object that is worth it; None if there is none now."""
+        settings = one.settings
+        while one.uploads and one.failure is None:
+            one.stop.check()
+            waiting = one.waiting()
+            if not one.is_urgent:
+                if not is_object_due(waiting, settings.max_object_bytes, self._clock.now_ms()):
+                    return None
+                if one.is_bounded:
+                    one.report.has_more = True
+                    return None
+            spool = self._builder.spool(self._free_place(one))
+            object_bytes = self._builder.max_object_bytes(spool, settings.max_object_bytes)
+            writer = self._builder.build(
+                plan_object(waiting, object_bytes),
+                one.uploads,
+                spool,
+                epoch=one.epoch,
+                max_object_bytes=object_bytes,
+                read_bytes=settings.read_bytes,
+            )
+            self._end_uploads(one)
+            if writer is not None:
+                one.built_count += 1
+                return self._put_of(writer, one)
+        return None
+
+    def _put_of(self, writer: ObjectWriter, one: _Pass) -> ObjectPut:
+        settings = one.settings
+        put = ObjectPut(
+            self._clock,
+            self._store,
+            self._metadata.layout,
+            writer,
+            self._budget,
+            one.stop,
+            PutSettings(settings.put_attempts, settings.put_backoff_ms, settings.stall_ms),
         )
-        writer_settings = settings.writer
-        if self._spool_directory is not None:
-            writer_settings = dataclasses.replace(writer_settings, spool_directory=self._spool_directory())
-        max_object_bytes = self._max_object_bytes(writer_settings.spool_directory)
-        with ObjectWriter(self._filesystem, header, writer_settings) as writer:
-            for upload in uploads:
-                if writer.data_bytes >= max_object_bytes:
-                    break
-                upload.copy_into(writer, max_object_bytes, settings.read_bytes)
-                # The object is full.
-                if not upload.is_finished:
-                    break
-            if writer.slice_count > 0:
-                finished = writer.finish()
-                self._put(store, finished)
-                self._commit(finished, uploads, epoch, report)
+        self._places[self._free_place(one)] = put
+        return put
 
-    def _max_object_bytes(self, spool_directory: str) -> int:
-        """Data in the next object. On a full disk it is little enough to need no spool file: only uploads can
-        free a disk that is full of untiered segments.
-        """
-        settings = self._settings
-        try:
-            free_bytes = self._filesystem.free_bytes(spool_directory)
-        except OSError:
-            # The directory is missing, and its disk cannot be read.
-            free_bytes = 0
-        # One spool for data and one for key streams.
-        has_room = free_bytes >= 2 * settings.max_object_bytes
-        # The last read may exceed the limit, and the other parts of the object come on top.
-        in_memory_bytes = max(1, settings.writer.memory_bytes // 2)
-        return settings.max_object_bytes if has_room else min(settings.max_object_bytes, in_memory_bytes)
+    def _free_place(self, one: _Pass) -> int:
+        """The first place without an object. Raises StoreUnavailableError if as many objects as may be on
+        their way were given up and hang still: each has a thread and memory."""
+        for place, put in list(self._places.items()):
+            if put not in one.puts and not put.is_lingering:
+                del self._places[place]
+        lingering_count = sum(put.is_lingering for put in self._places.values())
+        if lingering_count >= one.settings.put_count:
+            raise StoreUnavailableError(
+                "earlier uploads hang in their requests, and nothing more is sent before one of them ends;"
+                " find out why the store does not answer, or restart the server",
+                hanging=lingering_count,
+                store=self._store.url,
+            )
+        return next(place for place in itertools.count() if place not in self._places)
 
-    def _commit(
-        self, finished: FinishedObject, uploads: Sequence[PartitionUpload], epoch: int, report: UploadReport
-    ) -> None:
+    def _end_uploads(self, one: _Pass) -> None:
+        """Let go of the partitions of which everything was copied, or which failed."""
+        for tip, upload in list(one.uploads.items()):
+            if upload.is_finished:
+                del one.uploads[tip]
+                self._history.note_end(tip, upload.error)
+                if upload.error is not None:
+                    self._report_failure(one, upload.candidate, upload.error)
+
+    def _report_failure(self, one: _Pass, candidate: UploadCandidate, error: LogStoreError) -> None:
+        last_success_ms = self._history.last_success_ms(candidate.topic_id_partition)
+        one.report.failed.append(FailedUpload(candidate.log.topic_partition, error, last_success_ms))
+
+    def _commit_oldest(self, one: _Pass) -> None:
+        """Wait for the oldest object; commit it, and those behind it that are stored by then."""
+        stored: list[ObjectPut] = []
+        with ExitStack() as ended:
+            while one.puts and (not stored or one.puts[0].is_done):
+                put = one.puts.popleft()
+                ended.callback(put.close)
+                tips = {entry.topic_id_partition for entry in put.finished.entries}
+                try:
+                    if one.lost.isdisjoint(tips):
+                        put.wait()
+                        stored.append(put)
+                        continue
+                except StoreError as error:
+                    one.failure = one.failure or error
+                one.lost |= tips
+            if stored:
+                self._commit([put.finished for put in stored], one)
+
+    def _commit(self, objects: Sequence[FinishedObject], one: _Pass) -> None:
+        self._budget.take_request(one.stop.check)
         # Until the outcome is known the tiered ends may be old, and a pass would send the same records again.
         self._is_settled = False
-        outcome = self._metadata.add([(finished.ref, finished.entries)], epoch)
+        outcome = self._metadata.add([(finished.ref, finished.entries) for finished in objects], one.epoch)
         self._is_settled = True
-        state = self._metadata.state()
-        by_partition = {upload.candidate.topic_id_partition: upload for upload in uploads}
-        refused: dict[TopicIdPartition, str] = {tip: reason for _, tip, reason in outcome.refused}
-        if len(refused) < len(finished.entries):
-            report.object_names.append(finished.ref.name)
-            report.object_bytes += finished.ref.size_bytes
-        for entry in finished.entries:
-            tip = entry.topic_id_partition
-            upload = by_partition[tip]
-            upload.candidate.log.update_tiered_end_offset(state.partition(tip).tiered_end_offset)
-            if tip in refused:
-                name = TopicPartition(entry.topic, entry.partition)
-                report.refused.append(RefusedUpload(name, finished.ref.name, refused[tip]))
-                # The next slice would not begin at the tiered end either: the next pass uploads it.
-                upload.stop()
-            else:
-                report.slice_count += 1
-                report.data_bytes += entry.data_bytes
+        state, report = self._metadata.state(), one.report
+        refused = {(name, tip): reason for name, tip, reason in outcome.refused}
+        for ref, entries, _ in objects:
+            if any((ref.name, entry.topic_id_partition) not in refused for entry in entries):
+                report.object_names.append(ref.name)
+                report.object_bytes += ref.size_bytes
+            for entry in entries:
+                tip = entry.topic_id_partition
+                log = one.candidates[tip].log
+                log.update_tiered_end_offset(state.partition(tip).tiered_end_offset)
+                reason = refused.get((ref.name, tip))
+                if reason is None:
+                    report.slice_count += 1
+                    report.data_bytes += entry.data_bytes
+                    self._history.note_success(tip)
+                elif tip not in one.refused:
+                    # The slices behind it do not begin at the tiered end either: the next pass uploads them.
+                    one.refused.add(tip)
+                    one.uploads.pop(tip, None)
+                    report.refused.append(RefusedUpload(log.topic_partition, ref.name, reason))
+        one.on_object(report)
 
-    def _put(self, store: ObjectStore, finished: FinishedObject) -> None:
-        """Send the object until it is known to be stored. Raises StoreError; its name is given up then."""
-        for attempt in range(1, self._settings.put_attempts + 1):
-            try:
-                finished.store(store, self._metadata.layout)
-            except StoreUnavailableError:
-                if attempt == self._settings.put_attempts:
-                    raise
-                self._clock.sleep(self._settings.put_backoff_ms * 2 ** (attempt - 1) / 1000)
-            else:
-                return
+
+class _Pass:
+    """One pass of the uploader. Guarded by the lock of the uploader."""
+
+    def __init__(
+        self,
+        epoch: int,
+        stop: StopSignal,
+        settings: UploaderSettings,
+        on_object: Callable[[UploadReport], None],
+        *,
+        is_urgent: bool,
+    ) -> None:
+        self.epoch = epoch
+        self.stop = stop
+        self.settings = settings
+        self.on_object = on_object
+        self.is_urgent = is_urgent
+        self.report = UploadReport()
+        self.candidates: dict[TopicIdPartition, UploadCandidate] = {}
+        self.uploads: dict[TopicIdPartition, PartitionUpload] = {}
+        """The partitions with something left to copy."""
+        self.pressed: Collection[str] = ()
+        """Log directories that are short of free space."""
+        self.puts: deque[ObjectPut] = deque()
+        """Objects on their way, in the order of their commits."""
+        self.built_count = 0
+        self.lost: set[TopicIdPartition] = set()
+        """Partitions of objects that failed: the slices behind do not begin at the tiered end."""
+        self.refused: set[TopicIdPartition] = set()
+        """Partitions of which the metadata refused a slice."""
+        self.failure: StoreError | None = None
+        """The first failure of an object."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """The pass has done its part: a number of objects, and a share of each partition."""
+        return self.built_count >= PASS_OBJECT_COUNT and all(
+            upload.share_count for upload in self.uploads.values()
+        )
+
+    def waiting(self) -> list[WaitingPartition]:
+        return [
+            WaitingPartition(
+                topic_id_partition=tip,
+                size_bytes=upload.waiting_bytes,
+                since_ms=upload.since_ms,
+                max_age_ms=upload.candidate.log.local_log.config.remote_copy_max_age_ms,
+                share_count=upload.share_count,
+                is_pressed=_log_directory(upload) in self.pressed,
+                needs_object=upload.needs_object,
+            )
+            for tip, upload in self.uploads.items()
+        ]
+
+    def waiting_data(self) -> WaitingData:
+        waiting = self.waiting()
+        oldest_ms = min((one.since_ms for one in waiting), default=-1)
+        return WaitingData(len(waiting), sum(one.size_bytes for one in waiting), oldest_ms)
+
+    def give_up(self) -> None:
+        """Give up the objects that are on their way."""
+        while self.puts:
+            self.puts.popleft().close()
+
+
+def _log_directory(upload: PartitionUpload) -> str:
+    return posixpath.dirname(upload.candidate.log.local_log.directory)

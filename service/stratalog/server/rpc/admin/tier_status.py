@@ -68,6 +68,9 @@ def _topic_message(topic: HostedTopic, now_ms: int) -> tier_pb2.TieredTopicStatu
             message.tiered_bytes += state.tiered_bytes
         if isinstance(partition, OfflinePartition) or partition.offline() is not None:
             continue
+        if not partition.log.local_log.config.is_copied:
+            # As in Kafka: nothing waits for an upload that nothing will begin.
+            continue
         message.pending_upload_bytes += pending_upload_bytes(partition)
         try:
             _add_lag(message, partition, now_ms)

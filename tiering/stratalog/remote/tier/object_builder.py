@@ -1,0 +1,104 @@
+"""Builds the objects of uploads: copies the planned shares of partitions into one object."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.spool import clear_spool_directory
+from stratalog.remote.tier.partition_upload import PartitionUpload
+from stratalog.remote.tier.upload_plan import Share
+
+
+class ObjectBuilder:
+    """Builds the objects of one shard. Guarded by the lock of its `Uploader`."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        metadata: MetadataLog,
+        settings: ObjectWriterSettings,
+        spool_directory: Callable[[int], str] | None = None,
+    ) -> None:
+        """`spool_directory` returns an empty or missing directory for the object of that place, to use in
+        place of the settings' directory. Objects that exist at the same time have different places.
+
+        Without it, the directory of the settings is emptied now.
+        """
+        self._filesystem = filesystem
+        self._metadata = metadata
+        # Objects are a shard's; the catalog has none.
+        assert metadata.layout.shard is not None
+        self._shard = metadata.layout.shard
+        self._settings = settings
+        self._spool_directory = spool_directory
+        if spool_directory is None:
+            # Files of an earlier process belong to no object that could still be committed.
+            clear_spool_directory(filesystem, settings.spool_directory)
+
+    def spool(self, place: int) -> ObjectWriterSettings:
+        """The settings for an object at that place."""
+        if self._spool_directory is None:
+            return self._settings
+        return dataclasses.replace(self._settings, spool_directory=self._spool_directory(place))
+
+    def max_object_bytes(self, spool: ObjectWriterSettings, object_bytes: int) -> int:
+        """Data in the next object, where `object_bytes` are wanted. On a full disk it is little enough to
+        need no spool file: only uploads can free a disk that is full of untiered segments.
+        """
+        # One spool for data and one for key streams.
+        has_room = self.free_bytes(spool.spool_directory) >= 2 * object_bytes
+        # The last read may exceed the limit, and the other parts of the object come on top.
+        in_memory_bytes = max(1, spool.memory_bytes // 2)
+        return object_bytes if has_room else min(object_bytes, in_memory_bytes)
+
+    def free_bytes(self, directory: str) -> int:
+        """Free space on the disk of the directory; 0 if the disk cannot be read."""
+        try:
+            return self._filesystem.free_bytes(directory)
+        except OSError:
+            return 0
+
+    def build(
+        self,
+        shares: Sequence[Share],
+        uploads: Mapping[TopicIdPartition, PartitionUpload],
+        spool: ObjectWriterSettings,
+        *,
+        epoch: int,
+        max_object_bytes: int,
+        read_bytes: int,
+    ) -> ObjectWriter | None:
+        """Copy the shares into a new object, whose slices have all ended; None if nothing could be copied.
+
+        The caller closes the writer. Raises StoppingError, OSError if the spool's disk fails.
+        """
+        header = ObjectHeader(
+            store_id=self._metadata.store_id,
+            shard=self._shard,
+            epoch=epoch,
+            kind=ObjectKind.UPLOAD,
+            name=self._metadata.next_object_name(),
+        )
+        writer = ObjectWriter(self._filesystem, header, spool)
+        is_built = False
+        # Shares end between batches: the next one takes what the one before has left.
+        left_bytes = 0
+        try:
+            for share in sorted(shares, key=lambda share: share.topic_id_partition):
+                upload = uploads[share.topic_id_partition]
+                share_bytes, before_bytes = share.size_bytes + left_bytes, writer.data_bytes
+                upload.copy_into(writer, share_bytes, max_object_bytes, read_bytes)
+                copied_bytes = writer.data_bytes - before_bytes
+                left_bytes = max(0, share_bytes - copied_bytes)
+                upload.note_share(share, copied_bytes, max_object_bytes)
+            is_built = writer.slice_count > 0
+        finally:
+            if not is_built:
+                writer.close()
+        return writer if is_built else None

@@ -1,0 +1,162 @@
+"""An object on its way to the store, sent by another thread than the one that commits it.
+
+The sender repeats the same bytes under the same name after an unknown outcome. After a few attempts the name
+is given up for ever; the object, if it landed, is an orphan. Each part that the sender takes is progress. The
+waiting thread gives an object up that makes none for too long: nothing can end a request that hangs, so its
+thread stays with it, and its bytes are kept until the request has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.stop_signal import StopSignal
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.stoppable import StoppableObjectStore
+from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
+from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.tier.upload_budget import UploadBudget
+
+_LOOK_S = 1.0
+"""Time between two looks of the waiting thread at the stop signal."""
+
+
+class PutSettings(NamedTuple):
+    """How an object is sent."""
+
+    attempt_count: int
+    """How often it is sent before its name is given up."""
+    backoff_ms: int
+    """Pause before the second attempt; doubled for each one after it."""
+    stall_ms: int
+    """Time without progress after which it is given up."""
+
+
+class ObjectPut:
+    """An object on its way. Thread-safe: `_changed` guards what both threads use. One thread calls `run`, the
+    other one all else."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        target: ObjectStore,
+        layout: StoreLayout,
+        writer: ObjectWriter,
+        budget: UploadBudget,
+        stop: StopSignal,
+        settings: PutSettings,
+    ) -> None:
+        """`writer` has ended all slices; it is finished here, and closed once nothing is sent any more.
+        `stop` ends the sending between two parts. Raises OSError if the spool's disk fails."""
+        with ExitStack() as undo:
+            undo.callback(writer.close)
+            self.finished: FinishedObject = writer.finish()
+            undo.pop_all()
+        self._clock = clock
+        self._own_stop = StopSignal(stop)
+        self._store = StoppableObjectStore(target, self._own_stop)
+        self._layout = layout
+        self._writer = writer
+        self._budget = budget
+        self._settings = settings
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._has_begun = self._is_done = self._is_paced = self._is_closed = False
+        self._progress_s = clock.monotonic_s()
+
+    @property
+    def is_done(self) -> bool:
+        """The object is stored, or an error is known."""
+        return self._is_done
+
+    @property
+    def is_lingering(self) -> bool:
+        """The object was given up, and its request has not ended."""
+        return self._is_closed and self._has_begun and not self._is_done
+
+    def run(self) -> None:
+        """Send the object. Raises nothing; `wait` does."""
+        if not self._begin():
+            return
+        error: BaseException | None = None
+        try:
+            self._send()
+        except BaseException as failure:  # noqa: BLE001 - the waiting thread raises it
+            error = failure
+        self._end(error)
+
+    def _begin(self) -> bool:
+        with self._changed:
+            self._has_begun = not self._is_closed
+            self._progress_s = self._clock.monotonic_s()
+            return self._has_begun
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._is_done, self._error = True, error
+            self._changed.notify_all()
+            is_given_up = self._is_closed
+        if is_given_up:
+            self._writer.close()
+
+    def wait(self) -> None:
+        """Wait until the object is stored. Raises the error of the sender: StoreError, StoppingError, OSError
+        if the spool's disk fails. Raises StoreUnavailableError if there is no progress."""
+        with self._changed:
+            while not self._is_done:
+                if not self._has_begun:
+                    # A scheduler that closes begins nothing any more.
+                    self._own_stop.check()
+                stall_s = self._settings.stall_ms / 1000
+                silent_s = 0.0 if self._is_paced else self._clock.monotonic_s() - self._progress_s
+                if silent_s >= stall_s:
+                    raise StoreUnavailableError(
+                        "an upload made no progress and was given up, the next pass tries again; find out why"
+                        " the store does not answer",
+                        object=self.finished.ref.name,
+                        size_bytes=self.finished.ref.size_bytes,
+                        silent_s=round(silent_s),
+                        store=self._store.url,
+                    )
+                self._clock.wait(self._changed, min(_LOOK_S, stall_s - silent_s))
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """Free the object's bytes; a sender that still runs ends at its next part, and frees them then."""
+        self._own_stop.set()
+        with self._changed:
+            is_running = self._has_begun and not self._is_done
+            self._is_closed = True
+        if not is_running:
+            self._writer.close()
+
+    def _send(self) -> None:
+        settings = self._settings
+        for attempt in range(1, settings.attempt_count + 1):
+            self._paced(lambda: self._budget.take_request(self._own_stop.check))
+            try:
+                self.finished.store(self._store, self._layout, before_part=self._before_part)
+            except StoreUnavailableError:
+                if attempt == settings.attempt_count:
+                    raise
+                self._clock.sleep(settings.backoff_ms * 2 ** (attempt - 1) / 1000)
+            else:
+                return
+
+    def _before_part(self, size_bytes: int) -> None:
+        self._paced(lambda: self._budget.take_bytes(size_bytes, self._own_stop.check))
+
+    def _paced(self, wait: Callable[[], None]) -> None:
+        """Wait for the budget, which is no stall, and count as progress."""
+        self._is_paced = True
+        try:
+            wait()
+        finally:
+            self._progress_s = self._clock.monotonic_s()
+            self._is_paced = False
