@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from stratalog.compaction.tier_verification import VerificationReport
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.slice_source import ReaderCaches
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.tier_outcomes import collection_outcome
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CollectionResult, VerificationResult
 from stratalog.server.partitions.partition_registry import PartitionRegistry
@@ -52,10 +54,11 @@ class TierUpkeep:
             done = done.plus(tier.verification.run(topic_ids, operation.stop, report))
         operation.set_result(VerificationResult(done))
 
-    def collect(self, operation: Operation, *, is_dry_run: bool) -> None:
+    def collect(self, operation: Operation, *, is_dry_run: bool) -> PassOutcome:
         """Delete the files of the store that commits have dropped and whose grace is over; a dry run only
         lists them. Raises NotOwnerError, StoreError, StoppingError."""
         done = CollectReport()
+        reports: list[CollectReport] = []
         for number, tier in enumerate(self.tiers):
             operation.stop.check()
             tier.shard.leader_epoch()
@@ -66,7 +69,8 @@ class TierUpkeep:
                     done_bytes=done.deleted_bytes,
                 )
             )
-            done = done.plus(tier.collector.run(operation.stop, is_dry_run=is_dry_run))
+            reports.append(tier.collector.run(operation.stop, is_dry_run=is_dry_run))
+            done = done.plus(reports[-1])
             operation.set_result(CollectionResult(done, is_dry_run))
         operation.report(
             OperationProgress(
@@ -76,6 +80,7 @@ class TierUpkeep:
                 total_bytes=done.deleted_bytes,
             )
         )
+        return collection_outcome(reports)
 
     def caches(self) -> Mapping[int, ReaderCaches]:
         """The caches of tiered data, by the number of the shard."""

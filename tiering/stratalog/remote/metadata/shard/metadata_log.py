@@ -179,6 +179,11 @@ class MetadataLog:
         """Whether the own clock agrees with the store's; if not, nothing may be deleted or expired."""
         return abs(self.clock_skew_ms) <= MAX_CLOCK_SKEW_MS
 
+    @property
+    def have_clocks_agreed(self) -> bool:
+        """Whether the clocks agreed when they were last compared, which may be long ago."""
+        return abs(self.compared_clocks.skew_ms) <= MAX_CLOCK_SKEW_MS
+
     def state(self) -> ShardState:
         """The newest state at hand, without a request."""
         return self._log.view.state
