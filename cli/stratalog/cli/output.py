@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stratalog.client import values
 
 Cell = str | int | None
-_Field = Mapping[str, str] | tuple[Any, ...] | LogStoreError | str | float | None
+_Field = Mapping[str, str | int] | tuple[Any, ...] | LogStoreError | str | float | None
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The last millisecond of the year 9999, where calendars of Python end.
@@ -87,6 +87,8 @@ def _plain(value: _Field) -> object:
     if isinstance(value, LogStoreError):
         fields = {name: str(field) for name, field in value.fields.items()}
         return {"code": value.code, "message": value.message, "fields": fields}
+    if isinstance(value, Mapping):
+        return dict(value)
     if not isinstance(value, tuple):
         return value
     return value_document(value) if hasattr(value, "_asdict") else [_plain(part) for part in value]

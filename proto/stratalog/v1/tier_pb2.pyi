@@ -169,17 +169,15 @@ class TierStatusResponse(_message.Message):
     STORE_ID_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
-    LAST_SUCCESSFUL_UPLOAD_MS_FIELD_NUMBER: _builtins.int
-    LAST_UPLOAD_ERROR_FIELD_NUMBER: _builtins.int
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
+    PASSES_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
     store_url: _builtins.str
     """The store's URL: `file:///dir`, `s3://bucket/prefix` or `memory://`."""
     store_id: _builtins.str
     """A UUID in lower-case hexadecimal with hyphens."""
-    last_successful_upload_ms: _builtins.int
-    """In milliseconds since 1970 UTC; -1: none since the start."""
-    last_upload_error: _builtins.str
-    """A text for people. Empty: the last attempt succeeded."""
+    time_ms: _builtins.int
+    """The time of this answer by the server's clock, in milliseconds since 1970 UTC: what the other times are compared with."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStatus]:
         """By number; at least one."""
@@ -192,6 +190,10 @@ class TierStatusResponse(_message.Message):
     def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.OfflinePartition]:
         """Partitions of all topics; nothing of them is uploaded, retained or compacted."""
 
+    @_builtins.property
+    def passes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassStatus]:
+        """The passes that the server does in the background, in no special order. Operations that do the same count with them."""
+
     def __init__(
         self,
         *,
@@ -199,17 +201,225 @@ class TierStatusResponse(_message.Message):
         store_id: _builtins.str = ...,
         shards: _abc.Iterable[Global___ShardStatus] | None = ...,
         topics: _abc.Iterable[Global___TieredTopicStatus] | None = ...,
-        last_successful_upload_ms: _builtins.int = ...,
-        last_upload_error: _builtins.str = ...,
         offline_partitions: _abc.Iterable[_admin_pb2.OfflinePartition] | None = ...,
+        passes: _abc.Iterable[Global___PassStatus] | None = ...,
+        time_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_successful_upload_ms", b"last_successful_upload_ms", "last_upload_error", b"last_upload_error", "offline_partitions", b"offline_partitions", "shards", b"shards", "store_id", b"store_id", "store_url", b"store_url", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TierStatusResponse: _TypeAlias = TierStatusResponse  # noqa: Y015
+
+@_typing.final
+class PassStatus(_message.Message):
+    """Work that the server repeats in the background: one kind of it is a pass, and each time is a turn. Counts are since the start
+    of the server.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LastDoneEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LastRefusalsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class TotalDoneEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class TotalRefusalsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RUNNING_SINCE_MS_FIELD_NUMBER: _builtins.int
+    LAST_BEGIN_MS_FIELD_NUMBER: _builtins.int
+    LAST_END_MS_FIELD_NUMBER: _builtins.int
+    LAST_SUCCESS_MS_FIELD_NUMBER: _builtins.int
+    LAST_WORK_MS_FIELD_NUMBER: _builtins.int
+    TURN_COUNT_FIELD_NUMBER: _builtins.int
+    FAILED_TURN_COUNT_FIELD_NUMBER: _builtins.int
+    CONSECUTIVE_FAILURE_COUNT_FIELD_NUMBER: _builtins.int
+    LAST_OUTCOME_FIELD_NUMBER: _builtins.int
+    LAST_ERROR_FIELD_NUMBER: _builtins.int
+    LAST_DONE_FIELD_NUMBER: _builtins.int
+    LAST_REFUSALS_FIELD_NUMBER: _builtins.int
+    TOTAL_DONE_FIELD_NUMBER: _builtins.int
+    TOTAL_REFUSALS_FIELD_NUMBER: _builtins.int
+    BACKLOG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """A word, such as `upload`, `remote-retention`, `collector`, `compaction`, `fold`, `deleted-topics` or `head-refresh`."""
+    running_since_ms: _builtins.int
+    """The begin of the oldest turn that goes on now, in milliseconds since 1970 UTC; -1: none does."""
+    last_begin_ms: _builtins.int
+    """The begin of the last turn, in milliseconds since 1970 UTC; -1: never."""
+    last_end_ms: _builtins.int
+    """The end of the last turn that has ended, in milliseconds since 1970 UTC; -1: never."""
+    last_success_ms: _builtins.int
+    """The end of the last turn without a failure, in milliseconds since 1970 UTC; -1: never. Work that a rule refused is no failure."""
+    last_work_ms: _builtins.int
+    """The end of the last turn that did something, in milliseconds since 1970 UTC; -1: never."""
+    turn_count: _builtins.int
+    """Turns that have ended, at least 0."""
+    failed_turn_count: _builtins.int
+    """Those of them that had a failure, at least 0."""
+    consecutive_failure_count: _builtins.int
+    """Turns with a failure since the last one without, at least 0."""
+    last_outcome: _builtins.str
+    """A text for people about the last turn that did not fail as a whole. Empty: there was none, or it had nothing to say."""
+    last_error: _builtins.str
+    """A text for people, at most 500 characters: the first failure of the last turn. Empty: it had none."""
+    @_builtins.property
+    def last_done(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Finished work of the last turn in `last_outcome`, by a plural noun such as `objects` or `bytes`."""
+
+    @_builtins.property
+    def last_refusals(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Pieces of work that rules refused in that turn, by a word for the reason: `clock`, `pinned`, `stale-configuration` and others."""
+
+    @_builtins.property
+    def total_done(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Finished work of all turns, as `last_done`."""
+
+    @_builtins.property
+    def total_refusals(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Refusals of all turns, as `last_refusals`."""
+
+    @_builtins.property
+    def backlog(self) -> Global___PassBacklog:
+        """The work that is left, as of the end of the last turn."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        running_since_ms: _builtins.int = ...,
+        last_begin_ms: _builtins.int = ...,
+        last_end_ms: _builtins.int = ...,
+        last_success_ms: _builtins.int = ...,
+        last_work_ms: _builtins.int = ...,
+        turn_count: _builtins.int = ...,
+        failed_turn_count: _builtins.int = ...,
+        consecutive_failure_count: _builtins.int = ...,
+        last_outcome: _builtins.str = ...,
+        last_error: _builtins.str = ...,
+        last_done: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        last_refusals: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        total_done: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        total_refusals: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        backlog: Global___PassBacklog | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backlog", b"backlog"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog", b"backlog", "consecutive_failure_count", b"consecutive_failure_count", "failed_turn_count", b"failed_turn_count", "last_begin_ms", b"last_begin_ms", "last_done", b"last_done", "last_end_ms", b"last_end_ms", "last_error", b"last_error", "last_outcome", b"last_outcome", "last_refusals", b"last_refusals", "last_success_ms", b"last_success_ms", "last_work_ms", b"last_work_ms", "name", b"name", "running_since_ms", b"running_since_ms", "total_done", b"total_done", "total_refusals", b"total_refusals", "turn_count", b"turn_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PassStatus: _TypeAlias = PassStatus  # noqa: Y015
+
+@_typing.final
+class PassBacklog(_message.Message):
+    """Work that a pass has left for later turns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIECE_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    OLDEST_MS_FIELD_NUMBER: _builtins.int
+    piece_count: _builtins.int
+    """Pieces of work, at least 0: closed segments to upload, dropped objects to delete, commits to fold, failed compaction jobs."""
+    size_bytes: _builtins.int
+    """Size of these, at least 0."""
+    record_count: _builtins.int
+    """Records in these, counted as offsets; 0 where they have none."""
+    oldest_ms: _builtins.int
+    """Since when the oldest piece has waited, in milliseconds since 1970 UTC; -1: nothing waits, or it has no time."""
+    def __init__(
+        self,
+        *,
+        piece_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        record_count: _builtins.int = ...,
+        oldest_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["oldest_ms", b"oldest_ms", "piece_count", b"piece_count", "record_count", b"record_count", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PassBacklog: _TypeAlias = PassBacklog  # noqa: Y015
 
 @_typing.final
 class ShardStatus(_message.Message):
@@ -228,6 +438,10 @@ class ShardStatus(_message.Message):
     CLOCK_SKEW_MS_FIELD_NUMBER: _builtins.int
     CLOCK_CHECKED_MS_FIELD_NUMBER: _builtins.int
     TAKEOVER_FIELD_NUMBER: _builtins.int
+    DELETION_STOPPED_FIELD_NUMBER: _builtins.int
+    LAST_ANSWER_MS_FIELD_NUMBER: _builtins.int
+    SILENCE_MS_FIELD_NUMBER: _builtins.int
+    DISK_APPENDS_REFUSED_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The number of the shard."""
     epoch: _builtins.int
@@ -250,6 +464,16 @@ class ShardStatus(_message.Message):
     """
     clock_checked_ms: _builtins.int
     """The time of that comparison by the server's clock, in milliseconds since 1970 UTC."""
+    deletion_stopped: _builtins.bool
+    """True: `clock_skew_ms` is above five minutes, either way. Nothing is deleted, and nothing expires by time, until a
+    comparison finds that the clocks agree.
+    """
+    last_answer_ms: _builtins.int
+    """The begin of the last look at the shard's head that the store answered, in milliseconds since 1970 UTC."""
+    silence_ms: _builtins.int
+    """The time since then, in milliseconds, by a clock that does not jump."""
+    disk_appends_refused: _builtins.bool
+    """True: `silence_ms` is above --max-silence, so that appends at `disk` to tiered topics are refused until the store answers."""
     @_builtins.property
     def takeover(self) -> Global___Takeover:
         """Not set: this server owns the shard, as far as it knows. Otherwise it refuses everything else with NOT_OWNER, and all that
@@ -270,10 +494,14 @@ class ShardStatus(_message.Message):
         clock_skew_ms: _builtins.int = ...,
         clock_checked_ms: _builtins.int = ...,
         takeover: Global___Takeover | None = ...,
+        deletion_stopped: _builtins.bool = ...,
+        last_answer_ms: _builtins.int = ...,
+        silence_ms: _builtins.int = ...,
+        disk_appends_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["takeover", b"takeover"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "takeover", b"takeover"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "deletion_stopped", b"deletion_stopped", "disk_appends_refused", b"disk_appends_refused", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "last_answer_ms", b"last_answer_ms", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "silence_ms", b"silence_ms", "takeover", b"takeover"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,61 +1,102 @@
 """The periodic tasks of a server and their periods. They run on the scheduler's threads; no task overlaps
-itself.
+itself. Each run is one of a pass, which `PassRegistry` logs and counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
-from stratalog.base.errors import NotOwnerError, StoppingError
+from stratalog.base.errors import NotOwnerError
 from stratalog.base.scheduler import Scheduler
+from stratalog.server.background.pass_outcome import Backlog, PassOutcome
+from stratalog.server.background.pass_registry import Work
+from stratalog.server.background.tier_outcomes import collection_backlog, upload_backlog
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
+
+
+class _Task(NamedTuple):
+    name: str
+    work: Work
+    period_ms: int
+    measure: Callable[[], Backlog] | None = None
+    """Returns the backlog of the pass, where it can be had without it."""
 
 
 def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings) -> None:
     """Schedule all tasks, until the scheduler closes. Each task first waits for one of its periods; tasks on
     local logs wait for `log.initial.task.delay.ms`.
     """
+    for task in _tier_tasks(engine, settings):
+        _schedule(scheduler, engine, task, task.period_ms)
+    for task in _local_tasks(engine):
+        _schedule(scheduler, engine, task, engine.topics.runtime.current.initial_task_delay_ms)
+
+
+def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:
     tiers = engine.tier.manager
-    tasks: list[tuple[str, Callable[[], object], int]] = [
-        ("head-refresh", tiers.refresh_pass, settings.head_refresh_ms),
-        ("upload", tiers.upload_pass, settings.upload_ms),
-        ("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
-        ("deleted-topics", engine.topics.manager.drop_leftovers, settings.remote_retention_ms),
-        ("collector", tiers.collect_pass, settings.collector_ms),
-        ("fold", tiers.fold_pass, settings.fold_ms),
+    tasks = [
+        _Task("head-refresh", tiers.refresh_pass, settings.head_refresh_ms),
+        _Task(
+            "upload", tiers.upload_pass, settings.upload_ms, partial(upload_backlog, engine.topics.registry)
+        ),
+        _Task("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
+        _Task("deleted-topics", partial(_drop_deleted_topics, engine), settings.remote_retention_ms),
+        _Task(
+            "collector",
+            tiers.collect_pass,
+            settings.collector_ms,
+            lambda: collection_backlog(
+                [*(shard.metadata for shard in engine.tier.shards), engine.topics.catalog]
+            ),
+        ),
+        _Task("fold", tiers.fold_pass, settings.fold_ms),
     ]
     if settings.compaction_ms:
-        tasks.append(("compaction", lambda: _compact(engine), settings.compaction_ms))
-    for name, task, period_ms in tasks:
-        scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=period_ms)
+        tasks.append(_Task("compaction", engine.tier.compaction.compact, settings.compaction_ms))
+    return tasks
+
+
+def _local_tasks(engine: StorageEngine) -> list[_Task]:
     config, local = engine.topics.runtime.current, engine.local.logs.tasks
-    local_tasks: list[tuple[str, Callable[[], None], int]] = [
-        ("local-retention", engine.local.retention.run, config.retention_check_ms),
-        ("flush", local.flush_old, config.flush_check_ms),
-        ("recovery-point-checkpoint", local.checkpoint_recovery_points, config.recovery_point_checkpoint_ms),
-        ("log-start-checkpoint", local.checkpoint_starts, config.log_start_checkpoint_ms),
+    return [
+        _Task("local-retention", engine.local.retention.run, config.retention_check_ms),
+        _Task("flush", local.flush_old, config.flush_check_ms),
+        _Task(
+            "recovery-point-checkpoint",
+            local.checkpoint_recovery_points,
+            config.recovery_point_checkpoint_ms,
+        ),
+        _Task("log-start-checkpoint", local.checkpoint_starts, config.log_start_checkpoint_ms),
     ]
-    for name, task, period_ms in local_tasks:
-        scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=config.initial_task_delay_ms)
 
 
-def _compact(engine: StorageEngine) -> None:
-    engine.tier.compaction.run()
+def _schedule(scheduler: Scheduler, engine: StorageEngine, task: _Task, delay_ms: int) -> None:
+    run = engine.passes.task(task.name, _unless_fenced(engine, task.work), task.measure)
+
+    def run_unless_fenced() -> None:
+        if not engine.tier.shards.is_fenced:
+            run()
+
+    scheduler.every(task.name, run_unless_fenced, task.period_ms, delay_ms=delay_ms)
 
 
-def _unless_fenced(engine: StorageEngine, task: Callable[[], object]) -> Callable[[], None]:
-    """Wrap `task`: a server that was replaced skips it silently, and a stop that ends it is no failure."""
+def _drop_deleted_topics(engine: StorageEngine) -> PassOutcome:
+    return PassOutcome({"topics": engine.topics.manager.drop_leftovers()})
 
-    def run() -> None:
-        if engine.tier.shards.is_fenced:
-            return
+
+def _unless_fenced(engine: StorageEngine, work: Work) -> Work:
+    """Wrap `work`: if another server takes over while it runs, that is no failure of it, and is logged once
+    where it is noticed."""
+
+    def run() -> PassOutcome | None:
         try:
-            task()
-        except StoppingError:
-            return
+            return work()
         except NotOwnerError:
             if not engine.tier.shards.is_fenced:
                 raise
+            return None
 
     return run

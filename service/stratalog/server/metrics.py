@@ -8,7 +8,7 @@ lists both names. Nothing is counted here, and no request waits for a log or a d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,9 +22,12 @@ from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
+from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.configuration.settings import listen_address
+from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.shard_set import ShardSet
 
 PREFIX = "stratalog_"
 _DIRECTORY = "log_directory"
@@ -40,6 +43,8 @@ class ServerMetrics(Collector):
         self.local_retention: LocalRetention | None = None
         self.registry: PartitionRegistry | None = None
         self.schedulers: tuple[ThreadScheduler, ...] = ()
+        self.passes: PassRegistry | None = None
+        self.shards: ShardSet | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
@@ -69,6 +74,11 @@ class ServerMetrics(Collector):
                 "Local segments that retention has deleted, of all topics.",
                 self.local_retention.deleted_segment_count,
             )
+        if self.passes is not None:
+            yield from _of_passes(self.passes.statuses())
+            yield from _of_tiering(self.passes)
+        if self.shards is not None:
+            yield from _of_shards(self.shards)
 
 
 def _of_directories(logs: LogManager) -> Iterator[Metric]:
@@ -216,6 +226,127 @@ def _of_cleaner(stats: CleanerStats) -> Iterator[Metric]:
         yield _counter("log_cleaner_" + name, text, value)
 
 
+def _of_passes(statuses: Sequence[PassStatus]) -> Iterator[Metric]:
+    for name, text, measure in _GAUGES_OF_A_PASS:
+        values = {status.name: measure(status) for status in statuses}
+        yield _by_label("pass_" + name, text, "pass", values)
+    runs = CounterMetricFamily(PREFIX + "pass_turns", "Turns that have ended.", labels=["pass"])
+    failed = CounterMetricFamily(PREFIX + "pass_failed_turns", "Turns that had a failure.", labels=["pass"])
+    for status in statuses:
+        runs.add_metric([status.name], status.turn_count)
+        failed.add_metric([status.name], status.failed_turn_count)
+    yield runs
+    yield failed
+    work = CounterMetricFamily(PREFIX + "pass_work", "Finished work, by noun.", labels=["pass", "noun"])
+    refusals = CounterMetricFamily(
+        PREFIX + "pass_refusals", "Pieces of work that a rule refused, by reason.", labels=["pass", "reason"]
+    )
+    for status in statuses:
+        for noun, amount in status.total_done.items():
+            work.add_metric([status.name, noun], amount)
+        for reason, amount in status.total_refusals.items():
+            refusals.add_metric([status.name, reason], amount)
+    yield work
+    yield refusals
+
+
+def _of_tiering(passes: PassRegistry) -> Iterator[Metric]:
+    """The metrics of tiering that Kafka has, too."""
+    upload, collector = passes.status("upload"), passes.status("collector")
+    topics = "broker_topic_metrics_remote_"
+    for name, text, value in (
+        (
+            "copy_lag_bytes",
+            "Bytes of closed segments that are not in the object store.",
+            upload.backlog.size_bytes,
+        ),
+        ("copy_lag_segments", "Closed segments that are not in the object store.", upload.backlog.count),
+        (
+            "delete_lag_bytes",
+            "Bytes of dropped objects that are not deleted yet.",
+            collector.backlog.size_bytes,
+        ),
+        ("delete_lag_segments", "Dropped objects that are not deleted yet.", collector.backlog.count),
+    ):
+        yield _gauge(topics + name, text, value)
+    for name, text, count in (
+        ("copy_bytes", "Bytes that uploads have committed.", upload.total_done.get("bytes", 0)),
+        ("copy_requests", "Objects that uploads have committed.", upload.total_done.get("objects", 0)),
+        ("copy_errors", "Uploads with a failure.", upload.failed_turn_count),
+        ("delete_requests", "Objects that were deleted.", collector.total_done.get("files", 0)),
+        ("delete_errors", "Collections with a failure.", collector.failed_turn_count),
+    ):
+        yield _counter(topics + name, text, count)
+
+
+def _of_shards(shards: ShardSet) -> Iterator[Metric]:
+    by_number = {str(shard.metadata.layout.shard): shard for shard in shards}
+    for name, text, measure in _GAUGES_OF_A_SHARD:
+        yield _by_label(
+            "shard_" + name, text, "shard", {number: measure(shard) for number, shard in by_number.items()}
+        )
+
+
+def _seconds(time_ms: int) -> float:
+    """A time in seconds since 1970; 0 for none."""
+    return max(0, time_ms) / 1000
+
+
+_GAUGES_OF_A_PASS: tuple[tuple[str, str, Callable[[PassStatus], float]], ...] = (
+    ("running", "1 if a turn goes on.", lambda one: one.running_since_ms >= 0),
+    (
+        "last_begin_timestamp_secs",
+        "Begin of the last turn, in seconds since 1970; 0 for never.",
+        lambda one: _seconds(one.last_begin_ms),
+    ),
+    (
+        "last_end_timestamp_secs",
+        "End of the last turn that has ended.",
+        lambda one: _seconds(one.last_end_ms),
+    ),
+    (
+        "last_success_timestamp_secs",
+        "End of the last turn without a failure.",
+        lambda one: _seconds(one.last_success_ms),
+    ),
+    (
+        "consecutive_failures",
+        "Turns with a failure since the last without.",
+        lambda one: one.consecutive_failure_count,
+    ),
+    ("backlog_count", "Pieces of work that are left.", lambda one: one.backlog.count),
+    ("backlog_bytes", "Size of the work that is left.", lambda one: one.backlog.size_bytes),
+    ("backlog_records", "Records in the work that is left.", lambda one: one.backlog.record_count),
+    (
+        "backlog_oldest_timestamp_secs",
+        "Since when the oldest work that is left waits, in seconds since 1970; 0 for none.",
+        lambda one: _seconds(one.backlog.oldest_ms),
+    ),
+)
+_GAUGES_OF_A_SHARD: tuple[tuple[str, str, Callable[[HostedShard], float]], ...] = (
+    (
+        "clock_skew_secs",
+        "Clock of the server minus that of the store, in seconds.",
+        lambda one: one.metadata.compared_clocks.skew_ms / 1000,
+    ),
+    (
+        "deletion_stopped",
+        "1 if the clocks differ so much that nothing is deleted or expires by time.",
+        lambda one: one.contact.is_clock_wrong,
+    ),
+    (
+        "silence_secs",
+        "Seconds since the store last answered a look at the head.",
+        lambda one: one.contact.silence_ms / 1000,
+    ),
+    (
+        "disk_appends_refused",
+        "1 if the store has been silent for so long that appends at disk are refused.",
+        lambda one: one.contact.is_too_silent,
+    ),
+)
+
+
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(PREFIX + name, text, value=value)
 
@@ -224,10 +355,14 @@ def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(PREFIX + name, text, value=value)
 
 
-def _by_directory(name: str, text: str, values: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily(PREFIX + name, text, labels=[_DIRECTORY])
-    for path, value in values.items():
-        family.add_metric([path], value)
+def _by_directory(name: str, text: str, values: Mapping[str, int]) -> Metric:
+    return _by_label(name, text, _DIRECTORY, values)
+
+
+def _by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
     return family
 
 

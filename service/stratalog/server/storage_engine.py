@@ -67,6 +67,7 @@ from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
+from stratalog.server.background.pass_registry import PassRegistry
 from stratalog.server.background.scratch_space import ScratchSpace
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_compaction import TierCompaction
@@ -149,6 +150,7 @@ class StorageEngine:
     tier: ObjectTier
     topics: HostedTopics
     operations: OperationRegistry
+    passes: PassRegistry
 
     def end_long_work(self) -> None:
         """End running cleans and moves; they continue after a restart."""
@@ -359,6 +361,7 @@ class StorageEngineBuilder:
             tier=self._object_tier(identity, shards, tiers, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
             operations=operations,
+            passes=PassRegistry(self._clock),
         )
 
     def _object_tier(

@@ -18,6 +18,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.operations.operation import Operation, OperationKind, OperationState, OperationView
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -60,7 +61,7 @@ async def test_an_operation_may_end_at_each_step(kind: OperationKind) -> None:
     async with service_bench("/bench", filesystem=MemoryFileSystem(), store=store) as bench:
         await bench.client.admin.create_topic("t", PARTITION_COUNT, COMPACTED)
         tier, scratch = bench.server.engine.tier, bench.server.settings.data_dir + "/scratch"
-        works: dict[OperationKind, Callable[[Operation], None]] = {
+        works: dict[OperationKind, Callable[[Operation], PassOutcome]] = {
             OperationKind.UPLOAD: lambda one: tier.manager.upload(["t"], one, delete_local=True),
             OperationKind.COMPACTION: lambda one: tier.compaction.compact(["t"], one),
             OperationKind.RETENTION: lambda one: tier.retention.run(["t"], one),

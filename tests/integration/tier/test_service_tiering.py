@@ -17,6 +17,7 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
 )
+from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.s3 import S3ObjectStore
@@ -133,7 +134,7 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
         [shard], [topic] = empty.shards, empty.topics
         assert (shard.shard, shard.epoch, shard.live_object_count, topic.pending_upload_bytes) == (0, 1, 0, 0)
         assert (topic.lag_bytes, topic.lag_record_count, topic.lag_ms) == (0, 0, -1)
-        assert empty.last_successful_upload_ms == -1
+        assert upload_of(empty).last_work_ms == -1
         for _ in range(5):
             await bench.append("t", [bytes(600)])
         await asyncio.to_thread(bench.partition().log.flusher.flush)
@@ -141,12 +142,13 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
         assert topic.lag_bytes > topic.pending_upload_bytes > 0
         assert topic.lag_record_count == 5
         assert topic.lag_ms > 0, "the records are of 1970"
-        await asyncio.to_thread(bench.server.engine.tier.manager.upload_pass)
+        await bench.run_task("upload")
         status = await bench.client.admin.tier_status()
         [shard], [topic] = status.shards, status.topics
         assert (shard.live_object_count, shard.live_slice_count, topic.pending_upload_bytes) == (1, 1, 0)
         assert (topic.tiered_partition_count, topic.slice_count, topic.lag_record_count) == (1, 1, 0)
-        assert status.last_successful_upload_ms > 0
+        assert upload_of(status).last_work_ms >= upload_of(status).last_success_ms > 0
+        assert upload_of(status).last_done["objects"] == 1
         assert min(shard.live_bytes, topic.tiered_bytes) > 4 * 600
         assert shard.clock_checked_ms > 0
         assert abs(shard.clock_skew_ms) < 60_000
@@ -188,6 +190,11 @@ async def _read_while_retention_runs(bench: ServiceBench, topic: str) -> list[Re
         return records
 
 
+def upload_of(status: values.TierStatus) -> values.PassStatus:
+    [found] = [one for one in status.passes if one.name == "upload"]
+    return found
+
+
 def _batch(size_bytes: int) -> bytes:
     return encode_batch([Record(0, 0, b"k", bytes(size_bytes))])
 
@@ -208,10 +215,10 @@ async def test_a_store_that_is_away_stops_tiering_and_nothing_else(tmp_path: Pat
         assert await bench.append("t", [b"local"]) == 1
         with pytest.raises(StoreUnavailableError):
             await bench.client.admin.upload()
-        assert (await bench.client.admin.tier_status()).last_upload_error
+        assert upload_of(await bench.client.admin.tier_status()).last_error
         is_away = False
         assert (await bench.client.admin.upload()).slice_count == 1
-        assert (await bench.client.admin.tier_status()).last_upload_error == ""
+        assert upload_of(await bench.client.admin.tier_status()).last_error == ""
         assert await bench.values("t") == [[b"tiered", b"local"]]
 
 

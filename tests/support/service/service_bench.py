@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import SystemIdGenerator
+from stratalog.base.scheduler import ScheduledTask
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.client import Client
@@ -41,6 +42,7 @@ from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.server.app import Server
+from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -66,6 +68,33 @@ QUIET_CONFIG: Mapping[str, str] = {"log.initial.task.delay.ms": str(HOUR_MS)}
 """The tasks that work on local logs do not begin, either. What a test sets is in `config` beside it."""
 
 
+class _TaskTable:
+    """A scheduler that only notes its tasks. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Callable[[], None]] = {}
+
+    def every(
+        self,
+        name: str,
+        task: Callable[[], None],
+        period_ms: int,
+        delay_ms: int = 0,
+    ) -> ScheduledTask:
+        assert min(period_ms, delay_ms) > 0
+        self.by_name[name] = task
+        return self
+
+    def once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> ScheduledTask:
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.by_name.clear()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceBench:
     """A server and a client of it. Belongs to the event loop."""
@@ -84,6 +113,12 @@ class ServiceBench:
         """Run one pass of retention over local logs, and one over objects."""
         await asyncio.to_thread(self.server.engine.local.retention.run)
         await asyncio.to_thread(self.server.engine.tier.manager.remote_retention_pass)
+
+    async def run_task(self, name: str) -> None:
+        """Run a background task once, as the scheduler does."""
+        tasks = _TaskTable()
+        start_background_tasks(tasks, self.server.engine, self.server.settings)
+        await asyncio.to_thread(tasks.by_name[name])
 
     async def take_producer_ids(self, last_id: int) -> None:
         """Let the server give ids up to this one, so that a test may choose among them."""

@@ -57,8 +57,8 @@ class AnyEngine:
     def __getattr__(self, name: str) -> AnyEngine:
         return self
 
-    def __call__(self) -> None:
-        pass
+    def __call__(self, *_: object) -> AnyEngine:
+        return self
 
 
 def test_the_table_of_tasks_is_what_is_scheduled() -> None:

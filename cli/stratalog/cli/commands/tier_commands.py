@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -37,7 +37,9 @@ def tier() -> None:
 @json_option
 @server_option
 def status(as_json: bool, server: str) -> None:
-    """Show the objects by shard, and the lag of uploads by topic.
+    """Show what is wrong; then shards, background passes and topics.
+
+    The lines before the first table say what is wrong now, and what to do; there are none if all is well.
 
     \b
     EPOCH     how many times a server has claimed the shard
@@ -45,41 +47,62 @@ def status(as_json: bool, server: str) -> None:
     DROPPED   objects that are to be deleted; readers may still use them
     SKEW      the server's clock minus the store's; above five minutes nothing
               is deleted, and nothing expires by time
+    ANSWERED  how long ago the store last answered
+    BEGUN     how long ago the last turn of the pass began
+    SUCCESS   how long ago a turn last ended without a failure
+    FAILED    failures since then
+    LEFT      work that is left for later turns: pieces, size, age of the oldest
+    REFUSED   work of the last turn that a rule refused, by reason
     WAITS     closed segments that are not yet in the store
     LAG       all local records that are not yet in the store, and the age of
               the oldest of them
 
-    Where nothing was uploaded since the server started, the time is shown as a dash, or null in JSON.
+    A dash stands for never, and for nothing. --json has all fields: times in milliseconds since 1970, -1 for
+    never.
 
     \b
     Example: stratalog tier status
     """
     answer = with_client(server, lambda client: client.admin.tier_status())
     if as_json:
-        document = value_document(answer)
-        if answer.last_successful_upload_ms < 0:
-            document["last_successful_upload_ms"] = None
-        print_json(document)
+        print_json(value_document(answer))
         return
-    rows = [
-        ("store", answer.store_url),
-        ("id of the store", answer.store_id),
-        ("last successful upload", utc_time(answer.last_successful_upload_ms)),
-        ("last upload error", answer.last_upload_error or None),
-        ("offline partitions", str(len(answer.offline_partitions))),
-    ]
-    print_table(("WHAT", "VALUE"), rows)
-    _print_shards(answer.shards)
-    _print_topics(answer.topics)
+    for line in _complaints(answer):
+        click.echo(line)
     print_offline(answer.offline_partitions)
+    print_table(("WHAT", "VALUE"), [("store", answer.store_url), ("id of the store", answer.store_id)])
+    _print_shards(answer.shards)
+    _print_passes(answer.passes, answer.time_ms)
+    _print_topics(answer.topics)
+
+
+def _complaints(answer: values.TierStatus) -> Iterator[str]:
+    """Lines about faults, the worst first."""
     for shard in answer.shards:
         if shard.takeover is not None:
-            _print_takeover(shard.shard, shard.takeover)
+            yield _takeover_line(shard.shard, shard.takeover)
+    for shard in answer.shards:
+        if shard.disk_appends_refused:
+            yield (
+                f"shard {shard.shard}: the store has not answered for {_age(shard.silence_ms)}, so appends at"
+                " `disk` to tiered topics are refused; check that the store runs and can be reached"
+            )
+        if shard.deletion_stopped:
+            direction = "ahead of" if shard.clock_skew_ms > 0 else "behind"
+            yield (
+                f"shard {shard.shard}: the server's clock is {_age(abs(shard.clock_skew_ms))} {direction} the"
+                " store's, so nothing is deleted and nothing expires by time; correct the clock that is wrong"
+            )
+    for one in answer.passes:
+        if one.consecutive_failure_count:
+            times = counted(one.consecutive_failure_count, "time")
+            yield f"{one.name} has failed {times} in a row: {one.last_error}"
 
 
 def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
+    header = ("SHARD", "EPOCH", "COMMITS", "OBJECTS", "SIZE", "SLICES", "DROPPED", "SIZE OF THESE", "SKEW")
     print_table(
-        ("SHARD", "EPOCH", "COMMITS", "OBJECTS", "SIZE", "SLICES", "DROPPED", "SIZE OF THESE", "SKEW"),
+        (*header, "ANSWERED"),
         [
             (
                 shard.shard,
@@ -91,10 +114,42 @@ def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
                 shard.dropped_object_count,
                 str(ByteSize(shard.dropped_bytes)),
                 f"{shard.clock_skew_ms} ms",
+                _age(shard.silence_ms),
             )
             for shard in shards
         ],
     )
+
+
+def _print_passes(passes: Sequence[values.PassStatus], now_ms: int) -> None:
+    """Print a row for each pass, those that fail or refuse work first."""
+    if not passes:
+        return
+    print_table(
+        ("PASS", "BEGUN", "SUCCESS", "FAILED", "LEFT", "SIZE", "OLDEST", "REFUSED", "LAST OUTCOME"),
+        [
+            (
+                one.name,
+                _ago(one.last_begin_ms, now_ms),
+                _ago(one.last_success_ms, now_ms),
+                one.consecutive_failure_count,
+                one.backlog.piece_count,
+                str(ByteSize(one.backlog.size_bytes)),
+                _ago(one.backlog.oldest_ms, now_ms),
+                _refusals(one.last_refusals),
+                one.last_outcome or None,
+            )
+            for one in sorted(passes, key=_is_well)
+        ],
+    )
+
+
+def _is_well(one: values.PassStatus) -> tuple[bool, bool]:
+    return one.consecutive_failure_count == 0, _refusals(one.last_refusals) is None
+
+
+def _refusals(counts: Mapping[str, int]) -> str | None:
+    return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count) or None
 
 
 def _print_topics(topics: Sequence[values.TieredTopicStatus]) -> None:
@@ -118,13 +173,18 @@ def _print_topics(topics: Sequence[values.TieredTopicStatus]) -> None:
     )
 
 
-def _print_takeover(shard: int, takeover: values.Takeover) -> None:
+def _takeover_line(shard: int, takeover: values.Takeover) -> str:
     at = f" at {takeover.endpoint}" if takeover.endpoint else ""
-    click.echo(
+    return (
         f"another server, {takeover.owner}{at}, has owned shard {shard} since epoch {takeover.epoch}"
         f" ({utc_time(takeover.time_ms) or 'no time'}): this one refuses all other requests with NOT_OWNER,"
-        " and the numbers above are old; use that server, or restart this one, which takes the store back"
+        " and the numbers below are old; use that server, or restart this one, which takes the store back"
     )
+
+
+def _ago(time_ms: int, now_ms: int) -> str | None:
+    """The time since then; None for never."""
+    return None if time_ms < 0 else _age(max(0, now_ms - time_ms))
 
 
 def _age(age_ms: int) -> str | None:

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from stratalog.client.values.tier_values import ExplainedPartition as ExplainedPartition
     from stratalog.client.values.tier_values import IdleTopic as IdleTopic
     from stratalog.client.values.tier_values import NextExpiry as NextExpiry
+    from stratalog.client.values.tier_values import PassBacklog as PassBacklog
+    from stratalog.client.values.tier_values import PassStatus as PassStatus
     from stratalog.client.values.tier_values import PlannedJob as PlannedJob
     from stratalog.client.values.tier_values import PlannedRun as PlannedRun
     from stratalog.client.values.tier_values import RetentionRule as RetentionRule
@@ -114,6 +116,8 @@ _MODULES = {
     "PartitionLog": "admin_values",
     "PartitionMove": "admin_values",
     "PartitionMoveState": "admin_values",
+    "PassBacklog": "tier_values",
+    "PassStatus": "tier_values",
     "PlannedJob": "tier_values",
     "PlannedRun": "tier_values",
     "ProducerState": "partition_values",

@@ -5,6 +5,7 @@ types and no texts, which a NamedTuple would compile one by one when it is impor
 """
 
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from stratalog.client.values.admin_values import OfflinePartition
@@ -106,6 +107,19 @@ class ShardStatus(NamedTuple):
     """Not set: this server owns the shard, as far as it knows. Otherwise it refuses everything else with
     NOT_OWNER, and all that is above is of the time when it found out.
     """
+    deletion_stopped: bool
+    """True: `clock_skew_ms` is above five minutes, either way. Nothing is deleted, and nothing expires by
+    time, until a comparison finds that the clocks agree.
+    """
+    last_answer_ms: int
+    """The begin of the last look at the shard's head that the store answered, in milliseconds since 1970 UTC.
+    """
+    silence_ms: int
+    """The time since then, in milliseconds, by a clock that does not jump."""
+    disk_appends_refused: bool
+    """True: `silence_ms` is above --max-silence, so that appends at `disk` to tiered topics are refused until
+    the store answers.
+    """
 
 
 class TieredTopicStatus(NamedTuple):
@@ -132,6 +146,70 @@ class TieredTopicStatus(NamedTuple):
     """
 
 
+class PassBacklog(NamedTuple):
+    """Work that a pass has left for later turns."""
+
+    piece_count: int
+    """Pieces of work, at least 0: closed segments to upload, dropped objects to delete, commits to fold,
+    failed compaction jobs.
+    """
+    size_bytes: int
+    """Size of these, at least 0."""
+    record_count: int
+    """Records in these, counted as offsets; 0 where they have none."""
+    oldest_ms: int
+    """Since when the oldest piece has waited, in milliseconds since 1970 UTC; -1: nothing waits, or it has no
+    time.
+    """
+
+
+class PassStatus(NamedTuple):
+    """Work that the server repeats in the background: one kind of it is a pass, and each time is a turn.
+    Counts are since the start of the server.
+    """
+
+    name: str
+    """A word, such as `upload`, `remote-retention`, `collector`, `compaction`, `fold`, `deleted-topics` or
+    `head-refresh`.
+    """
+    running_since_ms: int
+    """The begin of the oldest turn that goes on now, in milliseconds since 1970 UTC; -1: none does."""
+    last_begin_ms: int
+    """The begin of the last turn, in milliseconds since 1970 UTC; -1: never."""
+    last_end_ms: int
+    """The end of the last turn that has ended, in milliseconds since 1970 UTC; -1: never."""
+    last_success_ms: int
+    """The end of the last turn without a failure, in milliseconds since 1970 UTC; -1: never. Work that a rule
+    refused is no failure.
+    """
+    last_work_ms: int
+    """The end of the last turn that did something, in milliseconds since 1970 UTC; -1: never."""
+    turn_count: int
+    """Turns that have ended, at least 0."""
+    failed_turn_count: int
+    """Those of them that had a failure, at least 0."""
+    consecutive_failure_count: int
+    """Turns with a failure since the last one without, at least 0."""
+    last_outcome: str
+    """A text for people about the last turn that did not fail as a whole. Empty: there was none, or it had
+    nothing to say.
+    """
+    last_error: str
+    """A text for people, at most 500 characters: the first failure of the last turn. Empty: it had none."""
+    last_done: Mapping[str, int]
+    """Finished work of the last turn in `last_outcome`, by a plural noun such as `objects` or `bytes`."""
+    last_refusals: Mapping[str, int]
+    """Pieces of work that rules refused in that turn, by a word for the reason: `clock`, `pinned`,
+    `stale-configuration` and others.
+    """
+    total_done: Mapping[str, int]
+    """Finished work of all turns, as `last_done`."""
+    total_refusals: Mapping[str, int]
+    """Refusals of all turns, as `last_refusals`."""
+    backlog: PassBacklog
+    """The work that is left, as of the end of the last turn."""
+
+
 class TierStatus(NamedTuple):
     """The object store by this server's copy of the metadata."""
 
@@ -143,12 +221,16 @@ class TierStatus(NamedTuple):
     """By number; at least one."""
     topics: tuple[TieredTopicStatus, ...]
     """The tiered topics, by name."""
-    last_successful_upload_ms: int
-    """In milliseconds since 1970 UTC; -1: none since the start."""
-    last_upload_error: str
-    """A text for people. Empty: the last attempt succeeded."""
     offline_partitions: tuple[OfflinePartition, ...]
     """Partitions of all topics; nothing of them is uploaded, retained or compacted."""
+    passes: tuple[PassStatus, ...]
+    """The passes that the server does in the background, in no special order. Operations that do the same
+    count with them.
+    """
+    time_ms: int
+    """The time of this answer by the server's clock, in milliseconds since 1970 UTC: what the other times are
+    compared with.
+    """
 
 
 class PlannedRun(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection
 from uuid import UUID
@@ -12,11 +11,9 @@ from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.manager.log_manager import LogManager
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
-from stratalog.server.background.repeated_failures import RepeatedFailures
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
-
-logger = logging.getLogger(__name__)
 
 
 class LocalRetention:
@@ -31,7 +28,6 @@ class LocalRetention:
         self._logs = logs
         self._cleaner = cleaner
         self._confirmed = confirmed
-        self._failures = RepeatedFailures(logger)
         self._lock = threading.Lock()
         self._deleted_segment_count = 0
 
@@ -40,14 +36,13 @@ class LocalRetention:
         """Local segments that were deleted since the start, those of compacted logs included."""
         return self._deleted_segment_count + self._cleaner.deleted_segment_count
 
-    def run(self) -> None:
+    def run(self) -> PassOutcome:
         """Delete local segments: by local retention what the object store has of tiered topics, by retention
         those of other topics.
 
-        A failing partition does not stop the others and is logged once while it fails; a partition on a
-        failed disk is left alone. A record of a topic that is not tiered is gone once it is deleted, so only
-        a configuration that the catalog has just confirmed deletes it: while the store does not answer, these
-        topics wait.
+        A failing partition does not stop the others; a partition on a failed disk is left alone. A record of
+        a topic that is not tiered is gone once it is deleted, so only a configuration that the catalog has
+        just confirmed deletes it: while the store does not answer, these topics wait.
         """
         partitions = [one for one in self._registry.partitions() if one.offline() is None]
         untiered = [one for one in partitions if not one.is_tiered]
@@ -60,12 +55,14 @@ class LocalRetention:
                     deleted_count += self._delete_of(partition)
             except (LogStoreError, OSError) as error:
                 failures.append(f"local retention of {partition.topic_partition} failed: {error}")
-        self._failures.tell(failures)
         with self._lock:
             self._deleted_segment_count += deleted_count
+        cleaner_before = self._cleaner.deleted_segment_count
         self._cleaner.delete_old_segments()
+        deleted_count += self._cleaner.deleted_segment_count - cleaner_before
         for partition in untiered:
             partition.signal.notify()
+        return PassOutcome({"segments": deleted_count}, failures=tuple(failures))
 
     def confirm(self, partitions: Collection[HostedPartition]) -> frozenset[UUID]:
         """The topics whose configuration the catalog has just confirmed: only their records may be deleted,

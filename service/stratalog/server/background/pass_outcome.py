@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-_NOTHING: Mapping[str, int] = MappingProxyType({})
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
-class Backlog(NamedTuple):
-    """The work that a pass has left for later ones."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Backlog:
+    """The work that a pass has left for later ones. Immutable."""
 
     count: int = 0
     """Pieces of work, such as files that wait to be deleted, or partitions with something to upload."""
@@ -24,12 +26,32 @@ class Backlog(NamedTuple):
 class PassOutcome(NamedTuple):
     """The outcome of one pass that did not raise. Immutable."""
 
-    done: Mapping[str, int] = _NOTHING
+    done: Mapping[str, int] = NOTHING
     """Amounts of finished work by a plural noun, such as `{"objects": 2, "bytes": 4096}`. A pass without any
     was idle."""
-    refusals: Mapping[str, int] = _NOTHING
+    refusals: Mapping[str, int] = NOTHING
     """Pieces of work that a rule refused, by a stable word for the reason, such as `clock`, `pinned` or
     `stale-configuration`. The word is a label of a metric."""
     failures: tuple[str, ...] = ()
     """Failures of single partitions or files, which do not stop the others; a text for people each."""
     backlog: Backlog = Backlog()
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(self.done.values())
+
+    @property
+    def text(self) -> str:
+        """A line for people: the finished work, the refusals by reason, and the backlog."""
+        parts = [", ".join(_counted(amount, noun) for noun, amount in self.done.items() if amount)]
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.refusals.items() if count)
+        parts += [f"refused {reasons}"] if reasons else []
+        parts += [f"{len(self.failures)} failed"] if self.failures else []
+        left = self.backlog
+        if left.count:
+            parts.append(f"{left.count} left with {_counted(left.size_bytes, 'bytes')}")
+        return "; ".join(part for part in parts if part) or "nothing to do"
+
+
+def _counted(amount: int, noun: str) -> str:
+    return f"{amount} {noun.removesuffix('s') if amount == 1 else noun}"

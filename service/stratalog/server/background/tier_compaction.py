@@ -11,8 +11,10 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.tier_outcomes import compaction_outcome
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CompactionResult
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
@@ -64,9 +66,9 @@ class TierCompaction:
         report([], 0)
         return done
 
-    def compact(self, topics: Collection[str], operation: Operation) -> None:
-        """`run` as an operation."""
-        self.run(topics, operation)
+    def compact(self, topics: Collection[str] = (), operation: Operation | None = None) -> PassOutcome:
+        """`run`, by itself or as an operation; returns its outcome."""
+        return compaction_outcome(self.run(topics, operation), [tier.shard for tier in self._tiers])
 
     def plan(self, topics: Collection[str] = ()) -> PlannedCompaction:
         """The jobs that `run` would run now, and the reasons where there is none. Raises as `run` does."""

@@ -1,7 +1,7 @@
 """Moves data between the tiers and out of them: uploads, retention, deletion, compaction, folding.
 
-Each pass looks at the current state and does what is due. Passes remember nothing but what operators ask for:
-when the last upload succeeded, and why the last one failed. So the next pass makes up for a failed one.
+Each pass looks at the current state and does what is due, and remembers nothing: the next pass makes up for a
+failed one. `PassRegistry` logs and keeps the outcomes.
 
 Deletion always goes in this order: the log start is committed, then local segments are deleted, then, after
 the grace, objects.
@@ -9,9 +9,6 @@ the grace, objects.
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -30,14 +27,17 @@ from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.partition_upload import UploadCandidate
-from stratalog.remote.tier.remote_retention import ExplainedPartition, FailedRetention, RetentionReport
+from stratalog.remote.tier.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
-from stratalog.remote.tier.uploader import WaitingData
+from stratalog.remote.tier.uploader import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
-from stratalog.server.background.repeated_failures import RepeatedFailures
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_tier import ShardTier
-from stratalog.server.background.tier_upkeep import outcome_of
+from stratalog.server.background.tier_outcomes import (
+    collection_outcome,
+    retention_outcome,
+    upload_outcome,
+)
 from stratalog.server.background.upload_tracker import UploadTracker
 from stratalog.server.operations.operation import Operation
 from stratalog.server.operations.operation_results import FailedPartition, Uploaded
@@ -45,11 +45,8 @@ from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.topics.topic_manager import TopicManager
 
-logger = logging.getLogger(__name__)
-
 R = TypeVar("R")
 
-NEVER_MS = -1
 PASS_S = 60.0
 """Time after which a pass of uploads ends, even if more is due."""
 UPLOAD_TRY_COUNT = 3
@@ -61,26 +58,15 @@ class _Pass(NamedTuple):
 
     uploaded: Uploaded
     failures: list[LogStoreError]
-    refusals: list[LogStoreError]
+    refused: list[RefusedUpload]
     """Slices that the metadata refused because it had moved; the next pass tries again."""
-    waiting: list[WaitingData]
-    """Data in closed segments that waits for a later pass, by shard."""
     has_more: bool
     """More is due now."""
 
 
-class UploadStatus(NamedTuple):
-    """The last success and the last error of the uploader."""
-
-    last_success_ms: int
-    """-1 if nothing was uploaded since the start."""
-    last_error: str
-    """Empty if the last pass succeeded."""
-
-
 class TierManager:
-    """The background work on the tiered partitions of one server. Thread-safe: the components are, and
-    `_lock` guards status and counts. Every method may take the network for long.
+    """The background work on the tiered partitions of one server. Thread-safe: the components are, and it
+    keeps nothing. Every method may take the network for long.
     """
 
     def __init__(
@@ -96,18 +82,10 @@ class TierManager:
         self._tiers = tuple(tiers)
         self._registry = registry
         self._topics = topics
-        self._lock = threading.Lock()
-        self._status = UploadStatus(NEVER_MS, "")
-        self._upload_failures = RepeatedFailures(logger)
-        self._remote_failures = RepeatedFailures(logger)
 
-    @property
-    def upload_status(self) -> UploadStatus:
-        return self._status
-
-    def upload(self, topics: Collection[str], operation: Operation, *, delete_local: bool) -> None:
+    def upload(self, topics: Collection[str], operation: Operation, *, delete_local: bool) -> PassOutcome:
         """`upload_now` as an operation."""
-        self.upload_now(topics, delete_local=delete_local, operation=operation)
+        return upload_outcome(self.upload_now(topics, delete_local=delete_local, operation=operation))
 
     def upload_now(
         self, topics: Collection[str], *, delete_local: bool, operation: Operation | None = None
@@ -136,11 +114,11 @@ class TierManager:
         last = self._upload(uploading, tracker)
         uploaded = last.uploaded
         for _ in range(1, UPLOAD_TRY_COUNT):
-            if not last.refusals:
+            if not last.refused:
                 break
             last = self._upload(uploading, tracker)
             uploaded = uploaded.plus(last.uploaded)
-        failures += last.failures + last.refusals
+        failures += [*last.failures, *map(_refused_error, last.refused)]
         deleted_count = 0
         if delete_local:
             for partition in partitions:
@@ -155,8 +133,8 @@ class TierManager:
 
     def upload_pass(self) -> PassOutcome:
         """Upload what is due, periodically: roll the active segments whose records have waited long enough,
-        then upload rolled segments. While more is due, goes on for a minute. A failure of a partition is
-        logged once while it lasts, and tried again.
+        then upload rolled segments. While more is due, goes on for a minute. The next pass tries again what
+        could not be uploaded.
         """
         end_s = self._clock.monotonic_s() + PASS_S
         uploaded = Uploaded()
@@ -167,21 +145,7 @@ class TierManager:
             uploaded = uploaded.plus(done.uploaded)
             if not done.has_more or self._clock.monotonic_s() >= end_s:
                 break
-        texts = [str(failure) for failure in failures + done.failures]
-        refused = [str(refusal) for refusal in done.refusals]
-        self._upload_failures.tell(
-            f"a partition could not be uploaded, a later pass tries again: {text}" for text in texts + refused
-        )
-        return PassOutcome(
-            done={
-                "objects": uploaded.object_count,
-                "slices": uploaded.slice_count,
-                "bytes": uploaded.data_bytes,
-            },
-            refusals=Counter(str(refusal.fields["reason"]) for refusal in done.refusals),
-            failures=tuple(texts),
-            backlog=_backlog(done.waiting),
-        )
+        return upload_outcome(uploaded, failures + done.failures, (one.reason for one in done.refused))
 
     def _roll_tails(self, partitions: Iterable[HostedPartition]) -> list[LogStoreError]:
         """Roll the active segments whose records have waited for their upload long enough; returns the
@@ -197,20 +161,18 @@ class TierManager:
             _collect(failures, partition_of[tip].log.roll)
         return failures
 
-    def remote_retention_pass(self) -> None:
+    def remote_retention_pass(self) -> PassOutcome:
         """Move the log start of tiered topics by their retention, if their logs have the catalog's current
         configuration. Raises NotOwnerError, PreconditionFailedError (another commit saw a newer catalog,
         which the next pass reads), StoreError.
         """
-        self._remote_failures.tell(
-            f"retention of {one.topic_partition} failed: {one.error}" for one in self.retain((), StopSignal())
-        )
+        return retention_outcome(self.retain((), StopSignal()))
 
-    def retain(self, topics: Collection[str], stop: StopSignal) -> list[FailedRetention]:
+    def retain(self, topics: Collection[str], stop: StopSignal) -> list[RetentionReport]:
         """Move the log start of the named tiered topics (all if none is named), as `remote_retention_pass`;
-        returns the partitions that failed. Also raises StoppingError, between two shards."""
+        returns a report for each shard. Also raises StoppingError, between two shards."""
         followed = self._topics.follow_catalog()
-        failed: list[FailedRetention] = []
+        reports: list[RetentionReport] = []
         for tier in self._tiers:
             partitions = _retained_in(tier, followed.topics, topics)
             if not partitions or tier.shard.is_fenced:
@@ -224,12 +186,12 @@ class TierManager:
                 followed = self._topics.follow_catalog()
                 partitions = _retained_in(tier, followed.topics, topics)
                 report = _retain_partitions(tier, partitions, followed.seq)
-            failed += report.failed
+            reports.append(report)
             moved = {advanced.topic_partition for advanced in report.advanced}
             for partition in partitions:
                 if partition.topic_partition in moved:
                     partition.signal.notify()
-        return failed
+        return reports
 
     def explain_retention(
         self, partitions: Collection[HostedPartition]
@@ -255,19 +217,24 @@ class TierManager:
         return found
 
     def collect_pass(self) -> PassOutcome:
-        """Delete what the store no longer needs, in the shards that this server owns. Raises StoreError."""
+        """Delete what the store no longer needs, in the shards that this server owns. Raises StoreError,
+        StoppingError."""
         report = CollectReport()
         for tier in self._tiers:
             if not tier.shard.is_fenced:
                 report = report.plus(tier.collector.run())
-        return outcome_of(report)
+        return collection_outcome(report)
 
-    def fold_pass(self) -> None:
-        for tier in self._tiers:
-            if not tier.shard.is_fenced:
-                tier.shard.metadata.fold_if_needed()
+    def fold_pass(self) -> PassOutcome:
+        """Fold the heads that have outgrown their bounds. Raises StoreError."""
+        logs = [tier.shard.metadata for tier in self._tiers if not tier.shard.is_fenced]
+        folded_count = sum(log.fold_if_needed() is not None for log in logs)
+        states = [log.state() for log in logs]
+        return PassOutcome(
+            {"heads": folded_count}, backlog=Backlog(sum(state.seq - state.folded_seq for state in states))
+        )
 
-    def refresh_pass(self) -> None:
+    def refresh_pass(self) -> PassOutcome:
         """Read the heads, notice another owner, then follow the catalog. Raises StoreError after it has asked
         for every head.
         """
@@ -280,6 +247,7 @@ class TierManager:
         if failures:
             raise failures[0]
         self._topics.follow_catalog()
+        return PassOutcome()
 
     def _partitions(self, topics: Collection[str]) -> list[HostedPartition]:
         if not topics:
@@ -304,8 +272,7 @@ class TierManager:
         """Fsync rolled segments and upload them; returns the failures of single partitions."""
         uploaded = Uploaded()
         failures: list[LogStoreError] = []
-        refusals: list[LogStoreError] = []
-        waiting: list[WaitingData] = []
+        refused: list[RefusedUpload] = []
         has_more = False
         tracker.begin(partitions)
         # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
@@ -323,38 +290,17 @@ class TierManager:
                     is_urgent=is_urgent,
                 )
                 tracker.end_report(report)
-                waiting.append(report.waiting)
                 has_more = has_more or report.has_more
                 failures += [failed.error for failed in report.failed]
-                refusals += [
-                    PreconditionFailedError(
-                        "the metadata refused an uploaded slice, the next pass tries again: "
-                        + refused.reason,
-                        partition=refused.topic_partition,
-                        object=refused.object_name,
-                        reason=refused.reason,
-                    )
-                    for refused in report.refused
-                ]
+                refused += report.refused
                 uploaded = uploaded.plus(Uploaded(report.object_count, report.slice_count, report.data_bytes))
         except NotOwnerError:
             for tier in self._tiers:
                 tier.shard.refresh()
             raise
         except OSError as failure:
-            error = scratch_error(failure)
-            self._note(uploaded, error)
-            raise error from failure
-        except Exception as error:
-            self._note(uploaded, error)
-            raise
-        self._note(uploaded, next(iter(failures + refusals), None))
-        return _Pass(uploaded, failures, refusals, waiting, has_more)
-
-    def _note(self, uploaded: Uploaded, error: Exception | None) -> None:
-        with self._lock:
-            last_success_ms = self._clock.now_ms() if uploaded.object_count else self._status.last_success_ms
-            self._status = UploadStatus(last_success_ms, "" if error is None else str(error)[:500])
+            raise scratch_error(failure) from failure
+        return _Pass(uploaded, failures, refused, has_more)
 
 
 def _may_upload(partition: HostedPartition) -> bool:
@@ -377,15 +323,6 @@ def _require_uploads(topic: HostedTopic) -> None:
         )
 
 
-def _backlog(waiting: Iterable[WaitingData]) -> Backlog:
-    found = [one for one in waiting if one.partition_count]
-    return Backlog(
-        sum(one.partition_count for one in found),
-        sum(one.size_bytes for one in found),
-        oldest_ms=min((one.oldest_ms for one in found), default=NEVER_MS),
-    )
-
-
 def _retained_in(
     tier: ShardTier, topics: Iterable[HostedTopic], names: Collection[str]
 ) -> list[HostedPartition]:
@@ -397,6 +334,14 @@ def _retained_in(
         for partition in topic.partitions
         if partition.shard is tier.shard and partition.offline() is None
     ]
+
+
+def _refused_error(refused: RefusedUpload) -> PreconditionFailedError:
+    return PreconditionFailedError(
+        "the metadata refused an uploaded slice, the next pass tries again: " + refused.reason,
+        partition=refused.topic_partition,
+        object=refused.object_name,
+    )
 
 
 def _with_what_was_uploaded(failure: LogStoreError, uploaded: Uploaded) -> LogStoreError:

@@ -17,7 +17,9 @@ from stratalog.log.retention.retention_outlook import RetentionOutlook
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.tier.remote_retention import ExplainedPartition
 from stratalog.server.background.local_retention import LocalRetention
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.tier_manager import TierManager
+from stratalog.server.background.tier_outcomes import retention_outcome
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import (
     FailedPartition,
@@ -48,11 +50,11 @@ class TierRetention:
         self._tiers = tiers
         self._local = local
 
-    def run(self, topics: Collection[str], operation: Operation) -> None:
+    def run(self, topics: Collection[str], operation: Operation) -> PassOutcome:
         """Delete what the retention of the named topics (all if none is named) does not keep: first the log
         start of tiered ones is committed, then local segments go, partition by partition. A partition that
-        fails does not stop the others. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError;
-        StoppingError between two partitions.
+        fails does not stop the others. Returns the outcome of the first part. Raises
+        UnknownTopicOrPartitionError, NotOwnerError, StoreError; StoppingError between two partitions.
         """
         chosen = self._chosen(topics)
         failed = [
@@ -67,9 +69,11 @@ class TierRetention:
                 with _noting(failed, partition):
                     before[partition.topic_partition] = _before(partition)
             operation.report(OperationProgress("moves log starts", 0, len(partitions)))
+            reports = self._tiers.retain(topics, operation.stop)
             failed += [
                 FailedPartition(one.topic_partition, str(one.error))
-                for one in self._tiers.retain(topics, operation.stop)
+                for report in reports
+                for one in report.failed
             ]
             confirmed = self._local.confirm(partitions)
             for number, partition in enumerate(partitions):
@@ -90,6 +94,7 @@ class TierRetention:
             operation.set_result(
                 RetentionResult(tuple(one for one in retained if _is_shorter(one)), tuple(failed))
             )
+        return retention_outcome(reports)
 
     def partitions(self, topics: Collection[str]) -> list[HostedPartition | OfflinePartition]:
         """The partitions that `run` looks at, by topic and number. Raises UnknownTopicOrPartitionError."""

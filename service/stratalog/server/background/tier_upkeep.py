@@ -9,42 +9,13 @@ from dataclasses import dataclass
 
 from stratalog.compaction.tier_verification import VerificationReport
 from stratalog.remote.tier.collector import CollectReport
-from stratalog.remote.tier.orphan_sweep import OrphanKind
 from stratalog.remote.tier.slice_source import ReaderCaches
-from stratalog.server.background.pass_outcome import Backlog, PassOutcome
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.tier_outcomes import collection_outcome
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CollectionResult, VerificationResult
 from stratalog.server.partitions.partition_registry import PartitionRegistry
-
-
-def outcome_of(report: CollectReport) -> PassOutcome:
-    """The outcome of a periodic pass of the collector over all shards."""
-    uploads = report.orphan_counts.get(OrphanKind.UPLOAD, 0)
-    done = {
-        "files": report.deleted_count,
-        "orphans": sum(report.orphan_counts.values()) - uploads,
-        "multipart uploads": uploads,
-        "history files": report.trimmed_count,
-        "pins": report.expired_pin_count,
-        "bytes": report.all_deleted_bytes,
-    }
-    refusals: dict[str, int] = {}
-    if report.is_refused:
-        # A refusal even if no file waits: orphans are not looked for.
-        refusals["clock"] = max(report.waiting_count, 1)
-    if report.pinned_count:
-        refusals["pinned"] = report.pinned_count
-    return PassOutcome(
-        done={name: amount for name, amount in done.items() if amount},
-        refusals=refusals,
-        failures=report.failures,
-        backlog=Backlog(
-            count=report.waiting_count,
-            size_bytes=report.waiting_bytes,
-            oldest_ms=min((one.file.time_ms for one in report.waiting), default=-1),
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +54,7 @@ class TierUpkeep:
             done = done.plus(tier.verification.run(topic_ids, operation.stop, report))
         operation.set_result(VerificationResult(done))
 
-    def collect(self, operation: Operation, *, is_dry_run: bool) -> None:
+    def collect(self, operation: Operation, *, is_dry_run: bool) -> PassOutcome:
         """Delete the files of the store that commits have dropped or that no commit refers to, and whose
         grace is over; a dry run only lists them. Raises NotOwnerError, StoreError, StoppingError."""
         done = CollectReport()
@@ -97,8 +68,7 @@ class TierUpkeep:
                     done_bytes=done.all_deleted_bytes,
                 )
             )
-            found = tier.collector.run(operation.stop, is_dry_run=is_dry_run, is_whole=True)
-            done = done.plus(found)
+            done = done.plus(tier.collector.run(operation.stop, is_dry_run=is_dry_run, is_whole=True))
             operation.set_result(CollectionResult(done, is_dry_run))
         operation.report(
             OperationProgress(
@@ -108,6 +78,7 @@ class TierUpkeep:
                 total_bytes=done.all_deleted_bytes,
             )
         )
+        return collection_outcome(done)
 
     def caches(self) -> Mapping[int, ReaderCaches]:
         """The caches of tiered data, by the number of the shard."""

@@ -3,9 +3,7 @@
 Once another owner has claimed the shard, this process refuses every append, fetch, look-up of offsets, upload
 and change with NotOwnerError, which names that owner. Only a restart claims the shard anew.
 
-An owner that cannot read the head cannot notice a claim. If that lasts longer than a bound, it stops
-acknowledging `disk`, because a new owner would set those records aside. The next answer of the store
-ends that.
+An owner that cannot read the head cannot notice a claim: see `StoreContact`.
 """
 
 from __future__ import annotations
@@ -14,17 +12,17 @@ import logging
 from collections.abc import Callable
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import StoreUnavailableError
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardClaim
+from stratalog.server.partitions.store_contact import StoreContact
 
 logger = logging.getLogger(__name__)
 
 
 class HostedShard:
     """A shard that this server has claimed. Thread-safe: the claim never changes, the flag only from False to
-    True, and of two looks at the head that run at once either may be remembered.
+    True, and the contact is thread-safe.
     """
 
     def __init__(
@@ -40,10 +38,8 @@ class HostedShard:
         self.metadata = metadata
         self.claimed = claimed
         self._on_fenced = on_fenced
-        self._max_silence_ms = max_silence_ms
+        self.contact = StoreContact(clock, metadata, max_silence_ms)
         self._is_fenced = False
-        self._last_look_s = clock.monotonic_s()
-        """Start of the last look that the store answered; the answer may be as old."""
 
     @property
     def is_fenced(self) -> bool:
@@ -67,30 +63,16 @@ class HostedShard:
             raise self.owner.not_owner()
         return self.claimed.epoch
 
-    def ensure_heard(self) -> None:
-        """Check that the head of the shard was read recently. Raises StoreUnavailableError (retriable) if the
-        last look at the head is older than the bound.
-
-        Commits do not count, because looks are more frequent and use the same store.
-        """
-        if self._max_silence_ms == 0:
-            return
-        silence_ms = round((self._clock.monotonic_s() - self._last_look_s) * 1000)
-        if silence_ms > self._max_silence_ms:
-            raise StoreUnavailableError(
-                f"the store has not answered for {silence_ms // 1000} s, another owner may have taken over;"
-                " appends at disk are refused until it answers",
-                silence_ms=silence_ms,
-                max_silence_ms=self._max_silence_ms,
-            )
-
     def refresh(self) -> None:
-        """Read the head and notice the claim of another owner. Raises StoreError if the store does not
-        answer.
+        """Read the head, notice the claim of another owner, and log what has changed in the contact with the
+        store. Raises StoreError if the store does not answer.
         """
-        asked_s = self._clock.monotonic_s()
-        state = self.metadata.refresh()
-        self._last_look_s = max(self._last_look_s, asked_s)
+        asked_s, asked_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        try:
+            state = self.metadata.refresh(dated=self.contact.is_comparison_due)
+            self.contact.note_answer(asked_s, asked_ms)
+        finally:
+            self.contact.log_changes()
         assert state.epoch >= self.claimed.epoch, "epochs only grow"
         if state.epoch > self.claimed.epoch:
             self._fence()

@@ -75,7 +75,7 @@ class PartitionHost:
         def ensure_heard() -> None:
             # A topic that is not tiered has all its data on the local disk, through any takeover.
             if log.local_log.config.remote_storage_enable:
-                shard.ensure_heard()
+                shard.contact.ensure_heard()
 
         writer = PartitionWriter(
             loop=self._loop,

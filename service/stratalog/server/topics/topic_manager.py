@@ -214,10 +214,11 @@ class TopicManager:
         topics = (topic for topic in self._registry.topics() if self._is_followed(topic, state))
         return FollowedCatalog(state.seq, tuple(topics))
 
-    def drop_leftovers(self) -> None:
-        """Drop the data of deleted topics from their shards. Raises StoreError."""
+    def drop_leftovers(self) -> int:
+        """Drop the data of deleted topics from their shards; returns how many topics a shard had. Raises
+        StoreError."""
         with self._lock:
-            self._drop_leftovers()
+            return self._drop_leftovers()
 
     def claim_of(self, partition: TopicPartition, topic_id: UUID | None) -> PartitionClaim:
         """Whether the catalog wants this partition, which a disk has with that topic id, if any."""
@@ -317,13 +318,16 @@ class TopicManager:
             return
         self._host.delete_new_logs(entry)
 
-    def _drop_leftovers(self) -> None:
+    def _drop_leftovers(self) -> int:
+        dropped_count = 0
         for shard in self._shards:
             topic_ids = {tip.topic_id for tip in shard.metadata.state().partitions}
             for topic_id in topic_ids:
                 entry = self._catalog.by_id(topic_id)
                 if entry is not None and entry.is_deleted:
                     shard.metadata.drop_partitions(topic_id, self._catalog.confirm_deleted(topic_id))
+                    dropped_count += 1
+        return dropped_count
 
     def _acceptable(self, overrides: Mapping[str, str]) -> LogConfig:
         """The configuration of a topic that sets these keys. Raises InvalidConfigError."""

@@ -46,7 +46,7 @@ class Bench:
 
     def ensure_silent(self) -> StoreUnavailableError:
         with pytest.raises(StoreUnavailableError) as caught:
-            self.shard.ensure_heard()
+            self.shard.contact.ensure_heard()
         assert caught.value.retriable
         return caught.value
 
@@ -54,12 +54,12 @@ class Bench:
 def test_a_silence_counts_from_the_claim_and_ends_with_an_answer() -> None:
     bench = Bench()
     bench.clock.advance(MAX_SILENCE_MS)
-    bench.shard.ensure_heard()
+    bench.shard.contact.ensure_heard()
     bench.clock.advance(1)
     assert bench.ensure_silent().fields["silence_ms"] == MAX_SILENCE_MS + 1
     bench.shard.refresh()
     bench.clock.advance(MAX_SILENCE_MS)
-    bench.shard.ensure_heard()
+    bench.shard.contact.ensure_heard()
 
 
 def test_looks_in_vain_do_not_count_and_other_work_goes_on() -> None:
@@ -73,7 +73,7 @@ def test_looks_in_vain_do_not_count_and_other_work_goes_on() -> None:
     assert not bench.shard.is_fenced
     bench.is_away = False
     bench.shard.refresh()
-    bench.shard.ensure_heard()
+    bench.shard.contact.ensure_heard()
 
 
 def test_an_answer_is_as_old_as_its_question() -> None:
@@ -86,13 +86,13 @@ def test_an_answer_is_as_old_as_its_question() -> None:
 def test_a_jump_of_the_wall_clock_is_no_silence() -> None:
     bench = Bench()
     bench.clock.set_wall_ms(bench.clock.now_ms() + 10 * MAX_SILENCE_MS)
-    bench.shard.ensure_heard()
+    bench.shard.contact.ensure_heard()
 
 
 def test_zero_is_no_bound() -> None:
     bench = Bench(max_silence_ms=0)
     bench.clock.advance(1_000 * MAX_SILENCE_MS)
-    bench.shard.ensure_heard()
+    bench.shard.contact.ensure_heard()
 
 
 def test_another_claim_is_noticed_once_and_for_good() -> None:

@@ -79,6 +79,8 @@ class RetentionReport(NamedTuple):
     failed: tuple[FailedRetention, ...] = ()
     clock_skew_ms: int = 0
     """Own clock minus the store's clock; if it is too large nothing was expired by time."""
+    clock_refused_count: int = 0
+    """Partitions with a retention by time that did not expire by it, because the clock is wrong."""
 
 
 def expired_rules(
@@ -151,10 +153,13 @@ class RemoteRetention:
         starts: dict[TopicIdPartition, int] = {}
         moved: dict[TopicIdPartition, UnifiedLog] = {}
         failed: list[FailedRetention] = []
+        clock_refused_count = 0
         for log in logs:
             config = log.local_log.config
             if not config.remote_storage_enable:
                 continue
+            if now_ms is None and config.is_deleted and config.retention_ms != UNLIMITED:
+                clock_refused_count += 1
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
             try:
                 judged = self._judge(log, tip, config, now_ms)
@@ -177,7 +182,9 @@ class RemoteRetention:
             except LogStoreError as error:
                 failed.append(FailedRetention(log.topic_partition, error))
             advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
-        return RetentionReport(tuple(advanced), tuple(failed), self._metadata.clock_skew_ms)
+        return RetentionReport(
+            tuple(advanced), tuple(failed), self._metadata.clock_skew_ms, clock_refused_count
+        )
 
     def explain(self, logs: Sequence[UnifiedLog]) -> Iterator[ExplainedPartition | LogStoreError]:
         """Explain, for each log, what `run` and the deletion of local segments behind it would do now; an

@@ -103,18 +103,6 @@ class FailedUpload(NamedTuple):
     """Wall time of the partition's last upload; -1 if there was none since the start."""
 
 
-class WaitingData(NamedTuple):
-    """Data in closed segments that a pass has left for later ones."""
-
-    partition_count: int = 0
-    size_bytes: int = 0
-    oldest_ms: int = -1
-    """Wall time since which the oldest of it waits; -1 if nothing waits."""
-
-
-_NOTHING_WAITS = WaitingData()
-
-
 @dataclasses.dataclass(slots=True)
 class UploadReport:
     """The result of one pass. Counts are of committed slices and objects. Not thread-safe while a pass runs:
@@ -129,7 +117,6 @@ class UploadReport:
     """Whole objects, refused slices included."""
     refused: list[RefusedUpload] = dataclasses.field(default_factory=list[RefusedUpload])
     failed: list[FailedUpload] = dataclasses.field(default_factory=list[FailedUpload])
-    waiting: WaitingData = _NOTHING_WAITS
     has_more: bool = False
     """The pass has ended before it uploaded all that is due."""
 
@@ -245,7 +232,6 @@ class Uploader:
                 break
             if put is None or one.puts[0].is_done:
                 self._commit_oldest(one)
-        one.report.waiting = one.waiting_data()
         if one.failure is not None:
             raise one.failure
 
@@ -421,11 +407,6 @@ class _Pass:
             )
             for tip, upload in self.uploads.items()
         ]
-
-    def waiting_data(self) -> WaitingData:
-        waiting = self.waiting()
-        oldest_ms = min((one.since_ms for one in waiting), default=-1)
-        return WaitingData(len(waiting), sum(one.size_bytes for one in waiting), oldest_ms)
 
     def give_up(self) -> None:
         """Give up the objects that are on their way."""

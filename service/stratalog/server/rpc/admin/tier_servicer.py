@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
 
 from stratalog.base.clock import Clock
-from stratalog.server.operations.operation import OperationKind
+from stratalog.server.background.pass_outcome import PassOutcome
+from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.server.operations.operation_registry import Work
 from stratalog.server.rpc.admin.operation_convert import operation_message
 from stratalog.server.rpc.admin.tier_convert import (
@@ -53,7 +54,9 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         started = self._start(
             OperationKind.UPLOAD,
             topics,
-            lambda one: self._tier.manager.upload(topics, one, delete_local=delete_local),
+            self._counted(
+                "upload", lambda one: self._tier.manager.upload(topics, one, delete_local=delete_local)
+            ),
         )
         return tier_pb2.StartUploadResponse(operation=started)
 
@@ -63,7 +66,9 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     ) -> tier_pb2.StartCompactionResponse:
         topics = _each_once(request.topics)
         started = self._start(
-            OperationKind.COMPACTION, topics, lambda one: self._tier.compaction.compact(topics, one)
+            OperationKind.COMPACTION,
+            topics,
+            self._counted("compaction", lambda one: self._tier.compaction.compact(topics, one)),
         )
         return tier_pb2.StartCompactionResponse(operation=started)
 
@@ -98,7 +103,9 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     ) -> tier_pb2.StartRetentionResponse:
         topics = _each_once(request.topics)
         started = self._start(
-            OperationKind.RETENTION, topics, lambda one: self._tier.retention.run(topics, one)
+            OperationKind.RETENTION,
+            topics,
+            self._counted("remote-retention", lambda one: self._tier.retention.run(topics, one)),
         )
         return tier_pb2.StartRetentionResponse(operation=started)
 
@@ -122,11 +129,12 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def StartCollection(
         self, request: tier_pb2.StartCollectionRequest, context: Context
     ) -> tier_pb2.StartCollectionResponse:
-        is_dry_run = request.dry_run
         started = self._start(
             OperationKind.COLLECTION,
             (),
-            lambda one: self._tier.upkeep.collect(one, is_dry_run=is_dry_run),
+            self._list_garbage
+            if request.dry_run
+            else self._counted("collector", partial(self._tier.upkeep.collect, is_dry_run=False)),
         )
         return tier_pb2.StartCollectionResponse(operation=started)
 
@@ -141,6 +149,18 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         self, request: tier_pb2.EmptyCachesRequest, context: Context
     ) -> tier_pb2.EmptyCachesResponse:
         return tier_pb2.EmptyCachesResponse(emptied_bytes=self._tier.upkeep.empty_caches())
+
+    def _counted(self, name: str, work: Callable[[Operation], PassOutcome]) -> Work:
+        """The work as a turn of the background pass of this name, which does the same by itself."""
+
+        def run(operation: Operation) -> None:
+            with self._engine.passes.turn(name) as one:
+                one.outcome = work(operation)
+
+        return run
+
+    def _list_garbage(self, operation: Operation) -> None:
+        self._tier.upkeep.collect(operation, is_dry_run=True)
 
     def _plan(self, request: tier_pb2.PlanCompactionRequest) -> tier_pb2.PlanCompactionResponse:
         """A page of a new plan. Jobs have no key that outlives a plan, so theirs is their number."""

@@ -1,8 +1,11 @@
-"""The answer of TierStatus: the contents of each shard, and of each topic what waits for upload."""
+"""The answer of TierStatus: the contents of each shard and its contact with the store, the passes, and what
+each topic has in the store and waiting for upload.
+"""
 
 from __future__ import annotations
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, OffsetOutOfRangeError
+from stratalog.server.background.pass_registry import PassStatus
 from stratalog.server.background.upload_tracker import pending_upload_bytes
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -18,7 +21,6 @@ def tier_status_message(engine: StorageEngine, now_ms: int) -> tier_pb2.TierStat
     Raises DataDirectoryError.
     """
     registry = engine.topics.registry
-    upload = engine.tier.manager.upload_status
     return tier_pb2.TierStatusResponse(
         store_url=engine.tier.store.url,
         store_id=str(engine.tier.identity.store_id),
@@ -28,14 +30,15 @@ def tier_status_message(engine: StorageEngine, now_ms: int) -> tier_pb2.TierStat
             for topic in registry.topics()
             if topic.config is not None and topic.config.remote_storage_enable
         ],
-        last_successful_upload_ms=upload.last_success_ms,
-        last_upload_error=upload.last_error,
         offline_partitions=map(offline_partition_message, registry.offline_partitions()),
+        passes=map(_pass_message, engine.passes.statuses()),
+        time_ms=now_ms,
     )
 
 
 def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
     state, compared = shard.metadata.state(), shard.metadata.compared_clocks
+    contact = shard.contact
     live, dropped = tuple(state.objects.values()), state.dropped
     message = tier_pb2.ShardStatus(
         shard=number,
@@ -48,6 +51,10 @@ def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
         dropped_bytes=sum(one.size_bytes for one in dropped),
         clock_skew_ms=compared.skew_ms,
         clock_checked_ms=compared.at_ms,
+        deletion_stopped=contact.is_clock_wrong,
+        last_answer_ms=contact.last_answer_ms,
+        silence_ms=contact.silence_ms,
+        disk_appends_refused=contact.is_too_silent,
     )
     takeover = shard.takeover
     if takeover is not None:
@@ -56,6 +63,33 @@ def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
         message.takeover.time_ms = takeover.time_ms
         message.takeover.endpoint = takeover.endpoint
     return message
+
+
+def _pass_message(status: PassStatus) -> tier_pb2.PassStatus:
+    outcome = status.last_outcome
+    return tier_pb2.PassStatus(
+        name=status.name,
+        running_since_ms=status.running_since_ms,
+        last_begin_ms=status.last_begin_ms,
+        last_end_ms=status.last_end_ms,
+        last_success_ms=status.last_success_ms,
+        last_work_ms=status.last_work_ms,
+        turn_count=status.turn_count,
+        failed_turn_count=status.failed_turn_count,
+        consecutive_failure_count=status.consecutive_failure_count,
+        last_outcome="" if outcome is None else outcome.text,
+        last_error=status.last_error,
+        last_done={} if outcome is None else outcome.done,
+        last_refusals={} if outcome is None else outcome.refusals,
+        total_done=status.total_done,
+        total_refusals=status.total_refusals,
+        backlog=tier_pb2.PassBacklog(
+            piece_count=status.backlog.count,
+            size_bytes=status.backlog.size_bytes,
+            record_count=status.backlog.record_count,
+            oldest_ms=status.backlog.oldest_ms,
+        ),
+    )
 
 
 def _topic_message(topic: HostedTopic, now_ms: int) -> tier_pb2.TieredTopicStatus:

@@ -96,6 +96,11 @@ class CommittedLog(Generic[S]):
         return abs(self.clock_skew_ms) <= MAX_CLOCK_SKEW_MS
 
     @property
+    def have_clocks_agreed(self) -> bool:
+        """Whether the clocks agreed when they were last compared, which may be long ago."""
+        return abs(self.compared_clocks.skew_ms) <= MAX_CLOCK_SKEW_MS
+
+    @property
     def dropped(self) -> tuple[DroppedObject, ...]:
         """The dropped files that the collector has yet to delete."""
         return self.state().dropped

@@ -1,0 +1,157 @@
+"""The outcomes of the passes over the tiers, made from the reports of their components, and their backlogs by
+what is in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compactor import CONFIG_CHANGED, INPUTS_GONE
+from stratalog.remote.metadata.head.document_ref import DroppedObject
+from stratalog.remote.tier.collector import CollectReport
+from stratalog.remote.tier.orphan_sweep import OrphanKind
+from stratalog.remote.tier.remote_retention import RetentionReport
+from stratalog.server.background.pass_outcome import Backlog, PassOutcome
+from stratalog.server.operations.operation_results import Uploaded
+from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.partition_registry import PartitionRegistry
+
+
+class DroppingLog(Protocol):
+    """A log of commits with dropped files."""
+
+    @property
+    def dropped(self) -> Sequence[DroppedObject]: ...
+
+
+CLOCK = "clock"
+"""The reason of a refusal: the clocks of this server and of the store differ too much."""
+_JOB_REASONS = {CONFIG_CHANGED: "stale-configuration", INPUTS_GONE: "inputs-gone"}
+
+
+def upload_outcome(
+    uploaded: Uploaded, failures: Iterable[object] = (), refused: Iterable[str] = ()
+) -> PassOutcome:
+    """The outcome of an upload. `refused` has the reason of each slice that the metadata refused."""
+    done = {
+        "objects": uploaded.object_count,
+        "slices": uploaded.slice_count,
+        "bytes": uploaded.data_bytes,
+        "local-segments": uploaded.local_segments_deleted,
+    }
+    refusals = Counter(reason.replace("_", "-") for reason in refused)
+    return PassOutcome(done, refusals, tuple(map(str, failures)))
+
+
+def retention_outcome(reports: Sequence[RetentionReport]) -> PassOutcome:
+    """The outcome of retention over tiers, from a report for each shard."""
+    return PassOutcome(
+        {"partitions": sum(len(report.advanced) for report in reports)},
+        {CLOCK: sum(report.clock_refused_count for report in reports)},
+        tuple(f"{one.topic_partition}: {one.error}" for report in reports for one in report.failed),
+    )
+
+
+def collection_outcome(report: CollectReport) -> PassOutcome:
+    """The outcome of a collection over all shards."""
+    multipart_count = report.orphan_counts.get(OrphanKind.UPLOAD, 0)
+    return PassOutcome(
+        {
+            "files": report.deleted_count,
+            "orphans": sum(report.orphan_counts.values()) - multipart_count,
+            "multipart-uploads": multipart_count,
+            "history-files": report.trimmed_count,
+            "pins": report.expired_pin_count,
+            "bytes": report.all_deleted_bytes,
+        },
+        # A wrong clock refuses even if no file waits: orphans are not looked for.
+        {CLOCK: max(report.waiting_count, 1) if report.is_refused else 0, "pinned": report.pinned_count},
+        report.failures,
+    )
+
+
+def compaction_outcome(reports: Sequence[CompactionReport], shards: Iterable[HostedShard]) -> PassOutcome:
+    """The outcome of a compaction. A job that was given up because the metadata had moved is refused,
+    any other one failed. While a clock is wrong, the tombstones of its shard count as one refusal."""
+    committed = [report for report in reports if report.refused is None]
+    failed = [
+        report
+        for report in reports
+        if report.refused is not None and report.refused not in _JOB_REASONS and report.inputs
+    ]
+    refusals = Counter(_JOB_REASONS[report.refused] for report in reports if report.refused in _JOB_REASONS)
+    refusals["left-alone"] = sum(
+        len(report.refused_partitions)
+        for report in reports
+        if report.refused is not None and not report.inputs
+    )
+    refusals["inputs-gone"] += sum(len(report.refused_partitions) for report in committed)
+    refusals[CLOCK] = sum(shard.contact.is_clock_wrong for shard in shards)
+    return PassOutcome(
+        {
+            "jobs": len(committed),
+            "partitions": sum(report.partitions for report in committed),
+            "objects": sum(report.outputs for report in committed),
+            "bytes": sum(report.output_bytes for report in committed),
+            "tombstones": sum(report.tombstones_removed for report in committed),
+        },
+        refusals,
+        tuple(str(report.refused) for report in failed),
+        Backlog(len(failed), sum(report.input_bytes for report in failed)),
+    )
+
+
+def upload_backlog(registry: PartitionRegistry) -> Backlog:
+    """The closed segments that are not in the object store, without those on failed disks. Raises
+    DataDirectoryError."""
+    found = Backlog()
+    for partition in registry.partitions():
+        if partition.is_tiered and partition.log.local_log.config.is_copied and partition.offline() is None:
+            found = _plus(found, _pending_upload(partition))
+    return found
+
+
+def collection_backlog(logs: Iterable[DroppingLog]) -> Backlog:
+    """The dropped files; the oldest by the time when it was dropped."""
+    files = [file for log in logs for file in log.dropped]
+    return Backlog(
+        len(files),
+        sum(file.size_bytes for file in files),
+        oldest_ms=min((file.time_ms for file in files), default=-1),
+    )
+
+
+def _pending_upload(partition: HostedPartition) -> Backlog:
+    end_offset = partition.tiered_end_offset
+    first = next(partition.log.local_log.segments.since(end_offset), None)
+    if first is None:
+        return Backlog()
+    try:
+        segments = partition.log.reader.segments(begin_offset=first.base_offset)
+    except DataDirectoryError:
+        if partition.offline() is None:
+            raise
+        return Backlog()
+    pending = [one for one in segments if not one.is_active and one.end_offset > end_offset]
+    return Backlog(
+        len(pending),
+        sum(one.size_bytes for one in pending),
+        sum(one.end_offset - max(one.base_offset, end_offset) for one in pending),
+        # The last record of a segment waits since about its own time.
+        min((one.max_timestamp_ms for one in pending if one.max_timestamp_ms >= 0), default=-1),
+    )
+
+
+def _plus(one: Backlog, other: Backlog) -> Backlog:
+    times_ms = [backlog.oldest_ms for backlog in (one, other) if backlog.oldest_ms >= 0]
+    return Backlog(
+        one.count + other.count,
+        one.size_bytes + other.size_bytes,
+        one.record_count + other.record_count,
+        min(times_ms, default=-1),
+    )

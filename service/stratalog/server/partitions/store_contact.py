@@ -1,0 +1,131 @@
+"""The contact of a shard with the store: when the store last answered, and whether the two clocks agree.
+
+Two rules depend on it. An owner that has not read the head for longer than a bound acknowledges nothing at
+`disk`, because a new owner would set those records aside. And while the clocks are more than five minutes
+apart, nothing is deleted or expires by time. Each of the two states is logged once when it begins and once
+when it ends: by the look at the head that notices it, and a silence also by the first append that it refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import StoreUnavailableError
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+
+logger = logging.getLogger(__name__)
+
+COMPARISON_PERIOD_MS = 60_000
+"""The age at which a comparison of the clocks is made again, with the next look at the head."""
+
+
+class StoreContact:
+    """The contact of one shard with the store. Thread-safe: `_lock` guards the states that were logged, and
+    of two answers that come at once either may be remembered."""
+
+    def __init__(self, clock: Clock, metadata: MetadataLog, max_silence_ms: int) -> None:
+        """Created right after an answer. With `max_silence_ms` 0 no silence is too long."""
+        self._clock = clock
+        self._metadata = metadata
+        self._max_silence_ms = max_silence_ms
+        self._lock = threading.Lock()
+        self._last_answer_s = clock.monotonic_s()
+        self._last_answer_ms = clock.now_ms()
+        self._is_silence_logged = False
+        self._wrong_clock_since_s: float | None = None
+
+    @property
+    def last_answer_ms(self) -> int:
+        """The start of the last look at the head that the store answered, in milliseconds since 1970 UTC: the
+        answer may be as old."""
+        return self._last_answer_ms
+
+    @property
+    def silence_ms(self) -> int:
+        """Milliseconds since then, by a clock that does not jump."""
+        return round((self._clock.monotonic_s() - self._last_answer_s) * 1000)
+
+    @property
+    def is_too_silent(self) -> bool:
+        """Whether appends at `disk` are refused."""
+        return 0 < self._max_silence_ms < self.silence_ms
+
+    @property
+    def is_clock_wrong(self) -> bool:
+        """Whether the clocks were too far apart when they were last compared: nothing is deleted then."""
+        return not self._metadata.have_clocks_agreed
+
+    @property
+    def is_comparison_due(self) -> bool:
+        """Whether the next look at the head compares the clocks. A jump of the own clock makes it due."""
+        compared = self._metadata.compared_clocks
+        return abs(self._clock.now_ms() - compared.at_ms) >= COMPARISON_PERIOD_MS
+
+    def note_answer(self, asked_s: float, asked_ms: int) -> None:
+        """Note that the store answered a look which began then."""
+        if asked_s >= self._last_answer_s:
+            self._last_answer_s, self._last_answer_ms = asked_s, asked_ms
+
+    def ensure_heard(self) -> None:
+        """Check that the head was read recently. Raises StoreUnavailableError (retriable) if the last answer
+        is older than the bound.
+
+        Commits do not count, because looks are more frequent and use the same store.
+        """
+        if not self.is_too_silent:
+            return
+        self.log_changes()
+        silence_ms = self.silence_ms
+        raise StoreUnavailableError(
+            f"the store has not answered for {silence_ms // 1000} s, another owner may have taken over;"
+            " appends at disk are refused until it answers",
+            silence_ms=silence_ms,
+            max_silence_ms=self._max_silence_ms,
+        )
+
+    def log_changes(self) -> None:
+        """Log what has begun or ended since the last call: a silence that is too long, a wrong clock."""
+        with self._lock:
+            self._log_silence()
+            self._log_clock()
+
+    def _log_silence(self) -> None:
+        if self.is_too_silent == self._is_silence_logged:
+            return
+        self._is_silence_logged = not self._is_silence_logged
+        shard = self._metadata.layout.shard
+        if self._is_silence_logged:
+            logger.error(
+                "shard %s: the store has not answered for %d s, longer than --max-silence: appends at `disk`"
+                " to tiered topics are refused until it answers; check that it runs and can be reached",
+                shard,
+                self.silence_ms // 1000,
+            )
+        else:
+            logger.info("shard %s: the store answers again: appends at `disk` are accepted", shard)
+
+    def _log_clock(self) -> None:
+        since_s = self._wrong_clock_since_s
+        if self.is_clock_wrong == (since_s is not None):
+            return
+        skew_ms, shard = self._metadata.compared_clocks.skew_ms, self._metadata.layout.shard
+        if since_s is None:
+            self._wrong_clock_since_s = self._clock.monotonic_s()
+            logger.error(
+                "shard %s: the clock of this server is %d s %s the store's, more than five minutes: nothing"
+                " is deleted and nothing expires by time until they agree; correct the clock that is wrong",
+                shard,
+                abs(skew_ms) // 1000,
+                "ahead of" if skew_ms > 0 else "behind",
+            )
+        else:
+            self._wrong_clock_since_s = None
+            logger.info(
+                "shard %s: the clocks of this server and of the store agree again after %d s, to %d ms:"
+                " deletion and retention by time go on",
+                shard,
+                self._clock.monotonic_s() - since_s,
+                skew_ms,
+            )

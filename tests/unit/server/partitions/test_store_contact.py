@@ -1,0 +1,124 @@
+"""The contact with the store: a silence that is too long and a wrong clock have a line when they begin and a
+line when they end.
+"""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+
+import pytest
+
+from stratalog.base.errors import StoreUnavailableError
+from stratalog.remote.metadata.head.committed_log import MAX_CLOCK_SKEW_MS
+from stratalog.remote.metadata.ownership.ownership import ClaimedShard
+from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.store_contact import COMPARISON_PERIOD_MS
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.store_faults import Fault
+from tests.support.tiered.metadata_harness import MetadataHarness
+
+MAX_SILENCE_MS = 60_000
+LOOK_MS = 5_000
+ERROR, INFO = logging.ERROR, logging.INFO
+
+
+class Bench:
+    """A shard whose head is looked at every five seconds. Its store has an own clock and can be away."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture, max_silence_ms: int = MAX_SILENCE_MS) -> None:
+        caplog.set_level(logging.DEBUG, "stratalog.server.partitions.store_contact")
+        self._caplog = caplog
+        harness = MetadataHarness()
+        self.store_clock = harness.clock
+        self.clock = harness.clock = ManualClock(harness.clock.now_ms())
+        self.is_away = False
+        store = FaultyObjectStore(
+            harness.store, Random(1), lambda _: Fault.FAILS if self.is_away else Fault.NONE
+        )
+        metadata = harness.log(store=store)
+        epoch = metadata.claim("owner-1", harness.ids.uuid())
+        self.shard = HostedShard(self.clock, metadata, ClaimedShard(epoch, 0), lambda: None, max_silence_ms)
+        self.contact = self.shard.contact
+
+    def look(self, count: int = 1) -> list[int]:
+        """Look at the head so often; returns the levels of the lines."""
+        self._caplog.clear()
+        for _ in range(count):
+            for clock in (self.clock, self.store_clock):
+                clock.advance(LOOK_MS)
+            try:
+                self.shard.refresh()
+            except StoreUnavailableError:
+                assert self.is_away
+        return self.levels
+
+    @property
+    def levels(self) -> list[int]:
+        assert all(isinstance(one.args, tuple) and one.args[0] == 0 for one in self._caplog.records)
+        return [one.levelno for one in self._caplog.records]
+
+
+def test_a_silence_that_is_too_long_has_a_line_at_its_begin_and_at_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(caplog)
+    assert bench.look() == []
+    answered_ms = bench.clock.now_ms()
+    bench.is_away = True
+    assert bench.look(MAX_SILENCE_MS // LOOK_MS) == []
+    bench.contact.ensure_heard()
+    assert bench.look(40) == [ERROR]
+    assert bench.contact.is_too_silent
+    assert bench.contact.last_answer_ms == answered_ms
+    assert bench.contact.silence_ms == bench.clock.now_ms() - answered_ms
+    bench.is_away = False
+    assert bench.look(3) == [INFO]
+    assert bench.contact.silence_ms == 0
+    bench.contact.ensure_heard()
+    bench.is_away = True
+    assert bench.look(40) == [ERROR], "another one"
+
+
+def test_an_append_that_is_refused_notices_the_silence_before_a_look(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(caplog)
+    bench.clock.advance(MAX_SILENCE_MS + 1)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError):
+            bench.contact.ensure_heard()
+    assert bench.levels == [ERROR]
+    bench.is_away = True
+    assert bench.look() == []
+    bench.is_away = False
+    assert bench.look() == [INFO]
+
+
+def test_without_a_bound_no_silence_is_too_long(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(caplog, max_silence_ms=0)
+    bench.is_away = True
+    assert bench.look(100) == []
+    bench.contact.ensure_heard()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_wrong_clock_has_a_line_at_its_begin_and_at_its_end(
+    caplog: pytest.LogCaptureFixture, sign: int
+) -> None:
+    bench = Bench(caplog)
+    assert bench.look(30) == []
+    bench.clock.set_wall_ms(bench.store_clock.now_ms() + sign * (MAX_CLOCK_SKEW_MS + 1))
+    assert bench.look() == [ERROR], "a jump is noticed by the next look"
+    assert bench.look(100) == []
+    assert bench.contact.is_clock_wrong
+    bench.clock.set_wall_ms(bench.store_clock.now_ms() + sign * MAX_CLOCK_SKEW_MS)
+    assert bench.look(COMPARISON_PERIOD_MS // LOOK_MS) == [INFO]
+
+
+def test_a_store_whose_clock_goes_wrong_is_noticed_within_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(caplog)
+    bench.look()
+    bench.store_clock.set_wall_ms(bench.clock.now_ms() + 2 * MAX_CLOCK_SKEW_MS)
+    assert bench.look(COMPARISON_PERIOD_MS // LOOK_MS) == [ERROR]
