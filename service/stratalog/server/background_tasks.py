@@ -17,7 +17,7 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
     local logs wait for `log.initial.task.delay.ms`.
     """
     tiers = engine.tier.manager
-    tasks: list[tuple[str, Callable[[], None], int]] = [
+    tasks: list[tuple[str, Callable[[], object], int]] = [
         ("head-refresh", tiers.refresh_pass, settings.head_refresh_ms),
         ("upload", tiers.upload_pass, settings.upload_ms),
         ("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
@@ -30,7 +30,7 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
     for name, task, period_ms in tasks:
         scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=period_ms)
     config, local = engine.topics.runtime.current, engine.local.logs.tasks
-    local_tasks: list[tuple[str, Callable[[], None], int]] = [
+    local_tasks: list[tuple[str, Callable[[], object], int]] = [
         ("local-retention", engine.local.retention.run, config.retention_check_ms),
         ("flush", local.flush_old, config.flush_check_ms),
         ("recovery-point-checkpoint", local.checkpoint_recovery_points, config.recovery_point_checkpoint_ms),
@@ -44,7 +44,7 @@ def _compact(engine: StorageEngine) -> None:
     engine.tier.compaction.run()
 
 
-def _unless_fenced(engine: StorageEngine, task: Callable[[], None]) -> Callable[[], None]:
+def _unless_fenced(engine: StorageEngine, task: Callable[[], object]) -> Callable[[], None]:
     """Wrap `task`: a server that was replaced skips it silently, and a stop that ends it is no failure."""
 
     def run() -> None:

@@ -346,7 +346,7 @@ class StorageEngineBuilder:
         directories = DirectoryAdmin(operations, logs, self._registry, runtime)
         for reconfigurable in (directories, cleaning):
             runtime.add(reconfigurable)
-        local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed)
+        local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
         manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
         return StorageEngine(
             local=LocalLogs(

@@ -1,8 +1,9 @@
 """One partition of the server: its local log, its data in the object store, its writer and its signal.
 
 The two tiers meet here. From its first commit on, the shard's metadata decide the log start of a tiered
-partition, because they survive the local disk. The local log follows: its start, in memory and in the
-manifest, is never ahead of the metadata. Every other offset is that of the local log.
+partition, because they survive the local disk, and the local log follows. Only while the store is away may
+the local log be ahead: retention has deleted segments that were never uploaded, and the next contact commits
+that. So the log start is the larger of the two. Every other offset is that of the local log.
 """
 
 from __future__ import annotations
@@ -71,8 +72,10 @@ class HostedPartition:
 
     @property
     def log_start_offset(self) -> int:
+        # The log first: it follows the metadata otherwise.
+        local_offset = self.log.offsets.log_start_offset
         state = self.tier_state()
-        return self.log.offsets.log_start_offset if state is None else state.log_start_offset
+        return local_offset if state is None else max(local_offset, state.log_start_offset)
 
     @property
     def tiered_end_offset(self) -> int:

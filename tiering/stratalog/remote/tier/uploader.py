@@ -32,6 +32,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.spool import clear_spool_directory
+from stratalog.remote.tier.local_beginnings import commit_local_beginnings
 from stratalog.remote.tier.partition_upload import PartitionUpload, UploadCandidate
 
 
@@ -144,7 +145,7 @@ class Uploader:
         with self._lock:
             report = UploadReport()
             store = self._store if stop is None else StoppableObjectStore(self._store, stop)
-            uploads = self._begin(candidates, report, stop or self._stop)
+            uploads = self._begin(candidates, epoch, report, stop or self._stop)
             while uploads:
                 self._upload_object(store, uploads, epoch, report)
                 on_object(report)
@@ -155,10 +156,13 @@ class Uploader:
             return report
 
     def _begin(
-        self, candidates: Sequence[UploadCandidate], report: UploadReport, stop: StopSignal
+        self, candidates: Sequence[UploadCandidate], epoch: int, report: UploadReport, stop: StopSignal
     ) -> list[PartitionUpload]:
-        state = self._metadata.state() if self._is_settled else self._metadata.refresh()
+        if not self._is_settled:
+            self._metadata.refresh()
         self._is_settled = True
+        commit_local_beginnings(self._metadata, [candidate.log for candidate in candidates], epoch)
+        state = self._metadata.state()
         uploads: list[PartitionUpload] = []
         for candidate in sorted(candidates, key=lambda candidate: candidate.topic_id_partition):
             partition = state.partition(candidate.topic_id_partition)

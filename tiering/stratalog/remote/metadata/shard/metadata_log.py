@@ -179,6 +179,16 @@ class MetadataLog:
         """Whether the own clock agrees with the store's; if not, nothing may be deleted or expired."""
         return abs(self.clock_skew_ms) <= MAX_CLOCK_SKEW_MS
 
+    @property
+    def expected_date_ms(self) -> int | None:
+        """The time that the store's clock has by now, without a request: the time of its last answer, and
+        what the monotonic clock has counted since. None if there was no answer yet, or if the own clock
+        differs from that by more than `MAX_CLOCK_SKEW_MS`."""
+        skew_ms = self._log.expected_skew_ms
+        if skew_ms is None or abs(skew_ms) > MAX_CLOCK_SKEW_MS:
+            return None
+        return self._log.expected_date_ms
+
     def state(self) -> ShardState:
         """The newest state at hand, without a request."""
         return self._log.view.state
