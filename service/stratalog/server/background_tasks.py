@@ -11,6 +11,9 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
 
+FREE_SPACE_MS = 1_000
+"""Time between looks at the free space of the log directories."""
+
 
 def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings) -> None:
     """Schedule all tasks, until the scheduler closes. Each task first waits for one of its periods; tasks on
@@ -38,6 +41,8 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
     ]
     for name, task, period_ms in local_tasks:
         scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=config.initial_task_delay_ms)
+    # From the start on: a full disk does not wait for the other tasks.
+    scheduler.every("free-space", engine.local.space.look, FREE_SPACE_MS, delay_ms=FREE_SPACE_MS)
 
 
 def _compact(engine: StorageEngine) -> None:

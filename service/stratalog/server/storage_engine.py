@@ -77,6 +77,7 @@ from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
+from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_opener import Host, PartitionHost, PartitionOpener
@@ -113,6 +114,7 @@ class LocalLogs:
     directories: DirectoryAdmin
     cleaning: LocalCleaning
     retention: LocalRetention
+    space: FreeSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,11 +319,13 @@ class StorageEngineBuilder:
         opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
         shards = ShardSet([tier.shard for tier in tiers])
+        space = FreeSpace(logs.filesystem, lambda: _online(logs), runtime.current)
+        space.look()
         opener = PartitionOpener(
             self._clock,
             shards,
             logs,
-            self._hosting(host, catalog, tiers),
+            self._hosting(host, catalog, tiers, space),
             lambda directory: opening(directory, runtime.current.recovery_thread_count),
         )
         topics = TopicManager(
@@ -344,7 +348,7 @@ class StorageEngineBuilder:
         )
         operations = OperationRegistry(self._clock, self._seams.long_scheduler, self._ids, self._seams.stop)
         directories = DirectoryAdmin(operations, logs, self._registry, runtime)
-        for reconfigurable in (directories, cleaning):
+        for reconfigurable in (directories, cleaning, space):
             runtime.add(reconfigurable)
         local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
         manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
@@ -354,6 +358,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
+                space=space,
             ),
             tier=self._object_tier(identity, shards, tiers, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
@@ -390,13 +395,15 @@ class StorageEngineBuilder:
             fencing=PartitionFencing(catalog, shards),
         )
 
-    def _hosting(self, host: PartitionHost, catalog: Catalog, tiers: Sequence[ShardTier]) -> Host:
+    def _hosting(
+        self, host: PartitionHost, catalog: Catalog, tiers: Sequence[ShardTier], space: FreeSpace
+    ) -> Host:
         """Makes the hosted partitions of logs, with readers of their shards and the tokens of the catalog."""
         readers = {tier.shard: tier.reader for tier in tiers}
 
         def hosted(log: UnifiedLog, shard: HostedShard) -> HostedPartition:
             fencing_token = partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition)
-            return host.host(log, shard, readers[shard], fencing_token)
+            return host.host(log, shard, readers[shard], fencing_token, space.ensure_room)
 
         return hosted
 

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import LowDiskSpaceError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -181,3 +182,64 @@ async def test_an_upload_in_an_outage_fails_and_changes_nothing() -> None:
             bench.server.engine.tier.manager.upload_pass()
         assert bench.partition().log_start_offset == start > 0
         world.store.is_away = False
+
+
+FLOOR = {"log.dir.min.free.bytes": "1000"}
+ROOMS = (999, 1249, 1250, 1000, 999)
+"""Free bytes, one after the other."""
+
+
+@pytest.mark.parametrize(
+    ("config", "is_blocked"),
+    [
+        ({}, True),
+        ({"remote.copy.backlog.policy": "keep"}, False),
+        ({"remote.storage.enable": "false"}, True),
+        ({"remote.storage.enable": "false", "remote.copy.backlog.policy": "drop"}, True),
+        ({"remote.storage.enable": "false", "remote.copy.backlog.policy": "keep"}, False),
+    ],
+)
+async def test_appends_are_refused_below_the_floor_by_the_topics_policy(
+    config: dict[str, str], caplog: pytest.LogCaptureFixture, *, is_blocked: bool
+) -> None:
+    disk = FullFileSystem()
+    store = MemoryObjectStore(ManualClock())
+    async with service_bench("", filesystem=disk, store=store, config=FLOOR) as bench:
+        await create(bench, config)
+        await bench.append("t", [b"before"])
+        appended: list[bool] = []
+        refusals: list[LowDiskSpaceError] = []
+        for room_bytes in ROOMS:
+            disk.fill("/data")
+            disk.room_bytes = room_bytes
+            bench.server.engine.local.space.look()
+            disk.fill(None)
+            try:
+                await bench.append("t", [b"more"])
+            except LowDiskSpaceError as refusal:
+                refusals.append(refusal)
+                appended.append(False)
+            else:
+                appended.append(True)
+            assert len((await bench.values("t"))[0]) == 1 + sum(appended), "a reader goes on"
+        for refusal in refusals:
+            assert refusal.retriable
+            assert refusal.retry_delay_s == 1
+            assert refusal.fields.keys() == {"partition", "free_bytes", "min_free_bytes"}
+        assert appended == ([False, False, True, True, False] if is_blocked else [True] * 5)
+        levels = [record.levelname for record in caplog.records if "log directory" in record.message]
+        assert levels == ["ERROR", "WARNING", "ERROR"]
+
+
+async def test_without_a_floor_nothing_is_refused() -> None:
+    disk = FullFileSystem()
+    store = MemoryObjectStore(ManualClock())
+    async with service_bench("", filesystem=disk, store=store, config=FLOOR) as bench:
+        await create(bench, {})
+        disk.fill("/data")
+        bench.server.engine.local.space.look()
+        disk.fill(None)
+        with pytest.raises(LowDiskSpaceError):
+            await bench.append("t", [b"more"])
+        await bench.client.admin.alter_configs({"log.dir.min.free.bytes": "0"})
+        assert await bench.append("t", [b"more"]) == 0

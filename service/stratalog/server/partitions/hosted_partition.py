@@ -9,6 +9,7 @@ that. So the log start is the larger of the two. Every other offset is that of t
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnsupportedOperationError
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
@@ -44,12 +45,15 @@ class HostedPartition:
         reader: RemoteReader,
         writer: PartitionWriter,
         signal: PartitionSignal,
+        ensure_room: Callable[[UnifiedLog], None],
     ) -> None:
+        """`ensure_room` raises LowDiskSpaceError if no append to the log may begin."""
         self.log = log
         self.shard = shard
         self.writer = writer
         self.signal = signal
         self._reader = reader
+        self._ensure_room = ensure_room
         self._is_withdrawn = False
         # Below this offset the local log is damaged.
         self._intact_from_offset = 0
@@ -121,6 +125,10 @@ class HostedPartition:
         if last_fetched_epoch > self.identity.leader_epoch:
             raise self.identity.unknown_epoch(last_fetched_epoch)
         self.epoch_history().require_same(offset, last_fetched_epoch)
+
+    def ensure_room(self) -> None:
+        """Check that the disk has room for appends. Raises LowDiskSpaceError."""
+        self._ensure_room(self.log)
 
     def epoch_history(self) -> EpochHistory:
         """The leader epochs of both tiers as they are now."""
