@@ -42,7 +42,8 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
     for name, task, period_ms in local_tasks:
         scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=config.initial_task_delay_ms)
     # From the start on: a full disk does not wait for the other tasks.
-    scheduler.every("free-space", engine.local.space.look, FREE_SPACE_MS, delay_ms=FREE_SPACE_MS)
+    free_space = _unless_fenced(engine, engine.local.pressure.run)
+    scheduler.every("free-space", free_space, FREE_SPACE_MS, delay_ms=FREE_SPACE_MS)
 
 
 def _compact(engine: StorageEngine) -> None:

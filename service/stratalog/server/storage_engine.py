@@ -64,6 +64,7 @@ from stratalog.remote.tier.remote_retention import RemoteRetention
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
+from stratalog.server.background.disk_pressure import DiskPressure
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.scratch_space import ScratchSpace
@@ -114,7 +115,7 @@ class LocalLogs:
     directories: DirectoryAdmin
     cleaning: LocalCleaning
     retention: LocalRetention
-    space: FreeSpace
+    pressure: DiskPressure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +359,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
-                space=space,
+                pressure=DiskPressure(self._registry, space),
             ),
             tier=self._object_tier(identity, shards, tiers, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),

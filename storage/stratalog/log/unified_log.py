@@ -91,7 +91,11 @@ class UnifiedLog:
         self.reader = LogReader(self._parts)
         self.flusher = LogFlusher(self._parts)
         self.retention = LogRetention(
-            self._parts, topic_partition, roll=self._roll, unlink_later=self._unlink_later
+            self._parts,
+            topic_partition,
+            roll=self._roll,
+            unlink_later=self._unlink_later,
+            unlink_now=self._unlink_now,
         )
         self.truncation = LogTruncation(
             self._parts,
@@ -237,3 +241,6 @@ class UnifiedLog:
     def _unlink_later(self, dropped: Sequence[LogSegment]) -> None:
         delay_ms = self.local_log.config.file_delete_delay_ms
         unlink_later(self._scheduler, self.availability, dropped, delay_ms)
+
+    def _unlink_now(self, dropped: Sequence[LogSegment]) -> None:
+        unlink_later(self._scheduler, self.availability, dropped, 0)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stratalog.base.errors import LowDiskSpaceError, StoreUnavailableError
-from stratalog.base.types import TopicIdPartition
+from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
@@ -212,7 +212,7 @@ async def test_appends_are_refused_below_the_floor_by_the_topics_policy(
         for room_bytes in ROOMS:
             disk.fill("/data")
             disk.room_bytes = room_bytes
-            bench.server.engine.local.space.look()
+            bench.server.engine.local.pressure.run()
             disk.fill(None)
             try:
                 await bench.append("t", [b"more"])
@@ -222,10 +222,10 @@ async def test_appends_are_refused_below_the_floor_by_the_topics_policy(
             else:
                 appended.append(True)
             assert len((await bench.values("t"))[0]) == 1 + sum(appended), "a reader goes on"
-        for refusal in refusals:
-            assert refusal.retriable
-            assert refusal.retry_delay_s == 1
-            assert refusal.fields.keys() == {"partition", "free_bytes", "min_free_bytes"}
+        for one in refusals:
+            assert one.retriable
+            assert one.retry_delay_s == 1
+            assert one.fields.keys() == {"partition", "free_bytes", "min_free_bytes"}
         assert appended == ([False, False, True, True, False] if is_blocked else [True] * 5)
         levels = [record.levelname for record in caplog.records if "log directory" in record.message]
         assert levels == ["ERROR", "WARNING", "ERROR"]
@@ -237,9 +237,78 @@ async def test_without_a_floor_nothing_is_refused() -> None:
     async with service_bench("", filesystem=disk, store=store, config=FLOOR) as bench:
         await create(bench, {})
         disk.fill("/data")
-        bench.server.engine.local.space.look()
+        bench.server.engine.local.pressure.run()
         disk.fill(None)
         with pytest.raises(LowDiskSpaceError):
             await bench.append("t", [b"more"])
         await bench.client.admin.alter_configs({"log.dir.min.free.bytes": "0"})
         assert await bench.append("t", [b"more"]) == 0
+
+
+FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def press(bench: ServiceBench, disk: FullFileSystem, room_bytes: int) -> None:
+    """Run the pass that measures the disk, as if so little were free on it."""
+    disk.fill("/data")
+    disk.room_bytes = room_bytes
+    bench.server.engine.local.pressure.run()
+    disk.fill(None)
+
+
+async def offsets(bench: ServiceBench) -> list[int]:
+    return [record.offset for record in (await bench.read_all("t"))[0]]
+
+
+async def test_drop_loses_the_oldest_that_is_not_uploaded_and_the_upload_goes_on_behind_the_gap() -> None:
+    clock, disk = ManualClock(), FullFileSystem()
+    store = AwayStore(MemoryObjectStore(clock))
+    async with service_bench("", filesystem=disk, store=store, clock=clock, config=FLOOR) as bench:
+        await create(bench, {"remote.copy.backlog.policy": "drop", "local.retention.ms": "-1", **FOR_EVER})
+        await load(bench, clock, 6)
+        await bench.client.admin.upload(["t"])
+        await load(bench, clock, 12)
+        store.is_away = True
+        press(bench, disk, 999)
+        # Only what the store has was dropped: that is enough.
+        assert bench.partition().watermarks().local_log_start_offset > 0
+        assert bench.partition().log.local_log.segments.start_offset <= bench.partition().tiered_end_offset
+        while bench.partition().log.local_log.segments.start_offset <= 9:
+            press(bench, disk, 0)
+        lost_end = bench.partition().log.local_log.segments.start_offset
+        store.is_away = False
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)], "before a commit says so"
+        inside = await bench.read_all("t", start={TopicPartition("t", 0): 7})
+        assert [record.offset for record in inside[0]] == [*range(lost_end, 18)]
+        bench.server.engine.tier.manager.upload_pass()
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)]
+        [gap] = [live for live in committed(bench).slices if live.gap is not None]
+        assert gap.gap is not None
+        assert (gap.base_offset, gap.end_offset, gap.gap.reason) == (6, lost_end, "dropped_by_policy")
+        await bench.client.admin.upload(["t"], delete_local=True)
+        assert bench.partition().watermarks().local_log_start_offset == 18
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)]
+    async with service_bench("", filesystem=disk.killed(), store=store, clock=clock) as bench:
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)]
+    async with service_bench("", filesystem=MemoryFileSystem(), store=store, clock=clock) as bench:
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)], "on another machine"
+
+
+async def test_a_log_whose_first_segments_are_missing_goes_on_behind_a_gap() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, FOR_EVER)
+        await load(bench, world.clock, 3)
+        await bench.client.admin.upload(["t"])
+        await load(bench, world.clock, 9)
+    names = sorted(name for name in world.disk.list_directory("/data/t-0") if name.endswith(".log"))
+    for name in names[:3]:
+        world.disk.unlink(f"/data/t-0/{name}")
+    async with world.serving() as bench:
+        begin = bench.partition().log.local_log.segments.start_offset
+        assert begin > 3
+        await bench.client.admin.upload(["t"])
+        [gap] = [live for live in committed(bench).slices if live.gap is not None]
+        assert gap.gap is not None
+        assert (gap.base_offset, gap.end_offset, gap.gap.reason) == (3, begin, "missing_on_local_disk")
+        assert await offsets(bench) == [0, 1, 2, *range(begin, 12)]

@@ -72,12 +72,17 @@ class FreeSpace:
     def shortage_bytes(self, log: UnifiedLog) -> int:
         """Bytes that must become free in the log's directory before it has enough; 0 if it is not short, as
         of the last look."""
-        free_bytes = self._short.get(posixpath.dirname(log.local_log.directory))
+        free_bytes = self._short.get(self.directory_of(log))
         return 0 if free_bytes is None else max(0, self.enough_bytes - free_bytes)
+
+    @staticmethod
+    def directory_of(log: UnifiedLog) -> str:
+        """The log directory that the log is in."""
+        return posixpath.dirname(log.local_log.directory)
 
     def ensure_room(self, log: UnifiedLog) -> None:
         """Check that an append to the log may begin. Raises LowDiskSpaceError."""
-        free_bytes = self._short.get(posixpath.dirname(log.local_log.directory))
+        free_bytes = self._short.get(self.directory_of(log))
         if free_bytes is None:
             return
         config = log.local_log.config

@@ -207,6 +207,12 @@ class HostedPartition:
             return self.read_tiered(offset, max_bytes, isolation)
 
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
+        """Read from the object store. Records that the local log has lost before they reached the store are
+        passed like a hole, also while no commit says so."""
+        # The local log first: what it lets go of is lost, or committed when the metadata are read.
+        local_start_offset = self.log.offsets.local_log_start_offset
+        if self.tiered_end_offset <= offset < local_start_offset:
+            return FetchData(b"", local_start_offset)
         if isolation is not Isolation.TXN_COMMITTED:
             return self._reader.read(self.topic_id_partition, offset, max_bytes)
         # Of a transaction that is open at the tiered end and decided since, the marker is in the local log,

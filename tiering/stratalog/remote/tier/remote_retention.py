@@ -355,7 +355,8 @@ def _next_of(
 def _slice_units(partition: TieredPartition) -> Iterator[RetentionUnit]:
     for live in partition.slices:
         entry = live.entry
-        yield RetentionUnit(live.end_offset, entry.data_bytes, entry.max_timestamp, entry.record_count == 0)
+        is_empty = entry.record_count == 0 and live.gap is None
+        yield RetentionUnit(live.end_offset, entry.data_bytes, live.newest_ms, is_empty)
 
 
 def _local_units(
