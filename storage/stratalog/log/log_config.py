@@ -123,9 +123,9 @@ class LogConfig:
     preallocate: bool = False
     """Each new segment has its space on the disk reserved, so that a full disk is met when one begins."""
     remote_copy_backlog_policy: BacklogPolicy = BacklogPolicy.BLOCK
-    """What happens if the disk of a partition has little space left: `block` refuses appends, `drop` deletes
-    the oldest segments that are not in the object store yet, `keep` goes on writing. In a topic that is not
-    tiered `drop` is `block`."""
+    """Where the disk of a partition has little space left, `block` refuses appends, `drop` deletes the oldest
+    segments that are not in the object store yet, `keep` goes on writing. In a topic that is not tiered
+    `drop` is `block`."""
     remote_storage_enable: bool = True
     """Rolled segments are copied to the object store, and local ones may then be dropped."""
     retention_bytes: int = UNLIMITED

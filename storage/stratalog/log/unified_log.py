@@ -90,13 +90,7 @@ class UnifiedLog:
         )
         self.reader = LogReader(self._parts)
         self.flusher = LogFlusher(self._parts)
-        self.retention = LogRetention(
-            self._parts,
-            topic_partition,
-            roll=self._roll,
-            unlink_later=self._unlink_later,
-            unlink_now=self._unlink_now,
-        )
+        self.retention = LogRetention(self._parts, topic_partition, roll=self._roll, unlink=self._unlink)
         self.truncation = LogTruncation(
             self._parts,
             self.flusher,
@@ -239,8 +233,7 @@ class UnifiedLog:
         self._checkpoint(self, self.offsets.log_start_offset)
 
     def _unlink_later(self, dropped: Sequence[LogSegment]) -> None:
-        delay_ms = self.local_log.config.file_delete_delay_ms
-        unlink_later(self._scheduler, self.availability, dropped, delay_ms)
+        self._unlink(dropped, self.local_log.config.file_delete_delay_ms)
 
-    def _unlink_now(self, dropped: Sequence[LogSegment]) -> None:
-        unlink_later(self._scheduler, self.availability, dropped, 0)
+    def _unlink(self, dropped: Sequence[LogSegment], delay_ms: int) -> None:
+        unlink_later(self._scheduler, self.availability, dropped, delay_ms)

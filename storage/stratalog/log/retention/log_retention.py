@@ -50,10 +50,9 @@ class LogRetention:
         topic_partition: TopicPartition,
         *,
         roll: Callable[[], None],
-        unlink_later: Callable[[Sequence[LogSegment]], None],
-        unlink_now: Callable[[Sequence[LogSegment]], None],
+        unlink: Callable[[Sequence[LogSegment], int], None],
     ) -> None:
-        """`roll` begins a new segment. `unlink_now` does not wait for readers: the disk needs the space."""
+        """`roll` begins a new segment. `unlink` unlinks the files of segments after so many milliseconds."""
         self._flush_lock = parts.flush_lock
         self._lock = parts.lock
         self._clock = parts.clock
@@ -63,8 +62,7 @@ class LogRetention:
         self._offsets = parts.offsets
         self._availability = parts.availability
         self._roll = roll
-        self._unlink_later = unlink_later
-        self._unlink_now = unlink_now
+        self._unlink = unlink
         self._filesystem = parts.local_log.resources.filesystem
         self._newest_ms_of = retention.newest_ms_on(self._filesystem)
         self._reported_base_offset = self._damaged_base_offset = -1
@@ -107,7 +105,8 @@ class LogRetention:
                     break
                 count += 1
                 dropped_bytes += segment.size_bytes
-            self._unlink_now(self._drop(count))
+            # Not after the delay for readers: the disk needs the space.
+            self._unlink(self._drop(count), 0)
             return dropped_bytes
 
     def delete_old_segments(self) -> int:
@@ -176,7 +175,7 @@ class LogRetention:
         self._prove_ages(rule, self._bounds)
         with self._flush_lock, self._lock:
             dropped = self._drop_beyond(rule)
-            self._unlink_later(dropped)
+            self._unlink(dropped, self._local.config.file_delete_delay_ms)
             return len(dropped)
 
     @property
