@@ -16,9 +16,11 @@ from stratalog.base.errors import LogStoreError
 from stratalog.remote.metadata.head import fold, head_judge
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.head import Head
-from stratalog.remote.metadata.head.head_log import HeadLog
+from stratalog.remote.metadata.head.head_log import HeadLog, Judgement
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_actions import AddGap
+from stratalog.remote.metadata.shard.shard_judge import LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.tier.orphan_sweep import Orphan, OrphanSweep
@@ -33,6 +35,7 @@ _SEEDS = 400
 _STEPS = 400
 
 OWNERS: Cast = {"owner0": actors.owner, "owner1": actors.owner, "owner2": actors.owner}
+LOSERS: Cast = {f"owner{number}": partial(actors.owner, losses=0.7) for number in range(3)}
 COMPACTORS: Cast = {
     "owner": actors.owner,
     "compactor0": actors.compactor,
@@ -86,6 +89,14 @@ def without_epochs(patch: pytest.MonkeyPatch) -> None:
 
 def without_tiling(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shard_judge, "slice_refusal", answering(None))
+
+
+def gaps_anywhere(patch: pytest.MonkeyPatch) -> None:
+    def judge(state: ShardState, lost: Sequence[LostRange], epoch: int) -> Judgement[tuple[()]]:
+        shard_judge.require_epoch(state, epoch)
+        return Judgement(tuple(AddGap(*one[:3], one.reason.value) for one in lost), ())
+
+    patch.setattr(shard_judge, "judge_add_gaps", judge)
 
 
 def without_live_inputs(patch: pytest.MonkeyPatch) -> None:
@@ -219,6 +230,8 @@ BROKEN: dict[str, Broken] = {
     "unknown is taken for failure": Broken(taking_unknown_for_failure, OWNERS, AT_TIERED_END),
     "no epoch check on add": Broken(without_epochs, OWNERS, "a former owner"),
     "add begins anywhere": Broken(without_tiling, OWNERS, AT_TIERED_END),
+    "a gap begins anywhere": Broken(gaps_anywhere, LOSERS, "a gap does not begin at the tiered end"),
+    "no epoch check on a gap": Broken(without_epochs, LOSERS, "a former owner"),
     "replace without live inputs": Broken(without_live_inputs, COMPACTORS, "contradicts the state before it"),
     "fold on another base": Broken(without_fold_base, FOLDERS, "checkpoint"),
     "acknowledge before the commit": Broken(

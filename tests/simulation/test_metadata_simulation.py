@@ -81,8 +81,17 @@ CASTS: dict[str, Cast] = {
         "collector": partial(actors.collector, jobs=6),
         "sweeper": partial(actors.sweeper, sweeps=6),
     },
+    "losses": {
+        "owner0": partial(actors.owner, uploads=6, losses=0.5),
+        "owner1": partial(actors.owner, losses=0.5),
+        "compactor0": partial(actors.compactor, jobs=8),
+        "compactor1": actors.compactor,
+        "retention": actors.retention,
+        "folder": actors.folder,
+        "collector": actors.collector,
+    },
     "all actors": {
-        "owner0": actors.owner,
+        "owner0": partial(actors.owner, losses=0.2),
         "owner1": actors.owner,
         "compactor0": actors.compactor,
         "compactor1": actors.compactor,

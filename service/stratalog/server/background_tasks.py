@@ -16,6 +16,9 @@ from stratalog.server.background.tier_outcomes import collection_backlog, upload
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
 
+FREE_SPACE_MS = 1_000
+"""Time between looks at the free space of the log directories."""
+
 
 class _Task(NamedTuple):
     name: str
@@ -33,6 +36,9 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
         _schedule(scheduler, engine, task, task.period_ms)
     for task in _local_tasks(engine):
         _schedule(scheduler, engine, task, engine.topics.runtime.current.initial_task_delay_ms)
+    # From the start on: a full disk does not wait for the other tasks.
+    free_space = _Task("free-space", engine.local.pressure.run, FREE_SPACE_MS)
+    _schedule(scheduler, engine, free_space, FREE_SPACE_MS)
 
 
 def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:

@@ -65,6 +65,7 @@ from stratalog.remote.tier.remote_retention import RemoteRetention
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
+from stratalog.server.background.disk_pressure import DiskPressure
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
@@ -79,6 +80,7 @@ from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
+from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_opener import Host, PartitionHost, PartitionOpener
@@ -115,6 +117,7 @@ class LocalLogs:
     directories: DirectoryAdmin
     cleaning: LocalCleaning
     retention: LocalRetention
+    pressure: DiskPressure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,11 +323,13 @@ class StorageEngineBuilder:
         opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
         shards = ShardSet([tier.shard for tier in tiers])
+        space = FreeSpace(logs.filesystem, lambda: _online(logs), runtime.current)
+        space.look()
         opener = PartitionOpener(
             self._clock,
             shards,
             logs,
-            self._hosting(host, catalog, tiers),
+            self._hosting(host, catalog, tiers, space),
             lambda directory: opening(directory, runtime.current.recovery_thread_count),
         )
         topics = TopicManager(
@@ -347,9 +352,9 @@ class StorageEngineBuilder:
         )
         operations = OperationRegistry(self._clock, self._seams.long_scheduler, self._ids, self._seams.stop)
         directories = DirectoryAdmin(operations, logs, self._registry, runtime)
-        for reconfigurable in (directories, cleaning):
+        for reconfigurable in (directories, cleaning, space):
             runtime.add(reconfigurable)
-        local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed)
+        local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
         manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
         return StorageEngine(
             local=LocalLogs(
@@ -357,6 +362,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
+                pressure=DiskPressure(self._registry, space),
             ),
             tier=self._object_tier(identity, shards, tiers, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
@@ -394,13 +400,15 @@ class StorageEngineBuilder:
             fencing=PartitionFencing(catalog, shards),
         )
 
-    def _hosting(self, host: PartitionHost, catalog: Catalog, tiers: Sequence[ShardTier]) -> Host:
+    def _hosting(
+        self, host: PartitionHost, catalog: Catalog, tiers: Sequence[ShardTier], space: FreeSpace
+    ) -> Host:
         """Makes the hosted partitions of logs, with readers of their shards and the tokens of the catalog."""
         readers = {tier.shard: tier.reader for tier in tiers}
 
         def hosted(log: UnifiedLog, shard: HostedShard) -> HostedPartition:
             fencing_token = partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition)
-            return host.host(log, shard, readers[shard], fencing_token)
+            return host.host(log, shard, readers[shard], fencing_token, space.ensure_room)
 
         return hosted
 

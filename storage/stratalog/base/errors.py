@@ -30,6 +30,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- InvalidTxnStateError              end the producer's open transaction first
     +-- PrecedingAppendFailedError        decide about the failed append, then send this one with `resume`
     +-- OverloadedError                   send it again after a pause (retriable): it had no effect
+    |   +-- LowDiskSpaceError             the same, but an operator has to free space on the server's disk
     +-- StoppingError                     the server is stopping: connect again (retriable)
     +-- DataDirectoryError                an operator has to look at the local disk or its settings
     |   +-- DataDirectoryInUseError       stop the other process, or use another directory
@@ -247,6 +248,13 @@ class OverloadedError(LogStoreError):
 
     code = "OVERLOADED"
     retriable = True
+
+
+class LowDiskSpaceError(OverloadedError):
+    """The partition's log directory has less free space than its floor. The append had no effect. Fields:
+    partition, free_bytes, min_free_bytes."""
+
+    code = "LOW_DISK_SPACE"
 
 
 class StoppingError(LogStoreError):

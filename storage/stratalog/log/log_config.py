@@ -60,6 +60,14 @@ class CompressionType(enum.Enum):
                 return Codec[self.name]
 
 
+class BacklogPolicy(enum.Enum):
+    """The values of `remote.copy.backlog.policy`."""
+
+    BLOCK = "block"
+    DROP = "drop"
+    KEEP = "keep"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The configuration of a topic's logs. Immutable, hence thread-safe. The keys that Kafka has too have its
@@ -114,6 +122,10 @@ class LogConfig:
     """Consumers see nothing, and no append is acknowledged, below this level."""
     preallocate: bool = False
     """Each new segment has its space on the disk reserved, so that a full disk is met when one begins."""
+    remote_copy_backlog_policy: BacklogPolicy = BacklogPolicy.BLOCK
+    """Where the disk of a partition has little space left, `block` refuses appends, `drop` deletes the oldest
+    segments that are not in the object store yet, `keep` goes on writing. In a topic that is not tiered
+    `drop` is `block`."""
     remote_copy_max_age_ms: int = 5 * 60 * 1000
     """Records wait about this long for their upload, also those in the active segment, which is rolled."""
     remote_copy_pause: bool = False
@@ -282,6 +294,12 @@ _KEYS: dict[str, ConfigKey[Any]] = {
             lambda value: value.config_value,
         ),
         flag_key("preallocate"),
+        ConfigKey(
+            "remote.copy.backlog.policy",
+            ", ".join(policy.value for policy in BacklogPolicy),
+            BacklogPolicy,
+            lambda value: value.value,
+        ),
         number_key("remote.copy.max.age.ms", 1),
         flag_key("remote.copy.pause"),
         flag_key("remote.log.copy.disable"),

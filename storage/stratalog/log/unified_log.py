@@ -90,9 +90,7 @@ class UnifiedLog:
         )
         self.reader = LogReader(self._parts)
         self.flusher = LogFlusher(self._parts)
-        self.retention = LogRetention(
-            self._parts, topic_partition, roll=self._roll, unlink_later=self._unlink_later
-        )
+        self.retention = LogRetention(self._parts, topic_partition, roll=self._roll, unlink=self._unlink)
         self.truncation = LogTruncation(
             self._parts,
             self.flusher,
@@ -154,12 +152,12 @@ class UnifiedLog:
             self.offsets.tiered_end_offset = max(self.offsets.tiered_end_offset, offset)
             self.state.publish(self.offsets.high_watermark)
 
-    def increment_log_start_offset(self, offset: int) -> None:
+    def increment_log_start_offset(self, offset: int, *, is_committed: bool = True) -> None:
         """Delete the records below `offset`. A lower offset than before changes nothing.
 
-        Durable when it returns, except in a tiered log: the shard's metadata decide its start, and the caller
-        has committed it there. The manifest gets a copy with the next checkpoint of log starts; at once only
-        if the start is above the recovery point, because a crash could leave the log's end below it. Raises
+        Durable when it returns, except in a tiered log whose shard has the start: `is_committed`. The
+        manifest gets a copy of that with the next checkpoint of log starts; at once only if the start is
+        above the recovery point, because a crash could leave the log's end below it. Raises
         OffsetOutOfRangeError above the high watermark, DataDirectoryError.
         """
         with self.lock:
@@ -167,8 +165,8 @@ class UnifiedLog:
             if offset > self.offsets.high_watermark:
                 raise self.offsets.out_of_range(offset)
             if offset > self.offsets.log_start_offset:
-                is_tiered = self.local_log.config.remote_storage_enable
-                if not is_tiered or offset > self.offsets.recovery_point:
+                is_in_store = is_committed and self.local_log.config.remote_storage_enable
+                if not is_in_store or offset > self.offsets.recovery_point:
                     # Before the new start is visible: a start that could not be made durable must not be
                     # seen.
                     with self.availability.unchanged_on_refusal():
@@ -235,5 +233,7 @@ class UnifiedLog:
         self._checkpoint(self, self.offsets.log_start_offset)
 
     def _unlink_later(self, dropped: Sequence[LogSegment]) -> None:
-        delay_ms = self.local_log.config.file_delete_delay_ms
+        self._unlink(dropped, self.local_log.config.file_delete_delay_ms)
+
+    def _unlink(self, dropped: Sequence[LogSegment], delay_ms: int) -> None:
         unlink_later(self._scheduler, self.availability, dropped, delay_ms)

@@ -119,7 +119,7 @@ async def test_a_topic_comes_to_the_cleaner_and_leaves_it_as_it_is_altered(tmp_p
         assert not await asyncio.to_thread(cleaner.clean_filthiest)
 
 
-async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Path) -> None:
+async def test_while_the_store_is_away_the_configuration_that_was_read_last_cleans(tmp_path: Path) -> None:
     is_away = False
     store = FaultyObjectStore(
         MemoryObjectStore(SystemClock()), Random(0), lambda _: Fault.FAILS if is_away else Fault.NONE
@@ -128,11 +128,16 @@ async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Pat
         engine = bench.server.engine
         await bench.client.admin.create_topic("t", 1, COMPACTED)
         await fill(bench)
+        # The server has read another configuration, which its log does not have yet.
+        catalog = engine.topics.catalog
+        former = catalog.topics()["t"]
+        catalog.alter(former.topic_id, config={**former.config, "min.cleanable.dirty.ratio": "0"})
         is_away = True
         await asyncio.to_thread(engine.local.retention.run)
         assert not await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
         is_away = False
         await asyncio.to_thread(engine.local.retention.run)
+        is_away = True
         assert await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
         assert (await bench.client.admin.cleaner_status()).uncleanable_partitions == ()
 

@@ -29,6 +29,7 @@ LOCAL = {
 OPTIONS = tuple(
     word
     for entry in (
+        "log.dir.min.free.bytes=0",
         "log.initial.task.delay.ms=50",
         "log.retention.check.interval.ms=100",
         "log.segment.delete.delay.ms=100",

@@ -101,10 +101,12 @@ a refused configuration deletes nothing of a local log
     create t UNTIERED retention.ms=1000 / create u UNTIERED retention.ms=1000 / append t of-1970
     append u of-1970
     other alter t UNTIERED a.key.of.the.future=1 / retain / retain / log-start t -> 0 / log-start u -> 1
-without the catalog records that only this disk has are kept
-    create t UNTIERED retention.ms=1000 / create u retention.ms=1000 local.retention.ms=0
-    append t of-1970 / append u of-1970 / upload / away / local-retain
-    log-start t -> 0 / local-start u -> 1 / back / local-retain / log-start t -> 1
+without the catalog retention goes on by the configuration that was read last
+    create t UNTIERED retention.ms=-1 / create u retention.ms=1000 local.retention.ms=0
+    append t of-1970 / append u of-1970 / upload
+    other alter t UNTIERED retention.ms=1000 / away / local-retain / log-start t -> 0
+    local-start u -> 1 / back / look / append t of-1970 / away / local-retain
+    log-start t -> 2
 tiering can be switched on, and is not switched off over slices
     create t UNTIERED retention.ms=-1 / append t a / other alter t retention.ms=-1 / look / untier
     local-start t -> 1

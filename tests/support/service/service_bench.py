@@ -64,8 +64,12 @@ QUIET: Mapping[str, Any] = {
     "shutdown_grace_s": 0.2,
 }
 
-QUIET_CONFIG: Mapping[str, str] = {"log.initial.task.delay.ms": str(HOUR_MS)}
-"""The tasks that work on local logs do not begin, either. What a test sets is in `config` beside it."""
+QUIET_CONFIG: Mapping[str, str] = {
+    "log.initial.task.delay.ms": str(HOUR_MS),
+    "log.dir.min.free.bytes": "0",
+}
+"""The tasks that work on local logs do not begin, either, and a disk may be full. The `config` of a test is
+beside it."""
 
 
 class _TaskTable:

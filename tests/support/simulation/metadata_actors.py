@@ -23,9 +23,9 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
-from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
+from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON, LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import GapReason, LiveSlice
 from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
 from tests.support.simulation.metadata_world import PARTITIONS, SETTINGS, TOPIC_IDS, Seat
 from tests.support.simulation.mock_objects import (
@@ -58,13 +58,19 @@ class Manners:
 GOOD = Manners()
 
 
-def owner(seat: Seat, manners: Manners = GOOD, *, uploads: int = 4) -> None:
-    """Claims the shard, appends a few records, uploads them, and acknowledges what was committed."""
+def owner(seat: Seat, manners: Manners = GOOD, *, uploads: int = 4, losses: float = 0.0) -> None:
+    """Claims the shard, appends a few records, uploads them, and acknowledges what was committed. `losses`:
+    how often it loses records before it uploads, and says so."""
     # An impatient one asks the store once, so that it has to live with outcomes that stay unknown.
     settings = replace(SETTINGS, max_store_failures=seat.random.choice((1, 4)))
     log = insist(lambda: seat.open_log("owner", settings))
     epoch = insist(lambda: log.claim(seat.name, seat.ids.uuid()))
     for _ in range(uploads):
+        if losses and seat.random.random() < losses:
+            try:
+                _lose(seat, log, epoch)
+            except NotOwnerError:
+                return
         slices = [_append(seat, log, tip) for tip in PARTITIONS if seat.random.random() < 0.7]
         if not slices:
             continue
@@ -72,6 +78,20 @@ def owner(seat: Seat, manners: Manners = GOOD, *, uploads: int = 4) -> None:
             _upload(seat, log, epoch, slices, manners)
         except NotOwnerError:
             return
+
+
+def _lose(seat: Seat, log: MetadataLog, epoch: int) -> None:
+    """Record the loss of one to three offsets of a partition."""
+    tip = seat.random.choice(PARTITIONS)
+    base_offset = log.state().partition(tip).tiered_end_offset
+    end_offset = base_offset + seat.random.randint(1, 3)
+    lost = LostRange(tip, base_offset, end_offset, GapReason.DROPPED_BY_POLICY)
+    for _ in range(_PATIENCE):
+        try:
+            log.add_gaps([lost], epoch)
+        except StoreUnavailableError:
+            continue  # it may have landed; to ask again is safe
+        return
 
 
 def _append(seat: Seat, log: MetadataLog, tip: TopicIdPartition) -> MockSlice:
@@ -165,6 +185,10 @@ def _plan(seat: Seat, state: ShardState, manners: Manners) -> dict[TopicIdPartit
             continue
         first = 0 if seat.random.random() < 0.5 else seat.random.randrange(len(slices))
         last = seat.random.randint(first + 1, len(slices))
+        gaps = [index for index in range(first, last) if slices[index].gap is not None]
+        last = min([last, *gaps])
+        if last == first:
+            continue
         if last - first >= 2 or first == 0 or not manners.claims_cover_only_from_first_slice:
             runs[tip] = slices[first:last]
     return runs

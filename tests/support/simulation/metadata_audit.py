@@ -20,7 +20,7 @@ from stratalog.remote.metadata.head.checkpoint import read_checkpoint, read_root
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.head import Head
-from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, Replace
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, AddGap, Replace
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
 from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -51,6 +51,8 @@ class MetadataAudit:
         self.commits: list[Commit] = []
         """Every commit that ever landed, in order."""
         self.committed: dict[TopicIdPartition, dict[int, MockRecord]] = {}
+        self.gaps: dict[TopicIdPartition, set[tuple[int, int]]] = {}
+        """Every range that an owner has recorded as lost."""
         self.acknowledged: set[int] = set()
         """Numbers of the records that an owner has acknowledged as committed."""
 
@@ -99,6 +101,8 @@ class MetadataAudit:
     def readable(self, partition: TieredPartition) -> Iterator[MockRecord]:
         """Records that a reader of the partition gets, in the order of its slices."""
         for live in partition.slices:
+            if live.gap is not None:
+                continue
             for part in self._objects[live.object_name]:
                 if part.partition == live.entry.topic_id_partition:
                     for record in part.records:
@@ -140,6 +144,13 @@ class MetadataAudit:
                     f"a former owner (epoch {commit.epoch}) added under epoch {before.epoch}",
                 )
                 self._add_records(action)
+            if isinstance(action, AddGap):
+                _require(
+                    commit.epoch == before.epoch,
+                    f"a former owner (epoch {commit.epoch}) added a gap under epoch {before.epoch}",
+                )
+                lost = action.base_offset, action.end_offset
+                self.gaps.setdefault(action.partition, set()).add(lost)
         try:
             after = apply_commit(before, commit, self.directory)
         except LogStoreError as error:
@@ -215,6 +226,12 @@ class MetadataAudit:
                 )
 
     def _check_readable(self, tip: TopicIdPartition, partition: TieredPartition) -> None:
+        live_gaps = {(live.base_offset, live.end_offset) for live in partition.slices if live.gap is not None}
+        known_gaps = self.gaps.get(tip, set())
+        expected_gaps = {lost for lost in known_gaps if lost[1] > partition.log_start_offset}
+        _require(live_gaps == expected_gaps, f"the gaps are {live_gaps}, they should be {expected_gaps}")
+        lost_offsets = {offset for base, end in known_gaps for offset in range(base, end)}
+        _require(not lost_offsets & self.committed.get(tip, {}).keys(), "a lost offset has a record")
         readable = list(self.readable(partition))
         offsets = [record.offset for record in readable]
         _require(offsets == sorted(set(offsets)), "a reader's offsets do not ascend")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_judge import LostRange
+from stratalog.remote.metadata.shard.tiered_partition import GapReason
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import (
     KeyStreamRef,
@@ -52,6 +54,7 @@ def example_store() -> MetadataHarness:
     log.fold()
     _add(log, epoch, {f1: (50, 90), s0: (10, 12)})
     log.forget(dropped.name for dropped in log.state().dropped if log.state().is_deletable(dropped))
+    log.add_gaps([LostRange(f1, 90, 120, GapReason.DROPPED_BY_POLICY)], epoch)
     catalog.alter_server_config(lambda _: {"log.retention.ms": "-1"})
     catalog.take_producer_ids(1000)
     catalog.fence(flights.topic_id, 2, "writer-7")

@@ -51,6 +51,7 @@ def test_defaults_are_kafkas() -> None:
     assert {name: ours[name] for name in KAFKA_DEFAULTS} == KAFKA_DEFAULTS
     assert {name: text for name, text in ours.items() if name not in KAFKA_DEFAULTS} == {
         "min.durability": "os",
+        "remote.copy.backlog.policy": "block",
         "remote.copy.max.age.ms": "300000",
         "remote.copy.pause": "false",
         "remote.storage.enable": "true",

@@ -67,6 +67,8 @@ class VerificationReport(NamedTuple):
     findings: tuple[VerificationFinding, ...] = ()
     total_slice_count: int = 0
     total_bytes: int = 0
+    gaps: tuple[LiveSlice, ...] = ()
+    """Recorded losses. They are no findings."""
 
     def plus(self, other: VerificationReport) -> VerificationReport:
         """Both together."""
@@ -79,6 +81,7 @@ class VerificationReport(NamedTuple):
             findings=(*self.findings, *other.findings)[:MAX_FINDING_COUNT],
             total_slice_count=self.total_slice_count + other.total_slice_count,
             total_bytes=self.total_bytes + other.total_bytes,
+            gaps=self.gaps + other.gaps,
         )
 
 
@@ -102,13 +105,18 @@ class TierVerification:
         """
         state = self._metadata.refresh()
         slices: dict[str, list[LiveSlice]] = {}
+        gaps: list[LiveSlice] = []
         for tip, partition in state.partitions.items():
             if topic_ids is None or tip.topic_id in topic_ids:
                 for live in partition.slices:
+                    if live.gap is not None:
+                        gaps.append(live)
+                        continue
                     slices.setdefault(live.object_name, []).append(live)
         report = VerificationReport(
             total_slice_count=sum(map(len, slices.values())),
             total_bytes=sum(live.entry.data_bytes for found in slices.values() for live in found),
+            gaps=tuple(gaps),
         )
         store = StoppableObjectStore(self._store, stop)
         for name in sorted(slices):

@@ -1,8 +1,15 @@
-"""The topics that the catalog has just confirmed: an outdated configuration deletes and compacts nothing.
+"""The topics whose configuration holds now: an outdated configuration deletes and compacts nothing.
 
-A topic is confirmed if its logs go by its own configuration and by the server's, as the catalog has them now.
-Retention and the cleaner ask before they delete for good. While the catalog cannot be read, or this version
-refuses the server's configuration in it, no topic is confirmed.
+A topic is confirmed if its logs go by its own configuration and by the server's, as the catalog has them.
+Retention and the cleaner of local logs ask before they delete for good.
+
+While the store does not answer, the newest catalog that this process has read still counts: a topic whose
+logs go by it stays confirmed. This process owns its shards as far as it knows, and a change of a topic
+reaches its logs only through the store, so a change that was made elsewhere takes effect once it is read, and
+a change that was requested here and may have landed does, too. A configuration that was never followed
+deletes nothing: a topic that cannot follow the catalog, or whose server's configuration this version refuses,
+is not confirmed. No topic is confirmed while the catalog is damaged or needs newer software, because an
+operator has to decide then, and none after another owner was seen, because these tasks end.
 
 The catalog is read at most once a second, since many small logs follow one another. A topic that was not
 confirmed is looked for at once.
@@ -16,7 +23,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import StoreError
+from stratalog.base.errors import StoreAccessDeniedError, StoreError, StoreUnavailableError
 from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
@@ -25,8 +32,8 @@ _KEPT_S = 1.0
 
 
 class ConfirmedTopics:
-    """The topics that the catalog has just confirmed. Thread-safe: `_lock` guards the last answer; while one
-    thread reads, the others wait for it."""
+    """The topics whose configuration holds now. Thread-safe: `_lock` guards the last answer; while one thread
+    reads, the others wait for it."""
 
     def __init__(self, clock: Clock, topics: TopicManager) -> None:
         self._clock = clock
@@ -34,9 +41,15 @@ class ConfirmedTopics:
         self._lock = threading.Lock()
         self._read_at_s: float | None = None
         self._confirmed: frozenset[UUID] | None = None
+        self._failure: type[StoreError] | None = None
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether the last look found that the store does not answer, or refuses the credentials."""
+        return self._failure is not None and _is_outage(self._failure)
 
     def follow(self) -> frozenset[UUID] | None:
-        """Read and follow the catalog; returns the ids of the confirmed topics, None if it cannot be read.
+        """Read and follow the catalog; returns the ids of the confirmed topics, None if it cannot be trusted.
 
         May take the network for long, and waits for cleans of altered topics: not for the cleaner.
         """
@@ -57,12 +70,35 @@ class ConfirmedTopics:
         return confirmed is not None and topic_id in confirmed
 
     def _follow(self) -> frozenset[UUID] | None:
-        is_news = self._confirmed is not None or self._read_at_s is None
         try:
-            self._confirmed = frozenset(topic.topic_id for topic in self._topics.follow_catalog().topics)
+            followed, failure = self._topics.follow_catalog(), None
         except StoreError as error:
+            followed, failure = self._topics.followed_last(), error
+        if failure is not None and not _is_outage(type(failure)):
             self._confirmed = None
-            level = logging.WARNING if is_news else logging.DEBUG
-            logger.log(level, "retention and cleaning of local logs wait for the catalog: %s", error)
+        else:
+            self._confirmed = frozenset(topic.topic_id for topic in followed.topics)
+        self._tell(failure)
         self._read_at_s = self._clock.monotonic_s()
         return self._confirmed
+
+    def _tell(self, failure: StoreError | None) -> None:
+        """Log a failure once while it lasts, and its end."""
+        kind = None if failure is None else type(failure)
+        former, self._failure = self._failure, kind
+        if kind is former:
+            return
+        if failure is None:
+            logger.info("the catalog answers again; retention and cleaning of local logs follow it")
+        elif self.is_store_away:
+            logger.warning(
+                "the store does not answer; retention and cleaning of local logs go on by the configuration"
+                " that was read last; restore the connection to the store: %s",
+                failure,
+            )
+        else:
+            logger.error("retention and cleaning of local logs wait until the catalog is mended: %s", failure)
+
+
+def _is_outage(kind: type[StoreError]) -> bool:
+    return issubclass(kind, (StoreUnavailableError, StoreAccessDeniedError))

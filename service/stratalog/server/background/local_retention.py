@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from stratalog.base.errors import LogStoreError
+from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.manager.log_manager import LogManager
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.pass_outcome import PassOutcome
+from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
@@ -21,13 +23,19 @@ class LocalRetention:
     count."""
 
     def __init__(
-        self, registry: PartitionRegistry, logs: LogManager, cleaner: CleanerPool, confirmed: ConfirmedTopics
+        self,
+        registry: PartitionRegistry,
+        logs: LogManager,
+        cleaner: CleanerPool,
+        confirmed: ConfirmedTopics,
+        tiers: Sequence[ShardTier],
     ) -> None:
         """`cleaner` deletes the old segments of compacted logs."""
         self._registry = registry
         self._logs = logs
         self._cleaner = cleaner
         self._confirmed = confirmed
+        self._tiers = tuple(tiers)
         self._lock = threading.Lock()
         self._deleted_segment_count = 0
 
@@ -41,14 +49,21 @@ class LocalRetention:
         those of other topics.
 
         A failing partition does not stop the others; a partition on a failed disk is left alone. A record of
-        a topic that is not tiered is gone once it is deleted, so only a configuration that the catalog has
-        just confirmed deletes it: while the store does not answer, these topics wait.
+        a topic that is not tiered is gone once it is deleted, so only a confirmed configuration deletes it,
+        see `ConfirmedTopics`: while the store is away that is the one that was followed last. Then segments
+        of tiered topics go, too, that were never uploaded and that the retention of all tiers does not keep:
+        the log start moves first.
         """
         partitions = [one for one in self._registry.partitions() if one.offline() is None]
         untiered = [one for one in partitions if not one.is_tiered]
-        confirmed = self.confirm(untiered)
+        confirmed = (self._confirmed.follow() if partitions else None) or frozenset()
         deleted_count = 0
         failures: list[str] = []
+        moved: list[HostedPartition] = []
+        if self._confirmed.is_store_away:
+            moved = self._expire_unreachable(
+                [one for one in partitions if one.topic_id_partition.topic_id in confirmed], failures
+            )
         for partition in partitions:
             try:
                 if partition.is_tiered or partition.topic_id_partition.topic_id in confirmed:
@@ -60,13 +75,29 @@ class LocalRetention:
         cleaner_before = self._cleaner.deleted_segment_count
         self._cleaner.delete_old_segments()
         deleted_count += self._cleaner.deleted_segment_count - cleaner_before
-        for partition in untiered:
+        for partition in (*untiered, *moved):
             partition.signal.notify()
-        return PassOutcome({"segments": deleted_count}, failures=tuple(failures))
+        done = {"segments": deleted_count, "unreachable-log-starts": len(moved)}
+        return PassOutcome(done, failures=tuple(failures))
+
+    def _expire_unreachable(
+        self, partitions: Sequence[HostedPartition], failures: list[str]
+    ) -> list[HostedPartition]:
+        """Move the log starts of tiered partitions without the store; returns those that moved. Notes the
+        failures."""
+        moved: set[TopicPartition] = set()
+        for tier in self._tiers:
+            if tier.shard.is_fenced:
+                continue
+            logs = [one.log for one in partitions if one.is_tiered and one.shard is tier.shard]
+            report = tier.retention.run_unreachable(logs)
+            moved |= {one.topic_partition for one in report.advanced}
+            failures += [f"retention of {one.topic_partition} failed: {one.error}" for one in report.failed]
+        return [one for one in partitions if one.topic_partition in moved]
 
     def confirm(self, partitions: Collection[HostedPartition]) -> frozenset[UUID]:
-        """The topics whose configuration the catalog has just confirmed: only their records may be deleted,
-        unless they are tiered. Does not ask if all partitions are tiered."""
+        """The topics whose configuration is confirmed now: only their records may be deleted, unless they are
+        tiered. Does not ask if all partitions are tiered."""
         is_needed = any(not one.is_tiered for one in partitions)
         return (self._confirmed.follow() if is_needed else None) or frozenset()
 

@@ -49,6 +49,8 @@ class BrokerConfig:
     """Settings of the cleaner of local logs, `log.cleaner.*`."""
     cordoned_log_dirs: tuple[str, ...] = ()
     """Absolute paths of log directories that take no new partitions."""
+    min_free_bytes: int = 256 * MIB
+    """Free space of a log directory below which the topics' `remote.copy.backlog.policy` holds; 0: never."""
     initial_task_delay_ms: int = 30_000
     """Time from the start to the first tasks on local logs."""
     flush_check_ms: int = 1_000
@@ -177,6 +179,7 @@ BROKER_KEY_OF_TOPIC_KEY: Mapping[str, str] = {
     "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
     "min.durability": "min.durability",
     "preallocate": "log.preallocate",
+    "remote.copy.backlog.policy": "log.remote.copy.backlog.policy",
     "remote.copy.max.age.ms": "log.remote.copy.max.age.ms",
     "remote.copy.pause": "log.remote.copy.pause",
     "retention.bytes": "log.retention.bytes",
@@ -271,6 +274,7 @@ def _table() -> Mapping[str, BrokerKey]:
         _cleaner(number_key("log.cleaner.io.buffer.size", 0, INT_MAX), "io_buffer_bytes"),
         _cleaner(decimal_key("log.cleaner.io.max.bytes.per.second", 1.0), "max_bytes_per_s"),
         _cleaner(number_key("log.cleaner.threads", 1, 1024), "thread_count"),
+        _own(number_key("log.dir.min.free.bytes", 0), "min_free_bytes", per_broker),
         _own(
             number_key("log.flush.offset.checkpoint.interval.ms", 1),
             "recovery_point_checkpoint_ms",

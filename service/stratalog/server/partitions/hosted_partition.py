@@ -1,13 +1,15 @@
 """One partition of the server: its local log, its data in the object store, its writer and its signal.
 
 The two tiers meet here. From its first commit on, the shard's metadata decide the log start of a tiered
-partition, because they survive the local disk. The local log follows: its start, in memory and in the
-manifest, is never ahead of the metadata. Every other offset is that of the local log.
+partition, because they survive the local disk, and the local log follows. Only while the store is away may
+the local log be ahead: retention has deleted segments that were never uploaded, and the next contact commits
+that. So the log start is the larger of the two. Every other offset is that of the local log.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnsupportedOperationError
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
@@ -43,12 +45,15 @@ class HostedPartition:
         reader: RemoteReader,
         writer: PartitionWriter,
         signal: PartitionSignal,
+        ensure_room: Callable[[UnifiedLog], None],
     ) -> None:
+        """`ensure_room` raises LowDiskSpaceError if no append to the log may begin."""
         self.log = log
         self.shard = shard
         self.writer = writer
         self.signal = signal
         self._reader = reader
+        self._ensure_room = ensure_room
         self._is_withdrawn = False
         # Below this offset the local log is damaged.
         self._intact_from_offset = 0
@@ -71,8 +76,10 @@ class HostedPartition:
 
     @property
     def log_start_offset(self) -> int:
+        # The log first: it follows the metadata otherwise.
+        local_offset = self.log.offsets.log_start_offset
         state = self.tier_state()
-        return self.log.offsets.log_start_offset if state is None else state.log_start_offset
+        return local_offset if state is None else max(local_offset, state.log_start_offset)
 
     @property
     def tiered_end_offset(self) -> int:
@@ -118,6 +125,10 @@ class HostedPartition:
         if last_fetched_epoch > self.identity.leader_epoch:
             raise self.identity.unknown_epoch(last_fetched_epoch)
         self.epoch_history().require_same(offset, last_fetched_epoch)
+
+    def ensure_room(self) -> None:
+        """Check that the disk has room for appends. Raises LowDiskSpaceError."""
+        self._ensure_room(self.log)
 
     def epoch_history(self) -> EpochHistory:
         """The leader epochs of both tiers as they are now."""
@@ -196,6 +207,12 @@ class HostedPartition:
             return self.read_tiered(offset, max_bytes, isolation)
 
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
+        """Read from the object store. Records that the local log has lost before they reached the store are
+        passed like a hole, also while no commit says so."""
+        # The local log first: what it lets go of is lost, or committed when the metadata are read.
+        local_start_offset = self.log.offsets.local_log_start_offset
+        if self.tiered_end_offset <= offset < local_start_offset:
+            return FetchData(b"", local_start_offset)
         if isolation is not Isolation.TXN_COMMITTED:
             return self._reader.read(self.topic_id_partition, offset, max_bytes)
         # Of a transaction that is open at the tiered end and decided since, the marker is in the local log,

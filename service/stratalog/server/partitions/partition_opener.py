@@ -64,10 +64,11 @@ class PartitionHost:
         shard: HostedShard,
         reader: RemoteReader,
         fencing_token: Callable[[], str] = lambda: "",
+        ensure_room: Callable[[UnifiedLog], None] = lambda _: None,
     ) -> HostedPartition:
         """A partition that is ready to serve; a log that begins at the tiered end first gets the state of the
-        tiered data below. `fencing_token` returns the partition's. Touches disk and network. Raises
-        StoreError, DataDirectoryError.
+        tiered data below. `fencing_token` returns the partition's. `ensure_room`: see `HostedPartition`.
+        Touches disk and network. Raises StoreError, DataDirectoryError.
         """
         restore_log(log, reader)
         signal = PartitionSignal(self._loop)
@@ -86,7 +87,7 @@ class PartitionHost:
             on_advance=signal.notify,
             fencing_token=fencing_token,
         )
-        return HostedPartition(log, shard, reader, writer, signal)
+        return HostedPartition(log, shard, reader, writer, signal, ensure_room)
 
 
 class WantedPartition(NamedTuple):

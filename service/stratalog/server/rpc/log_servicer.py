@@ -152,6 +152,7 @@ class LogServicer:
         request = decoded.request
         partition = self._partitions.partition(request.topic, request.partition)
         partition.ensure_meant(request.topic_id, request.leader_epoch)
+        partition.ensure_room()
         durability = partition.effective_durability(convert.durability(request.durability))
         if decoded.size_bytes > self._settings.max_request_bytes:
             raise RecordTooLargeError(

@@ -36,6 +36,7 @@ from stratalog.base.errors import (
     InvalidTxnStateError,
     LogStoreError,
     LogTruncatedError,
+    LowDiskSpaceError,
     NotOwnerError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
@@ -112,6 +113,7 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     InvalidTxnStateError: grpc.StatusCode.FAILED_PRECONDITION,
     PrecedingAppendFailedError: grpc.StatusCode.ABORTED,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    LowDiskSpaceError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StoppingError: grpc.StatusCode.UNAVAILABLE,
     DataDirectoryError: grpc.StatusCode.FAILED_PRECONDITION,
     DataDirectoryInUseError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -130,6 +132,8 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
 RETRY_DELAY_S: dict[type[LogStoreError], float] = {
     # Memory comes free with the next answer.
     OverloadedError: 0.05,
+    # The server measures its disks once a second.
+    LowDiskSpaceError: 1.0,
     # This server notices its successor with its next look at the head.
     UnknownLeaderEpochError: 0.5,
     # Another server, or this one once it has started again.

@@ -211,6 +211,13 @@ class TopicManager:
                     self._follow(state)
             finally:
                 self._lock.release()
+        return self._followed(state)
+
+    def followed_last(self) -> FollowedCatalog:
+        """The result of `follow_catalog` for the newest catalog that was read. Asks nothing."""
+        return self._followed(self._catalog.state())
+
+    def _followed(self, state: CatalogState) -> FollowedCatalog:
         topics = (topic for topic in self._registry.topics() if self._is_followed(topic, state))
         return FollowedCatalog(state.seq, tuple(topics))
 

@@ -50,9 +50,9 @@ class LogRetention:
         topic_partition: TopicPartition,
         *,
         roll: Callable[[], None],
-        unlink_later: Callable[[Sequence[LogSegment]], None],
+        unlink: Callable[[Sequence[LogSegment], int], None],
     ) -> None:
-        """`roll` begins a new segment."""
+        """`roll` begins a new segment. `unlink` unlinks the files of segments after so many milliseconds."""
         self._flush_lock = parts.flush_lock
         self._lock = parts.lock
         self._clock = parts.clock
@@ -62,7 +62,7 @@ class LogRetention:
         self._offsets = parts.offsets
         self._availability = parts.availability
         self._roll = roll
-        self._unlink_later = unlink_later
+        self._unlink = unlink
         self._filesystem = parts.local_log.resources.filesystem
         self._newest_ms_of = retention.newest_ms_on(self._filesystem)
         self._reported_base_offset = self._damaged_base_offset = -1
@@ -88,6 +88,26 @@ class LogRetention:
         object store. Raises CorruptRecordError, DataDirectoryError.
         """
         return self._delete(retention.all_tiered if ignore_retention else retention.beyond_local_retention)
+
+    def drop_for_space(self, wanted_bytes: int, *, may_lose: bool) -> int:
+        """Drop the oldest segments of a tiered log until `wanted_bytes` are dropped, and return their size.
+        Their files are unlinked at once. Never the active segment, nor one above the high watermark.
+
+        Without `may_lose` only those that are in the object store. With it also others, whose records are
+        lost: the log begins behind the tiered end then. Raises DataDirectoryError.
+        """
+        assert self._local.config.remote_storage_enable, "other logs go by their retention"
+        with self._flush_lock, self._lock:
+            count = dropped_bytes = 0
+            for segment in self._local.segments:
+                is_needed = dropped_bytes < wanted_bytes and (may_lose or self._is_tiered(segment))
+                if not is_needed or segment.is_active or segment.end_offset > self._offsets.high_watermark:
+                    break
+                count += 1
+                dropped_bytes += segment.size_bytes
+            # Not after the delay for readers: the disk needs the space.
+            self._unlink(self._drop(count), 0)
+            return dropped_bytes
 
     def delete_old_segments(self) -> int:
         """Drop segments of a log without tiers, below its start or beyond its retention; return how many. The
@@ -155,7 +175,7 @@ class LogRetention:
         self._prove_ages(rule, self._bounds)
         with self._flush_lock, self._lock:
             dropped = self._drop_beyond(rule)
-            self._unlink_later(dropped)
+            self._unlink(dropped, self._local.config.file_delete_delay_ms)
             return len(dropped)
 
     @property

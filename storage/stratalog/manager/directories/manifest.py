@@ -33,8 +33,8 @@ others.
 
 A change replaces the whole file, so it happens or does not. A directory that serves partitions always has the
 file. The log start is Kafka's too (`log-start-offset-checkpoint`), but for Kafka's tools: this file decides.
-For a tiered partition with a commit the shard's metadata decide; then the start in this file is a copy, which
-is never ahead.
+For a tiered partition with a commit the shard's metadata decide, and the start in this file is a copy. It is
+ahead only of a store that does not answer: it counts then, too, and the next contact commits it.
 """
 
 from __future__ import annotations

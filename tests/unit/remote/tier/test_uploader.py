@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from stratalog.base.errors import (
     CorruptRecordError,
     NotOwnerError,
-    OffsetOutOfRangeError,
     StoreUnavailableError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
@@ -398,19 +397,19 @@ def test_the_spool_is_emptied_when_a_manager_is_made_and_left_empty() -> None:
     assert site.disk.list_directory("/spool") == []
 
 
-def test_a_gap_below_the_local_log_is_reported() -> None:
+def test_a_log_start_that_the_store_does_not_know_is_committed_before_the_upload() -> None:
     logs = TieredSite().start()
     logs.create_topic("t", 1)
     (log,) = logs.logs.values()
     fill(logs, [2])
     logs.seal()
-    log.increment_log_start_offset(4)
+    log.increment_log_start_offset(4, is_committed=False)
     log.retention.delete_local_segments()
     logs.append(log, [record(1)])
     logs.seal()
-    (failed,) = logs.upload().failed
-    assert isinstance(failed.error, OffsetOutOfRangeError)
-    assert failed.error.fields == {"offset": 0, "log_start_offset": 4, "log_end_offset": 5}
+    assert not logs.upload().failed
+    (partition,) = logs.metadata.state().partitions.values()
+    assert (partition.log_start_offset, partition.tiered_end_offset) == (4, 5)
 
 
 @pytest.mark.parametrize("has_more", [True, False])

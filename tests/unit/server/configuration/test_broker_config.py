@@ -68,8 +68,10 @@ KAFKA_DEFAULTS = {
     "replica.alter.log.dirs.io.max.bytes.per.second": "9223372036854775807",
 }
 OURS = {
+    "log.dir.min.free.bytes": "268435456",
     "log.flush.interval.ms": str(2**63 - 1),
     "log.flush.scheduler.interval.ms": "1000",
+    "log.remote.copy.backlog.policy": "block",
     "log.remote.copy.max.age.ms": "300000",
     "log.remote.copy.pause": "false",
     "min.durability": "os",
@@ -114,7 +116,7 @@ def test_every_topic_key_but_tiering_has_a_default_of_the_server() -> None:
 @pytest.mark.parametrize(("name", "broker_name"), BROKER_KEY_OF_TOPIC_KEY.items())
 def test_a_default_of_the_server_reaches_the_topic(name: str, broker_name: str) -> None:
     default = LogConfig().as_mapping()[name]
-    others = ("2", "2048", "0.25", "true", "compact", "gzip", "LogAppendTime", "disk")
+    others = ("2", "2048", "0.25", "true", "compact", "gzip", "LogAppendTime", "disk", "keep")
     value = next(text for text in others if text != default and is_taken(broker_name, text))
     config = BrokerConfig.from_overrides({broker_name: value})
     assert config.topic_defaults.as_mapping() == LogConfig().as_mapping() | {name: value}

@@ -68,7 +68,7 @@ class PartitionUpload:
         )
         if self._sources and log.offsets.local_log_start_offset > tiered_end_offset:
             raise OffsetOutOfRangeError(
-                "the local log begins behind the tiered end; advance the log start over the gap",
+                "the local log begins behind the tiered end by now; the next pass records the gap",
                 offset=tiered_end_offset,
                 log_start_offset=log.offsets.local_log_start_offset,
                 log_end_offset=log.offsets.log_end_offset,

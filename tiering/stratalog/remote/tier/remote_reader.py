@@ -127,6 +127,10 @@ class RemoteReader:
     def _state_at_end(self, partition: TieredPartition) -> TieredState | None:
         if not partition.slices:
             return None
+        epochs = joined_epochs(live.entry for live in partition.slices)
+        if partition.slices[-1].gap is not None:
+            # The batches of the gap are lost, and with them the state of their producers.
+            return TieredState(ProducerSnapshot(partition.tiered_end_offset, ()), epochs)
         # Only the newest counts: an older one may contradict later batches of a producer.
         data = self._source.index(partition.slices[-1]).producer_snapshot
         end_offset = partition.tiered_end_offset
@@ -137,7 +141,7 @@ class RemoteReader:
                 "the producer snapshot of a slice is damaged; restore the object from a copy",
                 name=partition.slices[-1].object_name,
             ) from error
-        return TieredState(snapshot, joined_epochs(live.entry for live in partition.slices))
+        return TieredState(snapshot, epochs)
 
     def _with_fresh_head(self, work: Callable[[ShardState], T]) -> T:
         try:

@@ -17,6 +17,11 @@ before. Local segments are deleted afterwards, objects when a collector finds th
 slices count; an upload without a commit has no size.
 
 Segments that were never uploaded expire, too: a disk must not grow without end because a bucket is away.
+While the store does not answer, `run_unreachable` moves the log start past such segments on this disk alone,
+by the configuration that the logs have and by the state that is at hand. The store's time is the time of its
+last answer and what the monotonic clock has counted since. Such a start is durable before it counts, survives
+a restart, and is committed once the store answers again, before anything else of its partition (see
+`local_beginnings`). Log starts inside of the slices wait for the store, because no disk grows with those.
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.tier.local_beginnings import commit_local_beginnings
 
 
 class RetentionUnit(NamedTuple):
@@ -150,6 +156,7 @@ class RemoteRetention:
         StoreError.
         """
         now_ms = self._trusted_now_ms()
+        commit_local_beginnings(self._metadata, logs, epoch)
         starts: dict[TopicIdPartition, int] = {}
         moved: dict[TopicIdPartition, UnifiedLog] = {}
         failed: list[FailedRetention] = []
@@ -185,6 +192,39 @@ class RemoteRetention:
         return RetentionReport(
             tuple(advanced), tuple(failed), self._metadata.clock_skew_ms, clock_refused_count
         )
+
+    def run_unreachable(self, logs: Sequence[UnifiedLog]) -> RetentionReport:
+        """Move the log start of those partitions that have local segments behind the tiered end which
+        expire, while the store does not answer. Sends no request.
+
+        The logs have a configuration that was followed, and this process owns the shard as far as it knows.
+        When this returns, the moves are durable on the disk. A log that fails is reported.
+        """
+        now_ms = self._metadata.expected_date_ms
+        advanced: list[AdvancedLogStart] = []
+        failed: list[FailedRetention] = []
+        for log in logs:
+            config = log.local_log.config
+            if not config.remote_storage_enable:
+                continue
+            tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+            try:
+                judged = self._judge(log, tip, config, now_ms)
+                offset = judged.log_start_offset
+                if judged.damage is not None:
+                    failed.append(FailedRetention(log.topic_partition, judged.damage))
+                if offset is None or offset <= max(
+                    judged.state.tiered_end_offset,
+                    log.offsets.tiered_end_offset,
+                    log.offsets.log_start_offset,
+                ):
+                    continue
+                log.increment_log_start_offset(offset, is_committed=False)
+            except LogStoreError as error:
+                failed.append(FailedRetention(log.topic_partition, error))
+            else:
+                advanced.append(AdvancedLogStart(log.topic_partition, offset))
+        return RetentionReport(tuple(advanced), tuple(failed), self._metadata.clock_skew_ms)
 
     def explain(self, logs: Sequence[UnifiedLog]) -> Iterator[ExplainedPartition | LogStoreError]:
         """Explain, for each log, what `run` and the deletion of local segments behind it would do now; an
@@ -240,7 +280,6 @@ class RemoteRetention:
         """The new log start of a partition. Raises LogStoreError."""
         # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
         # both; in the other order it would be in neither and leave a hole in the row.
-        local_log_start_offset = log.offsets.local_log_start_offset
         segments = log.reader.segments()
         partition = self._metadata.state().partition(tip)
         slice_units = tuple(_slice_units(partition))
@@ -257,9 +296,6 @@ class RemoteRetention:
             units = (*slice_units, *_local_units(log, segments, partition.tiered_end_offset))
             rules = expired_rules(units, config, now_ms)
         offset = units[len(rules) - 1].end_offset if rules else None
-        if not partition.slices and local_log_start_offset > partition.tiered_end_offset:
-            # Tiering was enabled after the log had been cut: nothing was ever committed below its start.
-            offset = max(offset or 0, local_log_start_offset)
         if offset is not None:
             offset = min(offset, log.offsets.high_watermark)
             offset = offset if offset > partition.log_start_offset else None
@@ -326,7 +362,8 @@ def _next_of(
 def _slice_units(partition: TieredPartition) -> Iterator[RetentionUnit]:
     for live in partition.slices:
         entry = live.entry
-        yield RetentionUnit(live.end_offset, entry.data_bytes, entry.max_timestamp, entry.record_count == 0)
+        is_empty = entry.record_count == 0 and live.gap is None
+        yield RetentionUnit(live.end_offset, entry.data_bytes, live.newest_ms, is_empty)
 
 
 def _local_units(

@@ -41,6 +41,7 @@ from stratalog.log.config_key import LONG_MAX
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
+from stratalog.remote.tier.local_beginnings import commit_local_beginnings
 from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.object_put import ObjectPut, PutSettings
 from stratalog.remote.tier.partition_upload import PartitionUpload, UploadCandidate
@@ -186,8 +187,11 @@ class Uploader:
             return one.report
 
     def _begin(self, candidates: Sequence[UploadCandidate], one: _Pass) -> None:
-        state = self._metadata.state() if self._is_settled else self._metadata.refresh()
+        if not self._is_settled:
+            self._metadata.refresh()
         self._is_settled = True
+        commit_local_beginnings(self._metadata, [candidate.log for candidate in candidates], one.epoch)
+        state = self._metadata.state()
         if not one.is_urgent:
             self._history.keep_only([candidate.topic_id_partition for candidate in candidates])
         for candidate in candidates:

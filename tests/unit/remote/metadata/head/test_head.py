@@ -206,7 +206,7 @@ def with_unknown_action(harness: MetadataHarness, **fields: object) -> None:
     document = json.loads(harness.store.get(HEAD).data)
     seq = document["seq"] + 1
     uuid = str(harness.ids.uuid())
-    action = {"action": "add_gap", "why": "policy"}
+    action = {"action": "swallow_gap", "why": "policy"}
     writer = {"kind": "owner", "id": "newer", "mood": "good"}
     commit = {"seq": seq, "uuid": uuid, "time_ms": 1, "writer": writer, "actions": [action], "colour": "red"}
     document |= {"seq": seq, "uuid": uuid, "commits": [*document["commits"], commit], **fields}
@@ -218,7 +218,7 @@ def test_an_unknown_action_stops_every_writer(harness: MetadataHarness) -> None:
     made = harness.added(log, epoch, (A0, 0, 5))
     with_unknown_action(harness)
     before = harness.store.get(HEAD).data
-    assert log.refresh().unknown_action == "add_gap"
+    assert log.refresh().unknown_action == "swallow_gap"
     assert list(log.state().objects) == [made.ref.name], "what is known can be read"
     for attempt in (
         lambda: log.claim("x", harness.ids.uuid()),
@@ -228,7 +228,7 @@ def test_an_unknown_action_stops_every_writer(harness: MetadataHarness) -> None:
     ):
         with pytest.raises(StoreNotUsableError) as caught:
             attempt()
-        assert caught.value.fields["action"] == "add_gap"
+        assert caught.value.fields["action"] == "swallow_gap"
     assert harness.store.get(HEAD).data == before
 
 
@@ -242,7 +242,7 @@ def test_an_unknown_action_that_comes_to_light_while_judging(harness: MetadataHa
     before = harness.store.get(HEAD).data
     with pytest.raises(StoreNotUsableError) as caught:
         log.add([(made.ref, made.entries())], epoch)
-    assert caught.value.fields["action"] == "add_gap"
+    assert caught.value.fields["action"] == "swallow_gap"
     assert harness.store.get(HEAD).data == before
 
 

@@ -3,6 +3,7 @@
     claim [N] -> EPOCH          become the owner, with an epoch of at least N
     add X a0:0-5 ... -> ...     commit object X with these slices; behind the arrow the refused partitions
     again X -> ...              the same call once more
+    gap a0:5-9 ... -> ...       add gaps, which are the letter `-` among live slices
     start a0:7 ... -> ...       advance log starts, as no owner; `owner`: as the owner that claimed last
     drop a -> ...               drop the partitions of a topic
     plan P a0[0:2] ...          take live slices as the inputs of a replacement
@@ -24,11 +25,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from stratalog.base.errors import NotOwnerError, PreconditionFailedError
+from stratalog.base.errors import InvalidRequestError, NotOwnerError, PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.document_ref import FileKind
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, AdvanceOutcome, ReplaceOutcome
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.shard_judge import LostRange
+from stratalog.remote.metadata.shard.tiered_partition import GapReason, LiveSlice
 from tests.support.simulation.mock_objects import MockObject
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_A, TOPIC_B, MetadataHarness, Range
 
@@ -58,6 +60,23 @@ an object of another owner is not added again
     claim -> 1 / add X a0:0-5 / claim -> 2 / again X -> a0 known_already nothing-committed
 a dropped object is not added again
     claim -> 1 / add X a0:0-5 / start a0:5 / claim -> 2 / again X -> a0 known_already nothing-committed
+a gap tiles at the tiered end, and the upload goes on behind it
+    claim -> 1 / add X a0:0-5 / gap a0:5-9 b0:0-4 / a0 -> 0-9 X:0-5 -:5-9 / b0 -> 0-4 -:0-4
+    add Y a0:9-12 / a0 -> 0-12 X:0-5 -:5-9 Y:9-12 / fold / a0 -> 0-12 X:0-5 -:5-9 Y:9-12
+    gap a0:11-13 b0:3-5 -> a0 not_at_tiered_end b0 not_at_tiered_end nothing-committed
+    gap b0:0-4 -> nothing-committed
+only the owner adds a gap, and never to a deleted topic
+    claim -> 1 / drop b @1 / gap a0:0-4 b0:0-4 -> b0 topic_deleted / a0 -> 0-4 -:0-4
+    other-claim / gap a0:4-5 -> NotOwnerError
+log start passes gaps
+    claim -> 1 / add X a0:0-5 / gap a0:5-9 / add Y a0:9-12 / start a0:7 @1 / a0 -> 7-12 -:5-9 Y:9-12
+    dropped -> X / start a0:9 @1 / a0 -> 9-12 Y:9-12 / start a0:12 @1 / dropped -> X Y
+a deleted topic with a gap leaves nothing
+    claim -> 1 / add X a0:0-5 / gap a0:5-9 / drop a @1 / a0 -> 0-0 / dropped -> X
+no replacement takes a gap in
+    claim -> 1 / add X a0:0-5 / add Y a0:5-6 / gap a0:6-9 / add Z a0:9-12 / plan P a0[:]
+    replace P N a0:0-12 @1 -> InvalidRequestError / plan Q a0[0:2] / replace Q M a0:0-6 @1
+    a0 -> 0-12 M:0-6 -:6-9 Z:9-12
 log start drops slices wholly below
     claim -> 1 / add X a0:0-5 b0:0-1 / add Y a0:5-10
     start a0:7 @4 / a0 -> 7-10 Y:5-10 / live X -> 1 / catalog -> 4 / dropped ->
@@ -140,11 +159,13 @@ class Shard:
         seq = self.log.state().seq
         try:
             answer = self.act(verb, words, catalog)
-        except (NotOwnerError, PreconditionFailedError) as error:
+        except (InvalidRequestError, NotOwnerError, PreconditionFailedError) as error:
             answer = type(error).__name__
         self.log.check()
         assert self.harness.log(read_only=True).state() == self.log.refresh()
-        is_refused = verb in ("add", "again", "start", "drop", "replace") and not answer.endswith("Error")
+        is_refused = verb in ("add", "again", "gap", "start", "drop", "replace") and not answer.endswith(
+            "Error"
+        )
         return f"{answer} nothing-committed".strip() if is_refused and self.log.state().seq == seq else answer
 
     def act(self, verb: str, words: list[str], catalog: int | None) -> str:
@@ -165,6 +186,10 @@ class Shard:
                 starts = {tip: base for tip, base, _ in ranges}
                 epoch = self.epoch if "owner" in words else None
                 return self.refused(log.advance_log_start(starts, epoch=epoch, catalog_seq=catalog))
+            case "gap", _:
+                ranges = [self.range_of(word) for word in words]
+                reason = GapReason.DROPPED_BY_POLICY
+                return self.refused(log.add_gaps([LostRange(*one, reason) for one in ranges], self.epoch))
             case "drop", [topic]:
                 log.drop_partitions(TOPICS[topic], catalog or 0)
             case "plan", [name, *parts]:
@@ -228,7 +253,9 @@ class Shard:
         return " ".join(f"{NAMES[one.partition]} {one.reason}" for one in outcome.refused)
 
     def letter(self, name: str) -> str:
-        return next(letter for letter, made in self.made.items() if made.ref.name == name)
+        return (
+            "-" if not name else next(letter for letter, made in self.made.items() if made.ref.name == name)
+        )
 
     def partition(self, tip: TopicIdPartition) -> str:
         found = self.log.state().partition(tip)

@@ -101,6 +101,16 @@ class CommittedLog(Generic[S]):
         return abs(self.compared_clocks.skew_ms) <= MAX_CLOCK_SKEW_MS
 
     @property
+    def expected_date_ms(self) -> int | None:
+        """The time that the store's clock has by now, without a request: the time of its last answer, and
+        what the monotonic clock has counted since. None if there was no answer yet, or if the own clock
+        differs from that by more than `MAX_CLOCK_SKEW_MS`."""
+        skew_ms = self._log.expected_skew_ms
+        if skew_ms is None or abs(skew_ms) > MAX_CLOCK_SKEW_MS:
+            return None
+        return self._log.expected_date_ms
+
+    @property
     def dropped(self) -> tuple[DroppedObject, ...]:
         """The dropped files that the collector has yet to delete."""
         return self.state().dropped

@@ -144,6 +144,8 @@ class ComparedClocks(NamedTuple):
     skew_ms: int
     at_ms: int
     """The time of the comparison by the own clock; -1 before the first."""
+    at_monotonic_s: float = 0.0
+    """The same moment by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,22 @@ class HeadLog(Generic[S]):
     def compared_clocks(self) -> ComparedClocks:
         """The last comparison of the clocks."""
         return self._compared
+
+    @property
+    def expected_skew_ms(self) -> int | None:
+        """Own clock minus the store's, which is taken to have gone on since the last comparison as the
+        monotonic clock did; None before the first comparison. Asks nothing."""
+        compared = self._compared
+        if compared.at_ms == NEVER_MS:
+            return None
+        since_ms = round((self._clock.monotonic_s() - compared.at_monotonic_s) * 1000)
+        return self._clock.now_ms() - (compared.at_ms - compared.skew_ms + since_ms)
+
+    @property
+    def expected_date_ms(self) -> int | None:
+        """The time that the store's clock has by now, see `expected_skew_ms`."""
+        skew_ms = self.expected_skew_ms
+        return None if skew_ms is None else self._clock.now_ms() - skew_ms
 
     def open(self, *, read_only: bool, witness: str = "") -> None:
         """Read the head, or create it where there has never been one.
@@ -377,7 +395,7 @@ class HeadLog(Generic[S]):
         again.
         """
         now_ms = self._clock.now_ms()
-        self._compared = ComparedClocks(now_ms - stored.date_ms, now_ms)
+        self._compared = ComparedClocks(now_ms - stored.date_ms, now_ms, self._clock.monotonic_s())
         for _ in range(self.settings.max_store_failures):
             head = Head.decode(stored.data, self.layout.head_key, self.machine.table)
             head.require_of(self.identity.store_id, self.layout.shard)

@@ -140,7 +140,11 @@ def _reason_to_stop(
     """
     tiered_end_offset = partition.tiered_end_offset
     if _is_empty(log):
-        return "" if log.offsets.log_end_offset == tiered_end_offset else "it is empty and ends elsewhere"
+        if log.offsets.log_end_offset < tiered_end_offset:
+            return "it is empty and ends before the tiered end"
+        # Its records were deleted while the store was away. Their offsets are spent: none is given twice.
+        is_ahead = log.offsets.log_end_offset > tiered_end_offset
+        return "it is empty and has no epoch" if is_ahead and claimed.trusted_epoch > 0 else ""
     # Epochs are not negative: without a foreign owner they do not matter, and may be unreadable.
     if claimed.trusted_epoch > 0 and max(import_epoch, _newest_epoch(log)) < claimed.trusted_epoch:
         return "another data directory has owned the shard since"

@@ -28,7 +28,7 @@ from stratalog.remote.metadata.shard.replace_judge import ReplacePlan, require_r
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, PartitionOffset, brought_by
 from stratalog.remote.metadata.shard.shard_builder import LoadDirectory, apply_commit
 from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts, shard_to_parts
-from stratalog.remote.metadata.shard.shard_judge import Refusal
+from stratalog.remote.metadata.shard.shard_judge import LostRange, Refusal
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
@@ -60,7 +60,7 @@ class ReplaceOutcome(NamedTuple):
 
 
 class AdvanceOutcome(NamedTuple):
-    """The result of `MetadataLog.advance_log_start`. A log start that needed no move is not refused."""
+    """The result of `MetadataLog.advance_log_start` and `add_gaps`. What needed no change is not refused."""
 
     seq: int
     refused: tuple[Refusal, ...]
@@ -198,6 +198,14 @@ class MetadataLog(CommittedLog[ShardState]):
         landed = self._commit(
             lambda state: shard_judge.judge_advance(state, starts, epoch, catalog_seq), epoch=epoch
         )
+        return AdvanceOutcome(landed.seq, landed.outcome)
+
+    def add_gaps(self, lost: Sequence[LostRange], epoch: int) -> AdvanceOutcome:
+        """Record that these ranges, each at the tiered end of its partition, never reached the store. Raises
+        NotOwnerError if `epoch` has ended."""
+        for one in lost:
+            require_request(one.base_offset < one.end_offset, "a gap has a range", partition=one.partition)
+        landed = self._commit(lambda state: shard_judge.judge_add_gaps(state, lost, epoch), epoch=epoch)
         return AdvanceOutcome(landed.seq, landed.outcome)
 
     def drop_partitions(self, topic_id: UUID, catalog_seq: int) -> int:

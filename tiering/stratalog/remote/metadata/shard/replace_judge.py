@@ -65,6 +65,9 @@ class ReplacePlan:
                 made[entry.topic_id_partition].append(entry)
         require_request(made.keys() == self.inputs.keys(), "every partition that was read has an output")
         for tip, planned in self.inputs.items():
+            require_request(
+                all(live.gap is None for live in planned), "a gap is never replaced", partition=tip
+            )
             made[tip].sort(key=lambda entry: entry.base_offset)
             _require_tiling(tip, planned, made[tip])
 

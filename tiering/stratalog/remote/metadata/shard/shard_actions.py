@@ -79,6 +79,35 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
+class AddGap:
+    """Adds a gap at the tiered end of a partition: records that never reached the store and are lost."""
+
+    partition: TopicIdPartition
+    base_offset: int
+    end_offset: int
+    reason: str
+
+    def to_json(self) -> JsonObject:
+        tip = self.partition
+        return {
+            "action": "add_gap",
+            "partition": [str(tip.topic_id), tip.partition],
+            "base_offset": self.base_offset,
+            "end_offset": self.end_offset,
+            "reason": self.reason,
+        }
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> AddGap:
+        return AddGap(
+            partition=_parse_partition(fields.values.get("partition"), f"{fields.what}: partition"),
+            base_offset=fields.integer("base_offset"),
+            end_offset=fields.integer("end_offset"),
+            reason=fields.text("reason"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Replace:
     """Puts the outputs' slices in the place of exactly the slices that they were made from."""
 
@@ -176,6 +205,7 @@ class DropPartitions:
 SHARD_ACTIONS: ActionTable = {
     "claim": Claim.from_json,
     "add": Add.from_json,
+    "add_gap": AddGap.from_json,
     "replace": Replace.from_json,
     "advance_log_start": AdvanceLogStart.from_json,
     "drop_partitions": DropPartitions.from_json,

@@ -23,9 +23,16 @@ from stratalog.remote.metadata.head.head_state import (
     contradiction,
     drop_file,
 )
-from stratalog.remote.metadata.shard.shard_actions import Add, AdvanceLogStart, Claim, DropPartitions, Replace
+from stratalog.remote.metadata.shard.shard_actions import (
+    Add,
+    AddGap,
+    AdvanceLogStart,
+    Claim,
+    DropPartitions,
+    Replace,
+)
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
-from stratalog.remote.metadata.shard.tiered_partition import EMPTY_PARTITION, LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import EMPTY_PARTITION, Gap, LiveSlice, TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -49,7 +56,7 @@ def _apply_action(
     match action:
         case Claim():
             return _apply_claim(state, action, commit)
-        case Add() | Replace() | AdvanceLogStart() | DropPartitions():
+        case Add() | AddGap() | Replace() | AdvanceLogStart() | DropPartitions():
             builder = _Builder(state, commit, load_directory)
             builder.apply(action)
             return builder.finish()
@@ -84,10 +91,12 @@ class _Builder:
         self._dropped_topics = state.dropped_topics.evolve()
         self._catalog_seq = state.catalog_seq
 
-    def apply(self, action: Add | Replace | AdvanceLogStart | DropPartitions) -> None:
+    def apply(self, action: Add | AddGap | Replace | AdvanceLogStart | DropPartitions) -> None:
         match action:
             case Add():
                 self._add(action)
+            case AddGap():
+                self._add_gap(action)
             case Replace():
                 self._replace(action)
             case AdvanceLogStart():
@@ -122,6 +131,14 @@ class _Builder:
             slice_bytes += entry.data_bytes
         self._add_object(add.object, slices, slice_bytes)
 
+    def _add_gap(self, add: AddGap) -> None:
+        before = self._partition(add.partition)
+        if add.base_offset != before.tiered_end_offset or add.end_offset <= add.base_offset:
+            raise self._contradiction("a gap does not begin at the tiered end", partition=add.partition)
+        gap = Gap(add.reason, self._commit.time_ms)
+        live = LiveSlice.of_gap(add.partition, add.base_offset, add.end_offset, gap)
+        self._partitions[add.partition] = before.with_slice(live)
+
     def _replace(self, replace: Replace) -> None:
         self._use_catalog(replace.catalog_seq)
         outputs = self._output_slices(replace)
@@ -133,6 +150,8 @@ class _Builder:
             if position is None:
                 raise self._contradiction("an output does not have the range of live slices", partition=tip)
             first, last = position
+            if any(live.gap is not None for live in before.slices[first:last]):
+                raise self._contradiction("it replaces a gap", partition=tip)
             lost.extend(before.slices[first:last])
             end_offset = slices[-1].end_offset
             is_compacting = replace.is_compacting and tip not in not_compacting
@@ -213,8 +232,9 @@ class _Builder:
         counts: dict[str, int] = defaultdict(int)
         sizes: dict[str, int] = defaultdict(int)
         for live in lost:
-            counts[live.object_name] += 1
-            sizes[live.object_name] += live.entry.data_bytes
+            if live.gap is None:
+                counts[live.object_name] += 1
+                sizes[live.object_name] += live.entry.data_bytes
         for name in dropped - counts.keys():
             raise self._contradiction("it drops an object that loses no slice", object=name)
         for name, count in counts.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from typing import Any
 from uuid import UUID
@@ -20,10 +21,14 @@ from stratalog.remote.metadata.head.state_fields import (
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION, format_ref, parse_ref
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
 from stratalog.remote.metadata.shard.slice_row import (
+    GAP_COLUMNS,
+    GAPS,
     SLICE_COLUMNS,
     SLICE_KEY_SIZE,
     SLICES,
+    format_gap,
     format_slice,
+    parse_gap,
     parse_last_batch,
     parse_slice,
     slice_key,
@@ -56,6 +61,7 @@ _OBJECT_COLUMNS = (
 _KINDS = {
     PARTITIONS: (_PARTITION_COLUMNS, 2),
     SLICES: (SLICE_COLUMNS, SLICE_KEY_SIZE),
+    GAPS: (GAP_COLUMNS, SLICE_KEY_SIZE),
     OBJECTS: (_OBJECT_COLUMNS, 1),
 }
 _ROOT_FIELDS = ("claims", "dropped_topics")
@@ -80,10 +86,17 @@ def shard_to_parts(state: ShardState) -> CheckpointParts:
         ),
         SLICES: Table(
             SLICE_COLUMNS,
-            [live for _, partition in partitions for live in partition.slices],
+            [live for _, partition in partitions for live in partition.slices if live.gap is None],
             slice_key,
             format_slice,
             extras_of(state, SLICES),
+        ),
+        GAPS: Table(
+            GAP_COLUMNS,
+            [live for _, partition in partitions for live in partition.slices if live.gap is not None],
+            slice_key,
+            format_gap,
+            extras_of(state, GAPS),
         ),
         OBJECTS: Table(
             _OBJECT_COLUMNS,
@@ -102,6 +115,9 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
     for row in parts.rows.get(SLICES, ()):
         tip, live = parse_slice(row)
         slices[tip].append(live)
+    for row in parts.rows.get(GAPS, ()):
+        tip, live = parse_gap(row)
+        bisect.insort(slices[tip], live, key=lambda one: one.base_offset)
     partitions = dict(_parse_partition(row, slices) for row in parts.rows.get(PARTITIONS, ()))
     if slices:
         raise StoreCorruptError(

@@ -20,6 +20,7 @@ from stratalog.remote.metadata.head.head_log import Judgement
 from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
 from stratalog.remote.metadata.shard.shard_actions import (
     Add,
+    AddGap,
     AdvanceLogStart,
     Claim,
     DropPartitions,
@@ -28,6 +29,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
 )
 from stratalog.remote.metadata.shard.shard_builder import partitions_of
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import GapReason
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -86,6 +88,40 @@ def judge_add(
     return Judgement(tuple(actions), tuple(refusals))
 
 
+class LostRange(NamedTuple):
+    """Offsets [base, end) of a partition whose records never reached the store."""
+
+    partition: TopicIdPartition
+    base_offset: int
+    end_offset: int
+    reason: GapReason
+
+
+def judge_add_gaps(
+    state: ShardState, lost: Sequence[LostRange], epoch: int
+) -> Judgement[tuple[Refusal, ...]]:
+    """Judges gaps one by one: each begins at the tiered end of its partition. A gap that is there already is
+    nothing to do: an earlier attempt of this call may have landed.
+
+    Raises NotOwnerError if `epoch` is not current.
+    """
+    require_epoch(state, epoch)
+    actions: list[Action] = []
+    refusals: list[Refusal] = []
+    for tip, base_offset, end_offset, reason in sorted(lost):
+        partition = state.partition(tip)
+        last = partition.slices[-1] if partition.slices else None
+        if tip.topic_id in state.dropped_topics:
+            refusals.append(Refusal("", tip, TOPIC_DELETED))
+        elif last is not None and last.gap is not None and last.end_offset == end_offset:
+            continue
+        elif partition.tiered_end_offset != base_offset:
+            refusals.append(Refusal("", tip, NOT_AT_TIERED_END))
+        else:
+            actions.append(AddGap(tip, base_offset, end_offset, reason.value))
+    return Judgement(tuple(actions), tuple(refusals))
+
+
 def judge_advance(
     state: ShardState,
     starts: Mapping[TopicIdPartition, int],
@@ -116,7 +152,8 @@ def judge_advance(
             for live in partition.slices:
                 if live.end_offset > offset:
                     break
-                lost[live.object_name] += 1
+                if live.gap is None:
+                    lost[live.object_name] += 1
     actions = (AdvanceLogStart(tuple(moved), emptied(state, lost), catalog_seq),) if moved else ()
     return Judgement(actions, tuple(refusals))
 
@@ -134,7 +171,8 @@ def judge_drop_partitions(
     lost: dict[str, int] = defaultdict(int)
     for tip in partitions_of(state, topic_id):
         for live in state.partition(tip).slices:
-            lost[live.object_name] += 1
+            if live.gap is None:
+                lost[live.object_name] += 1
     expired = sorted(
         known
         for known, topic in state.dropped_topics.items()

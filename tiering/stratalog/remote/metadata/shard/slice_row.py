@@ -1,7 +1,7 @@
 """A live slice as a row of a checkpoint page.
 
 The columns are those of the slice's directory entry, its valid base offset and its object. Parts of an entry
-are short arrays, or `null` where the entry has none.
+are short arrays, or `null` where the entry has none. A gap has a row of its own, with its reason and time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.json_document import JsonFields, to_integer, to_row
 from stratalog.remote.metadata.head.checkpoint_page import RowKey
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import Gap, LiveSlice
 from stratalog.remote.objects.object_ref import birth_of
 from stratalog.remote.objects.slice_entry import (
     KeyStreamRef,
@@ -50,6 +50,8 @@ SLICE_COLUMNS = (
     "index",
 )
 SLICE_KEY_SIZE = 3
+GAPS = "gaps"
+GAP_COLUMNS = ("topic_id", "partition", "base_offset", "end_offset", "reason", "time_ms")
 _NO_MINIMUM = -(1 << 63)
 
 
@@ -124,6 +126,19 @@ def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
     name = row.text("object")
     birth_of(name)
     return entry.topic_id_partition, LiveSlice(name, base_offset, entry.end_offset, entry)
+
+
+def format_gap(live: LiveSlice) -> tuple[object, ...]:
+    """The row of a gap, in the order of `GAP_COLUMNS`. Its key is that of a slice."""
+    assert live.gap is not None
+    return (*slice_key(live), live.end_offset, live.gap.reason, live.gap.time_ms)
+
+
+def parse_gap(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
+    """Parse the row of a gap. Raises StoreCorruptError."""
+    tip = TopicIdPartition(row.uuid("topic_id"), row.integer("partition", maximum=MAX_PARTITION))
+    gap = Gap(row.text("reason"), row.integer("time_ms"))
+    return tip, LiveSlice.of_gap(tip, row.integer("base_offset"), row.integer("end_offset"), gap)
 
 
 def parse_last_batch(row: JsonFields, column: str) -> LastBatch | None:

@@ -2,26 +2,79 @@
 
 Slices tile: each begins where the one before it ends. The first may begin below log start (a reader skips the
 records below), never above it. The last ends at the tiered end, unless log start has passed that.
+
+A gap is a slice without an object: offsets whose records never reached the store and are lost. So slices
+tile, and the loss is on record. A reader passes it as it passes a hole. No replacement takes it in; it goes
+when log start passes it.
 """
 
 from __future__ import annotations
 
+import enum
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.objects.slice_entry import LastBatch, PartRef, SliceEntry
+
+
+class GapReason(enum.Enum):
+    """Why the records of a gap never reached the store."""
+
+    DROPPED_BY_POLICY = "dropped_by_policy"
+    """`remote.copy.backlog.policy` is `drop`, and the disk had too little space."""
+    MISSING_ON_LOCAL_DISK = "missing_on_local_disk"
+    """The segments are gone from the disk, and no rule has deleted them."""
+
+
+class Gap(NamedTuple):
+    """The loss that a gap records."""
+
+    reason: str
+    """The value of a `GapReason`, or of one that newer software knows."""
+    time_ms: int
+    """The time of the commit: a gap is as old as that."""
 
 
 class LiveSlice(NamedTuple):
     """A slice that readers may read. Immutable."""
 
     object_name: str
+    """Empty for a gap."""
     base_offset: int
     """Its first valid offset: `entry.base_offset`, or a higher one where a replacement was clipped."""
     end_offset: int
     entry: SliceEntry
+    gap: Gap | None = None
+
+    @staticmethod
+    def of_gap(tip: TopicIdPartition, base_offset: int, end_offset: int, gap: Gap) -> LiveSlice:
+        """A slice without an object and without records."""
+        entry = SliceEntry(
+            topic_id=tip.topic_id,
+            topic="",
+            partition=tip.partition,
+            base_offset=base_offset,
+            end_offset=end_offset,
+            data_position=0,
+            data_bytes=0,
+            data_crc=0,
+            record_count=0,
+            min_timestamp=-1,
+            max_timestamp=-1,
+            max_timestamp_offset=-1,
+            codec_mask=0,
+            stable_end_offset=end_offset,
+            index=PartRef(0, 0, 0),
+        )
+        return LiveSlice("", base_offset, end_offset, entry, gap)
+
+    @property
+    def newest_ms(self) -> int:
+        """The time of the newest record, or of the loss; -1 if no record has a time."""
+        return self.entry.max_timestamp if self.gap is None else self.gap.time_ms
 
     @property
     def has_markers(self) -> bool:
@@ -60,13 +113,21 @@ class TieredPartition(NamedTuple):
         """
         for live in self.slices_from(start_offset):
             yield live
-            if live.entry.stable_end_offset >= end_offset:
+            # A gap decides nothing: a marker in it is lost.
+            if live.gap is None and live.entry.stable_end_offset >= end_offset:
                 return
 
     def with_slice(self, live: LiveSlice) -> TieredPartition:
         """The partition with one more slice at its tiered end."""
         assert live.base_offset == self.tiered_end_offset, "slices tile"
         entry = live.entry
+        if live.gap is not None:
+            is_decided = self.stable_end_offset == self.tiered_end_offset
+            return self._replace(
+                tiered_end_offset=live.end_offset,
+                stable_end_offset=live.end_offset if is_decided else self.stable_end_offset,
+                slices=(*self.slices, live),
+            )
         return self._replace(
             tiered_end_offset=live.end_offset,
             # An open transaction that began below log start can be below every slice.
@@ -93,6 +154,7 @@ class TieredPartition(NamedTuple):
         for live in self.slices:
             entry = live.entry
             assert live.base_offset < live.end_offset, "a live slice has a range"
+            assert (live.gap is None) == bool(live.object_name), "a slice has an object, or is a gap"
             assert entry.base_offset <= live.base_offset, "slices are clipped at the low end only"
             assert entry.end_offset == live.end_offset, "slices are never clipped at the high end"
             assert live.end_offset > self.log_start_offset, "slices wholly below log start are dropped"

@@ -1,0 +1,117 @@
+"""The floor of free space of each log directory, and the appends that are refused below it.
+
+Below `log.dir.min.free.bytes` a directory is short of space. Then appends to its partitions are refused if
+their topic's `remote.copy.backlog.policy` is `block`, with a retriable error and without an effect. Reads go
+on, and so do uploads and retention, which free space. A topic that is not tiered has nothing that may be
+dropped, so for it `drop` is `block`.
+
+A directory is out of it again at a quarter more than the floor, so that one deleted segment does not open it
+for one batch. A pass looks at the directories; an append only asks what the last look has found.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from stratalog.base.errors import LowDiskSpaceError
+from stratalog.base.filesystem import FileSystem
+from stratalog.log.log_config import BacklogPolicy
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.server.configuration.broker_config import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+
+class FreeSpace:
+    """Knows which log directories are short of space. Thread-safe: what a look finds replaces what the former
+    one found as a whole, and one pass looks at a time. Implements `Reconfigurable`."""
+
+    def __init__(
+        self, filesystem: FileSystem, directories: Callable[[], Sequence[str]], config: BrokerConfig
+    ) -> None:
+        """`directories` returns the log directories that work."""
+        self._filesystem = filesystem
+        self._directories = directories
+        self._min_free_bytes = config.min_free_bytes
+        # Free bytes by path, of those that are short of space.
+        self._short: Mapping[str, int] = MappingProxyType({})
+
+    def require_applicable(self, config: BrokerConfig) -> None:
+        """Every floor is applicable."""
+
+    def apply(self, config: BrokerConfig) -> None:
+        self._min_free_bytes = config.min_free_bytes
+        self.look()
+
+    @property
+    def enough_bytes(self) -> int:
+        """The free space at which a directory is no longer short of it."""
+        return self._min_free_bytes + self._min_free_bytes // 4
+
+    def look(self) -> None:
+        """Measure the free space of each directory. Logs once that appends are refused, and once that they
+        are accepted again. A directory that cannot be measured stays as it was."""
+        short: dict[str, int] = {}
+        for path in self._directories():
+            former = self._short.get(path)
+            try:
+                free_bytes = self._filesystem.free_bytes(path)
+            except OSError:
+                # The next access to the disk finds the failure.
+                free_bytes = self.enough_bytes if former is None else former
+            if free_bytes < (self._min_free_bytes if former is None else self.enough_bytes):
+                short[path] = free_bytes
+            _tell(
+                path, free_bytes, self._min_free_bytes, was_short=former is not None, is_short=path in short
+            )
+        self._short = MappingProxyType(short)
+
+    def shortage_bytes(self, log: UnifiedLog) -> int:
+        """Bytes that must become free in the log's directory before it has enough; 0 if it is not short, as
+        of the last look."""
+        free_bytes = self._short.get(self.directory_of(log))
+        return 0 if free_bytes is None else max(0, self.enough_bytes - free_bytes)
+
+    @staticmethod
+    def directory_of(log: UnifiedLog) -> str:
+        """The log directory that the log is in."""
+        return posixpath.dirname(log.local_log.directory)
+
+    def ensure_room(self, log: UnifiedLog) -> None:
+        """Check that an append to the log may begin. Raises LowDiskSpaceError."""
+        free_bytes = self._short.get(self.directory_of(log))
+        if free_bytes is None:
+            return
+        config = log.local_log.config
+        policy = config.remote_copy_backlog_policy
+        is_droppable = config.remote_storage_enable and policy is BacklogPolicy.DROP
+        if policy is BacklogPolicy.KEEP or is_droppable:
+            return
+        raise LowDiskSpaceError(
+            "the partition's log directory has less free space than its floor, and the append had no effect;"
+            " send it again later, and make the operator look at the disk and at the object store",
+            partition=log.topic_partition,
+            free_bytes=free_bytes,
+            min_free_bytes=self._min_free_bytes,
+        )
+
+
+def _tell(path: str, free_bytes: int, min_free_bytes: int, *, was_short: bool, is_short: bool) -> None:
+    if is_short and not was_short:
+        logger.error(
+            "appends to partitions in this log directory are refused by their topics' backlog policy, because"
+            " it has less free space than log.dir.min.free.bytes; free space, or restore the connection to"
+            " the store so that uploads free it, path=`%s` free_bytes=`%d` min_free_bytes=`%d`",
+            path,
+            free_bytes,
+            min_free_bytes,
+        )
+    elif was_short and not is_short:
+        logger.warning(
+            "appends to partitions in this log directory are accepted again, path=`%s` free_bytes=`%d`",
+            path,
+            free_bytes,
+        )

@@ -1,0 +1,314 @@
+"""The store does not answer: local retention goes on, and the store learns of it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stratalog.base.errors import LowDiskSpaceError, StoreUnavailableError
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.tiered.away_store import AwayStore
+
+HOUR_MS = 3_600_000
+SEGMENT_BYTES = 1024
+RETAINED_BYTES = 4096
+
+
+class World:
+    """A store that goes away, a disk in memory, and the servers over them one after the other. Belongs to the
+    event loop."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = AwayStore(MemoryObjectStore(self.clock))
+        self.disk = MemoryFileSystem()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator[ServiceBench]:
+        async with service_bench("/", filesystem=self.disk, store=self.store, clock=self.clock) as bench:
+            yield bench
+
+
+async def create(bench: ServiceBench, config: Mapping[str, str]) -> None:
+    await bench.client.admin.create_topic("t", 1, {"segment.bytes": str(SEGMENT_BYTES), **config})
+
+
+async def load(bench: ServiceBench, clock: ManualClock, count: int) -> None:
+    """Append that many records of a third of a segment."""
+    for _ in range(count):
+        await bench.client.append("t", 0, [Record(0, clock.now_ms(), None, bytes(300))])
+
+
+def local_bytes(bench: ServiceBench) -> int:
+    return sum(segment.size_bytes for segment in bench.partition().log.reader.segments())
+
+
+def committed(bench: ServiceBench) -> TieredPartition:
+    partition = bench.partition()
+    tip = TopicIdPartition(partition.log.topic_id, 0)
+    return partition.shard.metadata.state().partition(tip)
+
+
+@pytest.mark.parametrize("is_tiered", [False, True])
+async def test_an_outage_under_load_leaves_the_retained_bytes_and_one_segment_on_the_disk(
+    *, is_tiered: bool
+) -> None:
+    world = World()
+    config = {"retention.bytes": str(RETAINED_BYTES), "remote.storage.enable": str(is_tiered).lower()}
+    async with world.serving() as bench:
+        await create(bench, config)
+        await load(bench, world.clock, 3)
+        world.store.is_away = True
+        for _ in range(10):
+            await load(bench, world.clock, 12)
+            bench.server.engine.local.retention.run()
+            assert local_bytes(bench) <= RETAINED_BYTES + SEGMENT_BYTES
+        assert bench.partition().log_start_offset > 100
+
+
+async def test_segments_that_are_committed_go_by_local_retention_without_the_store() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"local.retention.ms": str(HOUR_MS)})
+        await load(bench, world.clock, 12)
+        await bench.client.admin.upload(["t"])
+        world.store.is_away = True
+        world.clock.advance(HOUR_MS + 1)
+        bench.server.engine.local.retention.run()
+        marks = bench.partition().watermarks()
+        assert (marks.log_start_offset, marks.local_log_start_offset) == (0, 12)
+
+
+async def test_a_start_that_moved_in_an_outage_survives_a_restart_and_is_committed_before_the_upload() -> (
+    None
+):
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"retention.ms": str(HOUR_MS)})
+        await load(bench, world.clock, 6)
+        await bench.client.admin.upload(["t"])
+        await load(bench, world.clock, 6)
+        world.store.is_away = True
+        world.clock.advance(HOUR_MS + 1)
+        await load(bench, world.clock, 6)
+        bench.server.engine.local.retention.run()
+        start = bench.partition().log_start_offset
+        assert 6 < start <= 12
+        assert [record.offset for record in (await bench.read_all("t"))[0]] == [*range(start, 18)]
+        assert committed(bench).log_start_offset == 0
+    world.store.is_away = False
+    async with world.serving() as bench:
+        assert bench.partition().log_start_offset == start
+        bench.server.engine.tier.manager.upload_pass()
+        state = committed(bench)
+        assert state.log_start_offset == start
+        assert state.slices[0].base_offset == start
+        assert [record.offset for record in (await bench.read_all("t"))[0]] == [*range(start, 18)]
+
+
+async def test_a_log_that_expired_whole_in_an_outage_gives_no_offset_twice_after_a_restart() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"retention.ms": str(HOUR_MS)})
+        await load(bench, world.clock, 6)
+        bench.partition().log.roll()
+        world.store.is_away = True
+        world.clock.advance(HOUR_MS + 1)
+        bench.server.engine.local.retention.run()
+        assert bench.partition().log_start_offset == 6
+    world.store.is_away = False
+    async with world.serving() as bench:
+        assert (bench.partition().log_start_offset, bench.partition().log_end_offset) == (6, 6)
+        await load(bench, world.clock, 1)
+        await bench.client.admin.upload(["t"])
+        assert [record.offset for record in (await bench.read_all("t"))[0]] == [6]
+
+
+async def test_a_clock_that_jumps_in_an_outage_moves_no_log_start() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"retention.ms": str(HOUR_MS)})
+        await load(bench, world.clock, 6)
+        bench.partition().log.roll()
+        world.store.is_away = True
+        world.clock.set_wall_ms(world.clock.now_ms() + 2 * HOUR_MS)
+        bench.server.engine.local.retention.run()
+        assert bench.partition().log_start_offset == 0
+
+
+async def test_the_store_decides_while_it_answers() -> None:
+    """A log start of a tiered topic is committed first then."""
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"retention.bytes": str(SEGMENT_BYTES)})
+        await load(bench, world.clock, 30)
+        bench.server.engine.local.retention.run()
+        assert bench.partition().log_start_offset == 0
+
+
+async def test_a_configuration_that_was_not_followed_deletes_nothing_in_an_outage() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"remote.storage.enable": "false", "retention.bytes": str(SEGMENT_BYTES)})
+        await load(bench, world.clock, 30)
+        # The server has read another configuration, which its logs do not have yet.
+        catalog = bench.server.engine.topics.catalog
+        altered = {**catalog.topics()["t"].config, "retention.bytes": "-1"}
+        catalog.alter(catalog.topics()["t"].topic_id, config=altered)
+        world.store.is_away = True
+        bench.server.engine.local.retention.run()
+        assert bench.partition().log_start_offset == 0
+        world.store.is_away = False
+
+
+async def test_an_upload_in_an_outage_fails_and_changes_nothing() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"retention.bytes": str(SEGMENT_BYTES)})
+        await load(bench, world.clock, 30)
+        world.store.is_away = True
+        bench.server.engine.local.retention.run()
+        start = bench.partition().log_start_offset
+        with pytest.raises(StoreUnavailableError):
+            bench.server.engine.tier.manager.upload_pass()
+        assert bench.partition().log_start_offset == start > 0
+        world.store.is_away = False
+
+
+FLOOR = {"log.dir.min.free.bytes": "1000"}
+ROOMS = (999, 1249, 1250, 1000, 999)
+"""Free bytes, one after the other."""
+
+
+@pytest.mark.parametrize(
+    ("config", "is_blocked"),
+    [
+        ({}, True),
+        ({"remote.copy.backlog.policy": "keep"}, False),
+        ({"remote.storage.enable": "false"}, True),
+        ({"remote.storage.enable": "false", "remote.copy.backlog.policy": "drop"}, True),
+        ({"remote.storage.enable": "false", "remote.copy.backlog.policy": "keep"}, False),
+    ],
+)
+async def test_appends_are_refused_below_the_floor_by_the_topics_policy(
+    config: dict[str, str], caplog: pytest.LogCaptureFixture, *, is_blocked: bool
+) -> None:
+    disk = FullFileSystem()
+    store = MemoryObjectStore(ManualClock())
+    async with service_bench("", filesystem=disk, store=store, config=FLOOR) as bench:
+        await create(bench, config)
+        await bench.append("t", [b"before"])
+        appended: list[bool] = []
+        refusals: list[LowDiskSpaceError] = []
+        for room_bytes in ROOMS:
+            disk.fill("/data")
+            disk.room_bytes = room_bytes
+            bench.server.engine.local.pressure.run()
+            disk.fill(None)
+            try:
+                await bench.append("t", [b"more"])
+            except LowDiskSpaceError as refusal:
+                refusals.append(refusal)
+                appended.append(False)
+            else:
+                appended.append(True)
+            assert len((await bench.values("t"))[0]) == 1 + sum(appended), "a reader goes on"
+        for one in refusals:
+            assert one.retriable
+            assert one.retry_delay_s == 1
+            assert one.fields.keys() == {"partition", "free_bytes", "min_free_bytes"}
+        assert appended == ([False, False, True, True, False] if is_blocked else [True] * 5)
+        levels = [record.levelname for record in caplog.records if "log directory" in record.message]
+        assert levels == ["ERROR", "WARNING", "ERROR"]
+
+
+async def test_without_a_floor_nothing_is_refused() -> None:
+    disk = FullFileSystem()
+    store = MemoryObjectStore(ManualClock())
+    async with service_bench("", filesystem=disk, store=store, config=FLOOR) as bench:
+        await create(bench, {})
+        disk.fill("/data")
+        bench.server.engine.local.pressure.run()
+        disk.fill(None)
+        with pytest.raises(LowDiskSpaceError):
+            await bench.append("t", [b"more"])
+        await bench.client.admin.alter_configs({"log.dir.min.free.bytes": "0"})
+        assert await bench.append("t", [b"more"]) == 0
+
+
+FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def press(bench: ServiceBench, disk: FullFileSystem, room_bytes: int) -> None:
+    """Run the pass that measures the disk, as if so little were free on it."""
+    disk.fill("/data")
+    disk.room_bytes = room_bytes
+    bench.server.engine.local.pressure.run()
+    disk.fill(None)
+
+
+async def offsets(bench: ServiceBench) -> list[int]:
+    return [record.offset for record in (await bench.read_all("t"))[0]]
+
+
+async def test_drop_loses_the_oldest_that_is_not_uploaded_and_the_upload_goes_on_behind_the_gap() -> None:
+    clock, disk = ManualClock(), FullFileSystem()
+    store = AwayStore(MemoryObjectStore(clock))
+    async with service_bench("", filesystem=disk, store=store, clock=clock, config=FLOOR) as bench:
+        await create(bench, {"remote.copy.backlog.policy": "drop", "local.retention.ms": "-1", **FOR_EVER})
+        await load(bench, clock, 6)
+        await bench.client.admin.upload(["t"])
+        await load(bench, clock, 12)
+        store.is_away = True
+        press(bench, disk, 999)
+        # Only what the store has was dropped: that is enough.
+        assert bench.partition().watermarks().local_log_start_offset > 0
+        assert bench.partition().log.local_log.segments.start_offset <= bench.partition().tiered_end_offset
+        while bench.partition().log.local_log.segments.start_offset <= 9:
+            press(bench, disk, 0)
+        lost_end = bench.partition().log.local_log.segments.start_offset
+        store.is_away = False
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)], "before a commit says so"
+        inside = await bench.read_all("t", start={TopicPartition("t", 0): 7})
+        assert [record.offset for record in inside[0]] == [*range(lost_end, 18)]
+        bench.server.engine.tier.manager.upload_pass()
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)]
+        [gap] = [live for live in committed(bench).slices if live.gap is not None]
+        assert gap.gap is not None
+        assert (gap.base_offset, gap.end_offset, gap.gap.reason) == (6, lost_end, "dropped_by_policy")
+        await bench.client.admin.upload(["t"], delete_local=True)
+        assert bench.partition().watermarks().local_log_start_offset == 18
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)]
+    async with service_bench("", filesystem=disk.killed(), store=store, clock=clock) as bench:
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)]
+    async with service_bench("", filesystem=MemoryFileSystem(), store=store, clock=clock) as bench:
+        assert await offsets(bench) == [*range(6), *range(lost_end, 18)], "on another machine"
+
+
+async def test_a_log_whose_first_segments_are_missing_goes_on_behind_a_gap() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, FOR_EVER)
+        await load(bench, world.clock, 3)
+        await bench.client.admin.upload(["t"])
+        await load(bench, world.clock, 9)
+    names = sorted(name for name in world.disk.list_directory("/data/t-0") if name.endswith(".log"))
+    for name in names[:3]:
+        world.disk.unlink(f"/data/t-0/{name}")
+    async with world.serving() as bench:
+        begin = bench.partition().log.local_log.segments.start_offset
+        assert begin > 3
+        await bench.client.admin.upload(["t"])
+        [gap] = [live for live in committed(bench).slices if live.gap is not None]
+        assert gap.gap is not None
+        assert (gap.base_offset, gap.end_offset, gap.gap.reason) == (3, begin, "missing_on_local_disk")
+        assert await offsets(bench) == [0, 1, 2, *range(begin, 12)]
