@@ -5,6 +5,7 @@ Methods import the record format when they need it: a program that only administ
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -84,6 +85,7 @@ class Client:
         """The long work that the server does."""
         self.admin = Admin(self.channel, self._retry, self.operations)
         self.topics = Topics(self.admin)
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
     @property
     def address(self) -> str:
@@ -303,7 +305,9 @@ class Client:
             durability=durability,
             **{name: value for name, value in sizes.items() if value is not None},
         )
-        return Producer(self.channel, self.topics.describe, settings, self._retry)
+        producer = Producer(self.channel, self.topics.describe, settings, self._retry)
+        self._producers.add(producer)
+        return producer
 
     def consume(
         self,
@@ -386,7 +390,13 @@ class Client:
         return await read_arrow(TopicFollower(self, wanted, chosen), chosen, columns)
 
     async def close(self) -> None:
-        await self.channel.close()
+        """End the producers, with a ResourceWarning of records that are not stored, and close the
+        connection."""
+        try:
+            for producer in list(self._producers):
+                producer.end()
+        finally:
+            await self.channel.close()
 
     async def __aenter__(self) -> Self:
         return self
