@@ -132,7 +132,8 @@ def no_receipt(_topic: str, _partition: int) -> None:
 
 def send_rate(count: int, value: bytes) -> float:
     accumulator = RecordAccumulator(BATCH_BYTES, 1 << 40, no_receipt)
-    accumulator.set_partition_count("t", 1, 0)
+    accumulator.hold_topic("t", 1, 0)
+    accumulator.open_topic("t")
     keys = keys_of(CHUNK_COUNT)
     start_s = time.perf_counter()
     for _ in range(count // CHUNK_COUNT):

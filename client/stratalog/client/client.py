@@ -391,12 +391,14 @@ class Client:
         return await read_arrow(TopicFollower(self, wanted, chosen), chosen, columns)
 
     async def close(self) -> None:
-        """Abandon the producers that were not closed, end the calls that wait, and close the connection. May
-        be repeated.
+        """End the producers, with a ResourceWarning of records that are not stored, end the calls that wait, and
+        close the connection. May be repeated.
         """
-        for producer in self._producers:
-            producer.end()
-        await self.channel.close()
+        try:
+            for producer in list(self._producers):
+                producer.end()
+        finally:
+            await self.channel.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -50,7 +50,7 @@ class BufferFullError(LogStoreError):
 
 
 class ClientClosedError(LogStoreError):
-    """The client was closed before or during the call. Make another client."""
+    """The client or the producer was closed before or during the call. Make another one."""
 
     code = "CLIENT_CLOSED"
 

@@ -9,16 +9,17 @@ other object than the handle. Everything else is done once a batch, on the event
 Other threads may send, too; only the order of one thread's records is kept then.
 
 The delivery of each record is settled once: by the acknowledgement, by an error, or when the producer is
-abandoned, with an error whose field `outcome` says whether the record may be stored. A producer of a client
-that was closed, and one whose event loop has ended, takes no more records.
+abandoned, with an error whose field `outcome` says whether the record may be stored. A producer that was
+closed, one of a client that was closed, and one whose event loop has ended, take no more records. If records
+of a producer that was not closed are given up, that is a ResourceWarning.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -31,8 +32,8 @@ from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.append_sender import AppendSender
 from stratalog.client.sending.batch_receipt import BatchReceipt
-from stratalog.client.sending.known_topics import MAX_BATCH_KEY, EarlyRecord, KnownTopic, KnownTopics
-from stratalog.client.sending.sealed_batch import SealedBatch, abandonment
+from stratalog.client.sending.known_topics import MAX_BATCH_KEY, KnownTopics
+from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.record.codecs.compression import Codec, compress
 from stratalog.record.native.record_accumulator import Delivery, OpenBatch, RecordAccumulator
 from stratalog.record.record_rows import SentRows
@@ -125,7 +126,7 @@ class Producer(RecordAccumulator):
                 self._collect()
             self._settled.clear()
             await self._settled.wait()
-        if self._is_ended:
+        if self.max_buffered_bytes < 0:
             self.refuse_record()
 
     async def send_many(self, topic: str, table: pa.Table | pa.RecordBatch) -> int:
@@ -185,11 +186,13 @@ class Producer(RecordAccumulator):
                 raise failure.error.with_traceback(None)
 
     async def close(self) -> None:
-        """Flush until nothing is left; abandon the rest if that is cancelled. The client's connection stays
-        open."""
+        """Take no more records, and flush; abandon the rest if that is cancelled. The client's connection
+        stays open. May be repeated."""
+        super().end()
         try:
             await self.flush()
-            while self.buffered_bytes or self._known_topics.has_early_records:
+            while self.buffered_bytes:
+                # Other threads were sending these.
                 await self.flush()
         except asyncio.CancelledError:
             self.abandon()
@@ -201,8 +204,12 @@ class Producer(RecordAccumulator):
         """Discard unacknowledged records. Their deliveries raise LogStoreError, whose field `outcome` is
         "unknown" for a record that may be stored, and "not stored" for the others.
         """
+        self._give_up()
+
+    def _give_up(self) -> int:
+        """Abandon. Returns the number of records."""
         self._sender.abandon()
-        early = self._known_topics.abandon()
+        count = self._known_topics.abandon()
         self.close_all()
         self._collect(is_abandoned=True)
         unsettled, self._unsettled = self._unsettled, set()
@@ -211,16 +218,32 @@ class Producer(RecordAccumulator):
         for batch in unsettled:
             self.release(batch.size_bytes)
             batch.abandon()
-        for record in early:
-            record.receipt.settle(0, 1, error=abandonment(is_in_doubt=False))
+            count += batch.record_count
         if not self._loop.is_closed():
             self._settled.set()
+        return count
 
     def end(self) -> None:
-        """Abandon, and refuse all records from now on: the client was closed."""
+        """Abandon, and refuse all records from now on: the client was closed. Warns of unsent records."""
         self._is_ended = True
         super().end()
-        self.abandon()
+        self._give_up_with_a_warning()
+
+    def _give_up_with_a_warning(self) -> None:
+        count = self._give_up()
+        if count:
+            warnings.warn(
+                f"a producer that was not closed has given up {count} records; close producers before their"
+                " client and the event loop, or use `async with`",
+                ResourceWarning,
+                source=self,
+                stacklevel=3,
+            )
+
+    def __del__(self) -> None:
+        if self.buffered_bytes:
+            # The event loop has ended: it keeps a producer with records.
+            self.end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -231,19 +254,25 @@ class Producer(RecordAccumulator):
         if kind is None:
             await self.close()
         else:
+            super().end()
             self.abandon()
 
     # --- the accumulator's calls, from the thread that sends ------------------------------------------------
 
     def wake(self) -> None:
         """Ask the event loop to take the new batches."""
-        with self._ending_with_the_loop():
+        try:
             self._loop.call_soon_threadsafe(self._collect)
+        except RuntimeError:
+            self._end_with_the_loop()
+            raise
 
     def refuse_record(self) -> None:
         """Raise BufferFullError, or ClientClosedError."""
         if self._is_ended:
             raise ClientClosedError("the client was closed; make another client")
+        if self.max_buffered_bytes < 0:
+            raise ClientClosedError("the producer was closed; make another producer")
         raise BufferFullError(
             "the producer's buffer is full; await its `ready()` before the next record",
             buffered_bytes=self.buffered_bytes,
@@ -252,8 +281,7 @@ class Producer(RecordAccumulator):
 
     def refuse_size(self, topic: str, size_bytes: int, max_bytes: int) -> None:
         """Raise RecordTooLargeError, and ask the server whether it has another limit by now."""
-        with self._ending_with_the_loop():
-            self._known_topics.ask_again(topic)
+        self._known_topics.ask(topic)
         raise RecordTooLargeError(
             "the record is larger than its topic takes; make it smaller or raise the topic's limit",
             topic=topic,
@@ -273,28 +301,13 @@ class Producer(RecordAccumulator):
         headers: bytes | None,
     ) -> Delivery:
         """Keep a record until its topic is described."""
-        delivery = Delivery(BatchReceipt(topic, -1), 0, timestamp_ms)
-        record = EarlyRecord(
-            delivery=delivery,
-            key=key,
-            value=value,
-            partition=partition,
-            headers_count=headers_count,
-            headers=headers,
-        )
-        with self._ending_with_the_loop():
-            return self._known_topics.hold(topic, record)
+        return self._known_topics.hold((topic, key, value, partition, timestamp_ms, headers_count, headers))
 
-    @contextmanager
-    def _ending_with_the_loop(self) -> Generator[None]:
-        """A context for calls of the event loop from other threads. Ends the producer if there is no loop any
-        more, and raises ClientClosedError.
+    def _end_with_the_loop(self) -> None:
+        """After a failed call of the event loop: end the producer if there is no loop any more, and raise
+        ClientClosedError.
         """
-        try:
-            yield
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
+        if self._loop.is_closed():
             self.end()
             self.refuse_record()
 
@@ -364,9 +377,9 @@ class Producer(RecordAccumulator):
                 waited.discard(batch)
                 waited.update(parts)
 
-    def known_topic(self, topic: str) -> KnownTopic:
-        """The facts about a topic, without any if it is unknown."""
-        return self._known_topics.known(topic)
+    def max_batch_bytes(self, topic: str) -> int | None:
+        """Bytes of the largest batch that a topic takes; None if it is unknown."""
+        return self._known_topics.max_batch_bytes(topic)
 
     def on_stale(self, topic: str) -> None:
         """Describe a topic again."""
@@ -374,9 +387,17 @@ class Producer(RecordAccumulator):
 
     def on_cancelled(self) -> None:
         """Abandon all records, because nothing can be sent any more."""
-        self.abandon()
+        self._give_up_with_a_warning()
 
     # --- the calls of the known topics ----------------------------------------------------------------------
+
+    def call_soon(self, work: Callable[[str], None], topic: str) -> None:
+        """Let the event loop do the work, for any thread."""
+        try:
+            self._loop.call_soon_threadsafe(work, topic)
+        except RuntimeError:
+            self._end_with_the_loop()
+            raise
 
     def on_described(self, topic: str, *, is_changed: bool) -> None:
         """Let records of other sizes go out, and `flush` look again."""

@@ -27,7 +27,6 @@ from stratalog.client.errors import BufferFullError, ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.append_sender import AppendSender
 from stratalog.client.sending.batch_receipt import BatchReceipt
-from stratalog.client.sending.known_topics import UNKNOWN_TOPIC, KnownTopic
 from stratalog.client.sending.partition_lane import PartitionLane
 from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
 from stratalog.record.ack import Ack
@@ -135,7 +134,7 @@ async def test_what_cannot_be_sent_is_refused(bench: ServiceBench) -> None:
         assert caught.value.fields == {"topic": "t", "partition": 2, "partition_count": 2}
     with pytest.raises(InvalidRequestError):
         producer.send("t", None, b"x", timestamp_ms=-3)
-    await producer.close()
+    await producer.flush()
     # Nothing awaits this one.
     producer.send("nope", None, b"x")
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -364,8 +363,7 @@ class QueuedBatches:
 
     def on_split(self, batch: SealedBatch, parts: Sequence[SealedBatch]) -> None: ...
 
-    def known_topic(self, topic: str) -> KnownTopic:
-        return UNKNOWN_TOPIC
+    def max_batch_bytes(self, topic: str) -> int | None: ...
 
     def on_stale(self, topic: str) -> None: ...
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from stratalog.base.errors import LogStoreError, RecordTooLargeError
+from stratalog.base.errors import LogStoreError, RecordTooLargeError, UnknownTopicOrPartitionError
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ClientClosedError
@@ -39,11 +41,11 @@ async def for_ever(_topic: str) -> Topic:
     raise AssertionError("it waits for ever")
 
 
-def topic_of(name: str, config: Mapping[str, str]) -> Topic:
+def topic_of(name: str, config: Mapping[str, str], partition_count: int = 1) -> Topic:
     return Topic(
         name=name,
         topic_id="id",
-        partition_count=1,
+        partition_count=partition_count,
         config_overrides=config,
         config=config,
         offline_partitions=(),
@@ -86,7 +88,8 @@ async def test_a_record_that_is_early_no_more_is_placed_at_once() -> None:
     class Slow(Producer):
         def __getattribute__(self, name: str) -> object:
             if name == "send_early":
-                self.set_partition_count("t", 1, 0)
+                self.hold_topic("t", 1, 0)
+                self.open_topic("t")
             return super().__getattribute__(name)
 
     producer = Slow(ServerChannel(NOWHERE), for_ever, ProducerSettings(linger_ms=LONG_MS), PATIENT)
@@ -98,25 +101,29 @@ async def test_a_record_that_is_early_no_more_is_placed_at_once() -> None:
 
 async def test_a_close_that_is_cancelled_settles_every_delivery() -> None:
     producer = producer_of(for_ever)
-    producer.set_partition_count("known", 1, 0)
+    producer.hold_topic("known", 1, 0)
+    producer.open_topic("known")
     deliveries = [producer.send(topic, None, b"x") for topic in ("unknown", "known")]
     closing = asyncio.create_task(producer.close())
     await asyncio.sleep(0)
-    deliveries.append(producer.send("known", None, b"x"))
+    with pytest.raises(ClientClosedError):
+        producer.send("known", None, b"x")
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    assert [await outcome_of(delivery) for delivery in deliveries] == ["not stored"] * 3
+    assert [await outcome_of(delivery) for delivery in deliveries] == ["not stored"] * 2
     assert producer.buffered_bytes == 0
 
 
 async def test_a_client_that_is_closed_settles_the_deliveries_of_its_producers() -> None:
     client = Client(NOWHERE, retry=PATIENT)
     waiting, describing = client.producer(linger_ms=0), client.producer()
-    waiting.set_partition_count("known", 1, 0)
+    waiting.hold_topic("known", 1, 0)
+    waiting.open_topic("known")
     deliveries = [waiting.send("known", None, b"x"), describing.send("unknown", None, b"x")]
     await asyncio.sleep(0)
-    await client.close()
+    with pytest.warns(ResourceWarning):
+        await client.close()
     assert [await outcome_of(delivery) for delivery in deliveries] == ["not stored"] * 2
     for producer in (waiting, describing):
         assert producer.buffered_bytes == 0
@@ -128,7 +135,8 @@ async def test_the_end_of_the_tasks_of_a_loop_settles_the_deliveries() -> None:
     def use() -> list[Delivery]:
         async def send() -> list[Delivery]:
             waiting, describing = producer_of(for_ever, linger_ms=0), producer_of(for_ever)
-            waiting.set_partition_count("known", 1, 0)
+            waiting.hold_topic("known", 1, 0)
+            waiting.open_topic("known")
             sent = [waiting.send("known", None, b"x"), describing.send("unknown", None, b"x")]
             # The batch has left the accumulator.
             for _ in range(3):
@@ -138,7 +146,9 @@ async def test_the_end_of_the_tasks_of_a_loop_settles_the_deliveries() -> None:
         # It cancels the tasks that are left.
         return asyncio.run(send())
 
-    for delivery in await asyncio.to_thread(use):
+    with pytest.warns(ResourceWarning):
+        sent = await asyncio.to_thread(use)
+    for delivery in sent:
         assert delivery.is_done
         assert await outcome_of(delivery) == "not stored"
 
@@ -147,14 +157,15 @@ async def test_a_producer_whose_loop_has_ended_refuses_records_and_forgets_none(
     async def begin() -> tuple[Producer, Delivery]:
         producer = producer_of(for_ever)
         for topic in ("known", "other"):
-            producer.set_partition_count(topic, 1, 0)
+            producer.hold_topic(topic, 1, 0)
+            producer.open_topic(topic)
         return producer, producer.send("known", None, b"x")
 
     for topic in ("unknown", "other"):
         producer, lingering = await asyncio.to_thread(lambda: asyncio.run(begin()))
         # The loop is asked for a description, or to take a new batch.
         producer.take_batches()
-        with pytest.raises(ClientClosedError):
+        with pytest.warns(ResourceWarning), pytest.raises(ClientClosedError):
             producer.send(topic, None, b"x")
         for again in ("unknown", "known"):
             with pytest.raises(ClientClosedError):
@@ -214,3 +225,88 @@ async def test_a_limit_of_the_topic_bounds_its_batches_alone() -> None:
         assert 61 + batch.size_bytes <= (300 if batch.topic == "narrow" else 1000)
         producer.release(batch.size_bytes)
     assert [len(counts["narrow"]), len(counts["wide"])] == [7, 2]
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["new_partitions", "new_topic"])
+async def test_a_description_that_began_before_a_record_fails_it_not(is_new: bool) -> None:
+    described = 0
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def describe(topic: str) -> Topic:
+        nonlocal described
+        described += 1
+        if described == 2:
+            # The answer is on its way while the topic changes.
+            begun.set()
+            await go_on.wait()
+        if described < 3 and is_new:
+            raise UnknownTopicOrPartitionError("no such topic", topic=topic)
+        return topic_of(topic, {}, 1 if described < 3 else 3)
+
+    producer = producer_of(describe, linger_ms=0)
+    if is_new:
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await producer.send("t", None, b"x")
+    else:
+        await producer.learn("t")
+    before = producer.send("t", None, b"x", partition=2)
+    await begun.wait()
+    after = [producer.send("t", None, value, partition=2) for value in (b"1", b"2")]
+    missing = producer.send("t", None, b"x", partition=3)
+    waiting = [asyncio.create_task(outcome_of(delivery)) for delivery in after]
+    go_on.set()
+    for refused in (before, missing):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await asyncio.wait_for(refused, WAIT_S)
+    assert described == 3
+    assert [delivery.index for delivery in after] == [0, 1]
+    assert after[0].receipt.partition == 2
+    producer.abandon()
+    # Those who waited for a record without a partition hear of its end.
+    assert await asyncio.gather(*waiting) == ["not stored"] * 2
+    assert producer.buffered_bytes == 0
+
+
+async def test_a_producer_that_was_dropped_is_collected() -> None:
+    async def describe(topic: str) -> Topic:
+        return topic_of(topic, {})
+
+    async def use() -> weakref.ref[Producer]:
+        producer = producer_of(describe)
+        # It is to be described again, minutes later.
+        await producer.learn("t")
+        await asyncio.sleep(0)
+        return weakref.ref(producer)
+
+    dropped = await use()
+    gc.collect()
+    assert dropped() is None
+
+
+async def test_a_closed_producer_takes_no_record_and_may_be_closed_again() -> None:
+    producer = producer_of(for_ever)
+    await producer.close()
+    await producer.close()
+    for topic in ("t", "u"):
+        with pytest.raises(ClientClosedError):
+            producer.send(topic, None, b"x")
+    with pytest.raises(ClientClosedError):
+        await producer.ready()
+
+
+async def test_a_producer_that_is_collected_with_records_warns_of_them_and_settles_them() -> None:
+    async def begin() -> list[Delivery]:
+        producer = producer_of(for_ever)
+        producer.hold_topic("known", 1, 0)
+        producer.open_topic("known")
+        return [producer.send("known", None, b"x") for _ in range(3)]
+
+    def use() -> list[Delivery]:
+        deliveries = asyncio.run(begin())
+        gc.collect()
+        return deliveries
+
+    with pytest.warns(ResourceWarning) as warned:
+        deliveries = await asyncio.to_thread(use)
+    assert len(warned) == 1
+    assert [await outcome_of(delivery) for delivery in deliveries] == ["not stored"] * 3

@@ -39,7 +39,6 @@ from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.messages import DurabilityLike, wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
-from stratalog.client.sending.known_topics import KnownTopic
 from stratalog.client.sending.partition_lane import PartitionLane, ProducerIdentity
 from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -67,8 +66,8 @@ class SenderEvents(Protocol):
         """The batch is replaced by its parts, and will not be settled."""
         ...
 
-    def known_topic(self, topic: str) -> KnownTopic:
-        """The facts about a topic, without any if it is unknown."""
+    def max_batch_bytes(self, topic: str) -> int | None:
+        """Bytes of the largest batch that a topic takes, as it is sent; None if it is unknown."""
         ...
 
     def on_stale(self, topic: str) -> None:
@@ -269,8 +268,8 @@ class AppendSender:
         while self._row and not self._is_ending:
             topic_partition, lane = self._row.popitem(last=False)
             sequence = self._last_sequence + 1
-            topic = self._events.known_topic(topic_partition.topic)
-            taken = lane.take(sequence, self._max_request_bytes, self._identity, topic)
+            max_batch_bytes = self._events.max_batch_bytes(topic_partition.topic)
+            taken = lane.take(sequence, self._max_request_bytes, self._identity, max_batch_bytes)
             self._offer(lane)
             if taken is not None:
                 self._last_sequence = sequence

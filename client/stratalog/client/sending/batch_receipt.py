@@ -38,7 +38,8 @@ class _Outcome(NamedTuple):
 
 class BatchReceipt:
     """Knows what became of the records of one batch, and wakes those who wait for them. Thread-safe: a lock
-    guards it; `settle` is called by one thread.
+    guards it; `settle` is called by one thread, which the garbage collector may have interrupted in any other
+    method.
     """
 
     __slots__ = (
@@ -54,7 +55,7 @@ class BatchReceipt:
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._outcomes: list[_Outcome] = []
         self._waiting: dict[_Waiter, int] = {}
         """Those that wait, with the indexes of their records."""
@@ -75,8 +76,7 @@ class BatchReceipt:
     async def wait(self, delivery: Delivery) -> Ack:
         """Wait for a record. Raises the LogStoreError by which it failed."""
         while True:
-            receipt, index = delivery.receipt, delivery.index
-            assert isinstance(receipt, BatchReceipt)
+            receipt, index = _place_of(delivery)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if receipt._claim(index, future):
                 return receipt._ack(delivery, index)
@@ -93,8 +93,7 @@ class BatchReceipt:
         """
         end_s = None if timeout_s is None else _CLOCK.monotonic_s() + timeout_s
         while True:
-            receipt, index = delivery.receipt, delivery.index
-            assert isinstance(receipt, BatchReceipt)
+            receipt, index = _place_of(delivery)
             event = threading.Event()
             if receipt._claim(index, event):
                 return receipt._ack(delivery, index)
@@ -132,7 +131,7 @@ class BatchReceipt:
         _wake(woken)
 
     def wake_all(self) -> None:
-        """Let all who wait look again: their record has a batch, and perhaps its index already."""
+        """Let all who wait look again: their record has another receipt."""
         if not self._waiting:
             return
         with self._lock:
@@ -158,14 +157,19 @@ class BatchReceipt:
         count = end_index - first_index
         return len(self._claimed) >= count and self._claimed.issuperset(range(first_index, end_index))
 
+    def claim(self, index: int) -> None:
+        """Note that the outcome of a record was asked for."""
+        self._claimed.add(index)
+
     def _claim(self, index: int, waiter: _Waiter) -> bool:
         """Ask for the outcome of a record. Returns False if it has none, and wakes the caller later."""
         with self._lock:
             self._claimed.add(index)
-            if self._outcome(index) is not None:
-                return True
             self._waiting[waiter] = index
-            return False
+            if self._outcome(index) is None:
+                return False
+            self._waiting.pop(waiter, None)
+            return True
 
     def _leave(self, waiter: _Waiter) -> None:
         """Wait no more, woken or not."""
@@ -200,6 +204,15 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _place_of(delivery: Delivery) -> tuple[BatchReceipt, int]:
+    """The receipt of a record and its place there, both from before or from after `follow`."""
+    while True:
+        receipt, index = delivery.receipt, delivery.index
+        if delivery.receipt is receipt:
+            assert isinstance(receipt, BatchReceipt)
+            return receipt, index
 
 
 def _wake(waiting: Iterable[_Waiter]) -> None:

@@ -4,6 +4,9 @@ A topic is described when its first record is sent, then every few minutes, and 
 accumulator refuses records because of the topic's state: it may have changed. A record whose partition cannot
 be chosen yet waits here: its topic is unknown, or its partition is above the number that was known last.
 
+A topic is described once at a time. The answer places all records that it can, and fails those only that
+waited before the question: the topic may have changed since. The others wait for another description.
+
 Any thread may send such a record, so a lock guards them. While the loop places those of a topic, the
 accumulator holds the topic: records that other threads send come here, too, and wait for the lock. Then their
 topic is known, and they are placed behind all earlier ones.
@@ -14,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -22,6 +27,7 @@ from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.sending.batch_receipt import BatchReceipt, running_loop
+from stratalog.client.sending.sealed_batch import abandonment
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.native.record_accumulator import Delivery, RecordAccumulator
 
@@ -33,47 +39,45 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_KEY = "max.message.bytes"
 """The topic's limit of the size of a batch."""
 
-UNLIMITED_BYTES = 2**31 - 1
-"""No batch is larger."""
+NO_PARTITION = -1
+"""The partition in the receipt of a record that has none yet, or never gets one."""
 
+EARLY_RECORD_BYTES = 64
+"""The part of an early record's size in the buffer that does not depend on its contents."""
 
-class KnownTopic(NamedTuple):
-    """The facts about a topic on which its batches depend."""
-
-    topic_id: str = ""
-    """Empty if it is unknown."""
-    max_batch_bytes: int | None = None
-    """Bytes of the largest batch that the topic takes, as it is sent; None if it is unknown."""
-
-
-UNKNOWN_TOPIC = KnownTopic()
+RecordParts = tuple[str, str | bytes | None, str | bytes | None, int | None, int, int, bytes | None]
+"""The arguments of the accumulator's `send_early` and `send_encoded`."""
 
 
 class EarlyRecord(NamedTuple):
     """A record that waits for the description of its topic."""
 
     delivery: Delivery
-    key: str | bytes | None
-    value: str | bytes | None
-    partition: int | None
-    headers_count: int
-    headers: bytes | None
+    """Its index is the number of the record."""
+    partition: int
+    """The least number of a partition that the topic must have."""
+    size_bytes: int
+    """Its approximate size in the buffer."""
+    parts: RecordParts
 
-    @property
-    def receipt(self) -> BatchReceipt:
-        """The outcome, until the record has a batch."""
-        receipt = self.delivery.receipt
-        assert isinstance(receipt, BatchReceipt)
-        return receipt
 
-    @property
-    def size_bytes(self) -> int:
-        """Its approximate size in the buffer."""
-        return len(self.key or b"") + len(self.value or b"") + len(self.headers or b"") + 64
+class EarlyRecords:
+    """The early records of a topic, in order. Guarded by the lock of their `KnownTopics`."""
+
+    __slots__ = ("receipt", "records")
+
+    def __init__(self, topic: str) -> None:
+        self.records: deque[EarlyRecord] = deque()
+        self.receipt = BatchReceipt(topic, NO_PARTITION)
+        """The receipt of all of them. It is never settled: a record gets another one with its outcome."""
 
 
 class TopicEvents(Protocol):
-    """The user of known topics. Called on its event loop."""
+    """The user of known topics. Called on its event loop, except for `call_soon`."""
+
+    def call_soon(self, work: Callable[[str], None], topic: str) -> None:
+        """Let the event loop do the work. Called by any thread. Raises ClientClosedError."""
+        ...
 
     def on_described(self, topic: str, *, is_changed: bool) -> None:
         """A topic was described, and its early records are placed. `is_changed`: its configuration is another
@@ -91,8 +95,8 @@ class TopicEvents(Protocol):
 
 
 class KnownTopics:
-    """The described topics of a producer, and its early records. Belongs to one event loop; `hold` and
-    `ask_again` may be called by any thread.
+    """The described topics of a producer, and its early records. Belongs to one event loop; `hold` and `ask`
+    may be called by any thread.
     """
 
     def __init__(
@@ -109,13 +113,18 @@ class KnownTopics:
         self._settings = settings
         self._events = events
         self._loop = asyncio.get_running_loop()
-        self._known: dict[str, KnownTopic] = {}
         self._configs: dict[str, Mapping[str, str]] = {}
         """The configurations of the known topics."""
         self._lock = threading.RLock()
         """Guards the early records, and the places that the accumulator gives them."""
-        self._early: dict[str, list[EarlyRecord]] = {}
+        self._early: dict[str, EarlyRecords] = {}
+        """Those that wait, by topic. Each of these topics is being described, or is going to be."""
+        self._held_count = 0
+        """The number of all records that have ever waited."""
+        self._callers: dict[str, list[asyncio.Future[None]]] = {}
+        """The calls of `learn` that wait, by topic."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        """The descriptions that are under way."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -124,168 +133,233 @@ class KnownTopics:
 
     def is_early(self, topic: str) -> bool:
         """Whether records of a topic wait for its description, or it is unknown."""
-        return topic in self._early or topic not in self._known
+        return topic in self._early or topic not in self._configs
 
-    def known(self, topic: str) -> KnownTopic:
-        """The facts about a topic, without any if it is unknown."""
-        return self._known.get(topic, UNKNOWN_TOPIC)
+    def max_batch_bytes(self, topic: str) -> int | None:
+        """Bytes of the largest batch that a topic takes, as it is sent; None if it is unknown."""
+        value = self._configs.get(topic, {}).get(MAX_BATCH_KEY)
+        return None if value is None else int(value)
 
-    def hold(self, topic: str, record: EarlyRecord) -> Delivery:
+    def hold(self, parts: RecordParts) -> Delivery:
         """Keep a record until its topic is described, behind all earlier ones of its thread. Returns its
-        handle. Raises LogStoreError if the topic is known meanwhile and does not take the record.
+        handle. Raises LogStoreError if the topic is known meanwhile and does not take the record, and
+        ClientClosedError.
         """
+        topic, key, value, partition, timestamp_ms, _, headers = parts
+        least_partition = partition or 0
         with self._lock:
-            if topic not in self._early and self._is_placeable(topic, record):
-                return self._send(topic, record)
             if self._accumulator.max_buffered_bytes < 0:
                 # The producer has ended since the accumulator looked.
                 self._accumulator.refuse_record()
-            self._early.setdefault(topic, []).append(record)
-            self._accumulator.reserve(record.size_bytes)
-        self.ask_again(topic)
-        return record.delivery
+            early = self._early.get(topic)
+            if early is None and self._accumulator.partition_count(topic) > least_partition:
+                return self._accumulator.send_encoded(*parts)
+            if early is None or self._loop.is_closed():
+                self.ask(topic)
+            if early is None:
+                early = self._early[topic] = EarlyRecords(topic)
+            delivery = Delivery(early.receipt, self._held_count, timestamp_ms)
+            self._held_count += 1
+            size_bytes = len(key or b"") + len(value or b"") + len(headers or b"") + EARLY_RECORD_BYTES
+            early.records.append(EarlyRecord(delivery, least_partition, size_bytes, parts))
+            self._accumulator.reserve(size_bytes)
+        return delivery
 
-    def ask_again(self, topic: str) -> None:
-        """Describe a topic soon, unless that is under way, for any thread."""
+    def ask(self, topic: str) -> None:
+        """Describe a topic soon, unless that is under way, for any thread. Raises ClientClosedError."""
         if running_loop() is self._loop:
             self.refresh(topic)
         else:
-            self._loop.call_soon_threadsafe(self.refresh, topic)
+            self._events.call_soon(self.refresh, topic)
 
     def refresh(self, topic: str) -> None:
         """Describe a topic soon, unless that is under way."""
         if topic not in self._tasks:
             self._tasks[topic] = self._loop.create_task(self._learn(topic))
         if self._timer is None:
-            self._timer = self._loop.call_later(self._settings.topics_max_age_s, self._refresh_all)
+            self._timer = self._loop.call_later(
+                self._settings.topics_max_age_s, _refresh_all_of, weakref.ref(self)
+            )
 
     async def learn(self, topic: str) -> None:
         """Describe a topic now. Raises its failure."""
-        self._place(topic, await self._describe(topic))
+        caller = self._loop.create_future()
+        self._callers.setdefault(topic, []).append(caller)
+        self.refresh(topic)
+        await caller
 
     def rest(self) -> None:
-        """Describe no topic any more, unless records wait for it."""
+        """Describe no topic any more, unless records or callers wait for it."""
         for topic, task in list(self._tasks.items()):
-            if topic not in self._early:
+            if not self._is_awaited(topic):
                 del self._tasks[topic]
                 task.cancel()
-        if self._timer is not None and not self._early:
+        if self._timer is not None and not self._tasks:
             self._timer.cancel()
             self._timer = None
 
-    def abandon(self) -> list[EarlyRecord]:
-        """Describe no topic any more. Returns the records that still wait."""
+    def abandon(self) -> int:
+        """Fail the records that still wait, and describe no topic any more. Returns their number."""
         with self._lock:
-            left = [record for records in self._early.values() for record in records]
-            self._early.clear()
-            for record in left:
-                self._accumulator.release(record.size_bytes)
+            error = abandonment(is_in_doubt=False)
+            count = sum(len(self._fail_early(topic, error, self._held_count)) for topic in list(self._early))
         if not self._loop.is_closed():
             self.rest()
-        return left
+        return count
 
-    def _refresh_all(self) -> None:
+    def refresh_all(self) -> None:
+        """Describe all known topics soon."""
         self._timer = None
-        for topic in self._known:
+        for topic in self._configs:
             self.refresh(topic)
+
+    def _is_awaited(self, topic: str) -> bool:
+        return topic in self._early or topic in self._callers
 
     async def _learn(self, topic: str) -> None:
         task = asyncio.current_task()
+        asked_count = self._held_count
+        caller_count = len(self._callers.get(topic, ()))
+        outcome: BaseException | None = None
         try:
-            await self.learn(topic)
-        except (asyncio.CancelledError, ClientClosedError):
+            self._place(topic, await self._describe(topic), asked_count)
+        except (asyncio.CancelledError, ClientClosedError) as error:
+            outcome = error
             if self._tasks.get(topic) is task:
-                # By the end of the loop or of the channel.
+                # By the end of the loop or of the channel: no call gets an answer.
+                caller_count = len(self._callers.get(topic, ()))
                 self._events.on_cancelled()
         except LogStoreError as error:
+            outcome = error
             if isinstance(error, UnknownTopicOrPartitionError):
                 self._accumulator.forget_topic(topic)
-                self._known.pop(topic, None)
                 self._configs.pop(topic, None)
-            self._fail_early(topic, error)
+            self._refuse_early(topic, error, asked_count)
         except Exception as failure:
             # Unexpected. Waiting callers must not wait for ever.
             logger.exception("describing the topic %s failed", topic)
-            self._fail_early(
-                topic,
-                LogStoreError(
-                    "the client failed; report the traceback in the process's log", reason=repr(failure)
-                ),
+            outcome = LogStoreError(
+                "the client failed; report the traceback in the process's log", reason=repr(failure)
             )
+            self._refuse_early(topic, outcome, asked_count)
         finally:
+            # Otherwise `rest` has ended it, because neither records nor callers waited for it.
             if self._tasks.get(topic) is task:
                 del self._tasks[topic]
+                self._answer(topic, caller_count, outcome)
+                if self._is_awaited(topic):
+                    self.refresh(topic)
 
-    def _place(self, topic: str, description: Topic) -> None:
+    def _answer(self, topic: str, caller_count: int, outcome: BaseException | None) -> None:
+        """Answer the first callers of `learn`."""
+        callers = self._callers.pop(topic, [])
+        for caller in callers[:caller_count]:
+            if caller.done():
+                # Its task was cancelled.
+                continue
+            if outcome is None:
+                caller.set_result(None)
+            elif isinstance(outcome, asyncio.CancelledError):
+                caller.cancel()
+            else:
+                caller.set_exception(outcome)
+        if len(callers) > caller_count:
+            self._callers[topic] = callers[caller_count:]
+
+    def _place(self, topic: str, description: Topic, asked_count: int) -> None:
         count = description.partition_count
         is_changed = self._configs.get(topic) != description.config
-        known = KnownTopic(description.topic_id, _max_batch_bytes(description.config))
-        self._known[topic], self._configs[topic] = known, description.config
+        self._configs[topic] = description.config
         is_plain = self._settings.codec is Codec.NONE
-        limit_bytes = known.max_batch_bytes if is_plain else None
-        failed: list[tuple[EarlyRecord, LogStoreError]] = []
         with self._lock:
-            self._accumulator.set_partition_count(
+            self._accumulator.hold_topic(
                 topic,
                 count,
                 self._random.randrange(count),
-                max_batch_bytes=UNLIMITED_BYTES if limit_bytes is None else limit_bytes,
-                is_held=True,
+                topic_id=description.topic_id,
+                max_batch_bytes=self.max_batch_bytes(topic) if is_plain else None,
             )
             try:
-                for record in self._early.pop(topic, ()):
-                    self._accumulator.release(record.size_bytes)
-                    try:
-                        self._require_partition(topic, record, count)
-                        placed = self._send(topic, record)
-                    except LogStoreError as error:
-                        failed.append((record, error))
-                        continue
-                    receipt = record.receipt
-                    record.delivery.follow(placed)
-                    receipt.wake_all()
+                failed = self._place_early(topic, count, asked_count)
             finally:
                 self._accumulator.open_topic(topic)
-        for record, refusal in failed:
-            self._fail(record, refusal)
+        for receipt, error in failed:
+            self._events.on_refused(receipt, error)
         self._events.on_described(topic, is_changed=is_changed)
 
-    def _send(self, topic: str, record: EarlyRecord) -> Delivery:
-        return self._accumulator.send_encoded(
-            topic,
-            record.key,
-            record.value,
-            record.partition,
-            record.delivery.timestamp_ms,
-            record.headers_count,
-            record.headers,
-        )
+    def _place_early(
+        self, topic: str, partition_count: int, asked_count: int
+    ) -> list[tuple[BatchReceipt, LogStoreError]]:
+        """Place the early records, and fail those of partitions that the topic does not have; but those that
+        came after the question may have a partition by now, and wait on.
+        """
+        early = self._early.get(topic)
+        if early is None:
+            return []
+        left: list[EarlyRecord] = []
+        failed: list[tuple[BatchReceipt, LogStoreError]] = []
+        while early.records:
+            record = early.records.popleft()
+            is_missing = record.partition >= partition_count
+            if is_missing and record.delivery.index >= asked_count:
+                left.append(record)
+                continue
+            self._accumulator.release(record.size_bytes)
+            try:
+                if is_missing:
+                    raise UnknownTopicOrPartitionError(
+                        "the topic has fewer partitions; choose a lower number",
+                        topic=topic,
+                        partition=record.partition,
+                        partition_count=partition_count,
+                    )
+                record.delivery.follow(self._accumulator.send_encoded(*record.parts))
+            except LogStoreError as error:
+                failed.append((_fail(early, record, error), error))
+        early.records.extend(left)
+        self._wake(topic, early)
+        return failed
 
-    def _is_placeable(self, topic: str, record: EarlyRecord) -> bool:
-        return self._accumulator.partition_count(topic) > (record.partition or 0)
-
-    def _require_partition(self, topic: str, record: EarlyRecord, count: int) -> None:
-        if record.partition is not None and record.partition >= count:
-            raise UnknownTopicOrPartitionError(
-                "the topic has fewer partitions; choose a lower number",
-                topic=topic,
-                partition=record.partition,
-                partition_count=count,
-            )
-
-    def _fail_early(self, topic: str, error: LogStoreError) -> None:
+    def _refuse_early(self, topic: str, error: LogStoreError, asked_count: int) -> None:
+        """Fail the early records that came before a question whose answer is an error."""
         with self._lock:
-            records = self._early.pop(topic, [])
-            for record in records:
-                self._accumulator.release(record.size_bytes)
-        for record in records:
-            self._fail(record, error)
+            receipts = self._fail_early(topic, error, asked_count)
+        for receipt in receipts:
+            self._events.on_refused(receipt, error)
 
-    def _fail(self, record: EarlyRecord, error: LogStoreError) -> None:
-        record.receipt.settle(0, 1, error=error)
-        self._events.on_refused(record.receipt, error)
+    def _fail_early(self, topic: str, error: LogStoreError, end_number: int) -> list[BatchReceipt]:
+        """Fail the early records below this number."""
+        early = self._early.get(topic)
+        if early is None:
+            return []
+        receipts: list[BatchReceipt] = []
+        while early.records and early.records[0].delivery.index < end_number:
+            record = early.records.popleft()
+            self._accumulator.release(record.size_bytes)
+            receipts.append(_fail(early, record, error))
+        self._wake(topic, early)
+        return receipts
+
+    def _wake(self, topic: str, early: EarlyRecords) -> None:
+        if not early.records:
+            del self._early[topic]
+        early.receipt.wake_all()
 
 
-def _max_batch_bytes(config: Mapping[str, str]) -> int | None:
-    value = config.get(MAX_BATCH_KEY)
-    return None if value is None else int(value)
+def _refresh_all_of(topics: weakref.ref[KnownTopics]) -> None:
+    """Let a timer describe all topics, unless the program has dropped the producer, which no timer keeps."""
+    known_topics = topics()
+    if known_topics is not None:
+        known_topics.refresh_all()
+
+
+def _fail(early: EarlyRecords, record: EarlyRecord, error: LogStoreError) -> BatchReceipt:
+    """Give a record a receipt of its failure."""
+    delivery = record.delivery
+    number = delivery.index
+    receipt = BatchReceipt(early.receipt.topic, NO_PARTITION)
+    receipt.settle(0, 1, error=error)
+    delivery.follow(Delivery(receipt, 0, delivery.timestamp_ms))
+    if early.receipt.is_claimed(number, number + 1):
+        receipt.claim(0)
+    return receipt

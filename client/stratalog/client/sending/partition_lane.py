@@ -20,11 +20,12 @@ server recognises it. When a batch fails, its numbers are missing.
   numbers are of no use any more. The other batches in doubt fail, too, and the rest waits for a new producer
   id, under which numbers begin at 0.
 
-A sequence belongs to one topic: each of its batches names the id that the topic had when the sequence began.
-After the topic was deleted and made anew, no batch in doubt is written to the new one.
+The server does not know the producer id (`UNKNOWN_PRODUCER_ID`): batches in doubt fail, the others are sent
+again, under a new id.
 
-The server does not know the producer id, or has another topic of the name (`UNKNOWN_PRODUCER_ID`,
-`INCONSISTENT_TOPIC_ID`): batches in doubt fail, the others are sent again, under a new id.
+Each batch names the id of the topic that its records were placed for, and is written to no other one. After
+the topic was deleted and made anew, the server refuses one (`INCONSISTENT_TOPIC_ID`), and all batches of that
+topic fail. The numbers of each topic begin at 0.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import (
+    InconsistentTopicIdError,
     InvalidRequestError,
     LogStoreError,
     NotOwnerError,
@@ -48,8 +50,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.batch_receipt import UNKNOWN_OFFSET
-from stratalog.client.sending.known_topics import UNKNOWN_TOPIC, KnownTopic
-from stratalog.client.sending.sealed_batch import SealedBatch
+from stratalog.client.sending.sealed_batch import SealedBatch, outcome_of
 from stratalog.record.batch_producer import MAX_SEQUENCE, BatchProducer, add_to_sequence
 from stratalog.record.builder import NO_PRODUCER
 from stratalog.v1 import log_pb2
@@ -66,8 +67,8 @@ WITHOUT_EFFECT = (OverloadedError, PrecedingAppendFailedError)
 NOT_STORED = (*WITHOUT_EFFECT, NotOwnerError, InvalidRequestError, UnknownTopicOrPartitionError)
 """The refused append is certainly not stored. After other errors it may be."""
 
-BEGIN_ANEW_CODES = frozenset(("UNKNOWN_PRODUCER_ID", "INCONSISTENT_TOPIC_ID"))
-"""The refused append may be repeated with another producer id or topic id, if it is not in doubt."""
+UNKNOWN_PRODUCER_CODE = "UNKNOWN_PRODUCER_ID"
+"""The refused append may be repeated with another producer id, if it is not in doubt."""
 
 
 class ProducerIdentity(NamedTuple):
@@ -84,7 +85,7 @@ class TakenBatch(NamedTuple):
     resume: bool
     """Whether its request begins the partition anew."""
     topic_id: str
-    """The id of the topic that takes it; empty if any does."""
+    """The only topic that may take it; empty if any may."""
 
 
 class PartitionLane:
@@ -108,7 +109,7 @@ class PartitionLane:
         """The last identity; its numbers must not begin anew."""
         self._next_sequence = 0
         self._topic_id = ""
-        """The id of the topic in which the identity's sequence is. Another topic of the name has another."""
+        """The topic of the batch that got the last numbers. Another topic of the name has its own."""
         self._on_settled = on_settled
         self._on_split = on_split
         self._on_pause_over = on_pause_over
@@ -147,8 +148,14 @@ class PartitionLane:
         batches = [*(batch for _, batch in self._in_flight), *self._queued]
         numbered = [batch for batch in batches if batch.producer not in (None, NO_PRODUCER)]
         assert numbered == batches[: len(numbered)], "batches get their numbers in order"
-        end_sequence = self._next_sequence
+        end_sequence, topic_id = self._next_sequence, self._topic_id
         for batch in reversed(numbered):
+            if batch.topic_id != topic_id:
+                # The numbers of each topic begin at 0.
+                assert end_sequence == 0
+                assert batch.producer is not None
+                end_sequence = add_to_sequence(batch.producer.base_sequence, batch.record_count)
+                topic_id = batch.topic_id
             assert self._identity is not None
             assert batch.producer is not None
             assert batch.producer[:2] == self._identity
@@ -183,17 +190,17 @@ class PartitionLane:
         sequence: int,
         max_request_bytes: int | None,
         identity: ProducerIdentity | None = None,
-        topic: KnownTopic = UNKNOWN_TOPIC,
+        max_batch_bytes: int | None = None,
     ) -> TakenBatch | None:
-        """Take the oldest queued batch, or its beginning if batches of that size are refused. `topic`: the
-        facts of now. None if none may be sent, or it is a record that is too large for the server, which has
-        failed.
+        """Take the oldest queued batch, or its beginning if batches of that size are refused.
+        `max_batch_bytes` is the limit of the topic; None if it is unknown. Returns None if no batch may be
+        sent, or it is a record that is too large for the server, which has failed.
         """
         if not self.may_send(max_request_bytes, identity):
             return None
         batch = self._queued.popleft()
         while batch.record_count > 1 and self._is_refused(
-            batch.encoded_bytes, max_request_bytes, topic.max_batch_bytes
+            batch.encoded_bytes, max_request_bytes, max_batch_bytes
         ):
             self._split(batch)
             batch = self._queued.popleft()
@@ -206,10 +213,10 @@ class PartitionLane:
             )
             self._fail_one(batch, _too_large_alone(refusal))
             return None
-        encoded = batch.encode(batch.producer or self._number(batch, identity, topic.topic_id))
+        encoded = batch.encode(batch.producer or self._number(batch, identity))
         resume, self._needs_resume = self._needs_resume, False
         self._in_flight.append((sequence, batch))
-        return TakenBatch(encoded, resume, self._topic_id if self._is_idempotent else topic.topic_id)
+        return TakenBatch(encoded, resume, batch.topic_id)
 
     def acknowledge(self, sequence: int, ack: log_pb2.AppendResponse) -> None:
         """Settle the oldest batch in flight, which has the answer `ack`."""
@@ -235,9 +242,12 @@ class PartitionLane:
             oldest.acknowledge(UNKNOWN_OFFSET, Durability.DISK)
             self._on_settled(oldest, None)
             return
+        if isinstance(cause, InconsistentTopicIdError):
+            self._fail_topic(oldest.topic_id, cause)
+            return
         is_elsewhere = isinstance(cause, NotOwnerError) and cause.retriable
         has_no_effect = is_elsewhere or isinstance(cause, WITHOUT_EFFECT)
-        begins_anew = cause.code in BEGIN_ANEW_CODES and not oldest.is_in_doubt
+        begins_anew = cause.code == UNKNOWN_PRODUCER_CODE and not oldest.is_in_doubt
         is_repeatable = has_no_effect or begins_anew or (self._is_idempotent and cause.retriable)
         if not is_repeatable:
             self.fail_oldest(cause)
@@ -317,7 +327,7 @@ class PartitionLane:
         """Send batches of every size again: the topic's limits may have changed."""
         self._refused_bytes = None
 
-    def _number(self, batch: SealedBatch, identity: ProducerIdentity | None, topic_id: str) -> BatchProducer:
+    def _number(self, batch: SealedBatch, identity: ProducerIdentity | None) -> BatchProducer:
         """The producer fields for a batch that is sent for the first time."""
         if not self._is_idempotent:
             return NO_PRODUCER
@@ -325,7 +335,10 @@ class PartitionLane:
             assert identity is not None
             self._identity = self._spent = identity
             self._next_sequence = 0
-            self._topic_id = topic_id
+        elif batch.topic_id != self._topic_id:
+            # No batch of the former topic comes any more.
+            self._next_sequence = 0
+        self._topic_id = batch.topic_id
         producer = BatchProducer(*self._identity, self._next_sequence)
         self._next_sequence = add_to_sequence(self._next_sequence, batch.record_count)
         return producer
@@ -372,10 +385,20 @@ class PartitionLane:
             if batch.is_in_doubt or not isinstance(cause, NOT_STORED):
                 self._begin_anew(cause)
             else:
-                self._next_sequence = batch.producer.base_sequence
+                self._topic_id, self._next_sequence = batch.topic_id, batch.producer.base_sequence
                 for later in self._queued:
                     later.producer = None
         self._settle_failed(batch, cause)
+
+    def _fail_topic(self, topic_id: str, cause: InconsistentTopicIdError) -> None:
+        """Fail the batches that were placed for a topic that is no more. They are the oldest."""
+        self.put_back()
+        failed: list[SealedBatch] = []
+        while self._queued and self._queued[0].topic_id == topic_id:
+            failed.append(self._queued.popleft())
+        self._begin_anew(cause)
+        for batch in failed:
+            self._settle_failed(batch, _placed_for_another(cause, batch.is_in_doubt))
 
     def _settle_failed(self, batch: SealedBatch, cause: LogStoreError) -> None:
         batch.fail(cause)
@@ -418,6 +441,16 @@ def _is_stored(batch: SealedBatch, cause: LogStoreError) -> bool:
     end_sequence = add_to_sequence(base_sequence, batch.record_count)
     # Numbers begin again behind the highest one.
     return add_to_sequence(expected, -end_sequence) <= MAX_SEQUENCE // 2
+
+
+def _placed_for_another(cause: InconsistentTopicIdError, is_in_doubt: bool) -> InconsistentTopicIdError:
+    """The error for records of a topic that was deleted. `is_in_doubt`: they may have been stored there."""
+    fields = {**cause.fields, "outcome": outcome_of(is_in_doubt)}
+    return InconsistentTopicIdError(
+        "the topic was deleted and made again after the record was placed in a partition of the former one;"
+        " send the record again if the new topic is to have it",
+        **fields,
+    )
 
 
 def _too_large_alone(cause: RecordTooLargeError) -> RecordTooLargeError:

@@ -42,6 +42,7 @@ class SealedBatch:
         "receipt",
         "section",
         "size_bytes",
+        "topic_id",
         "topic_partition",
     )
 
@@ -53,9 +54,12 @@ class SealedBatch:
         contents: BatchContents,
         size_bytes: int,
         section: Buffer | None,
+        topic_id: str = "",
     ) -> None:
         """`first_index` is the place of its first record in the receipt, `size_bytes` its size in the
         producer's buffer. `section` is the records section, compressed; None while it is being compressed.
+        `topic_id` is the only topic that may take the batch, or empty: its records have their partition by
+        the number of partitions of that one.
         """
         self.topic_partition = topic_partition
         self.receipt = receipt
@@ -63,6 +67,7 @@ class SealedBatch:
         self.contents = contents
         self.size_bytes = size_bytes
         self.section = section
+        self.topic_id = topic_id
         self.encoded: bytes | None = None
         """The batch as it is sent."""
         self.producer: BatchProducer | None = None
@@ -75,7 +80,7 @@ class SealedBatch:
         """The sealed form of an open batch that is complete."""
         contents = BatchContents(batch.record_count, batch.base_timestamp, batch.max_timestamp, codec)
         place = TopicPartition(batch.topic, batch.partition)
-        return cls(place, batch.receipt, 0, contents, batch.size_bytes, section)
+        return cls(place, batch.receipt, 0, contents, batch.size_bytes, section, batch.topic_id)
 
     @property
     def record_count(self) -> int:
@@ -138,7 +143,9 @@ class SealedBatch:
             header.records_count, header.base_timestamp, header.max_timestamp, self.contents.codec
         )
         section = memoryview(encoded)[HEADER_SIZE:]
-        part = SealedBatch(self.topic_partition, self.receipt, first_index, contents, size_bytes, section)
+        part = SealedBatch(
+            self.topic_partition, self.receipt, first_index, contents, size_bytes, section, self.topic_id
+        )
         part.encoded = encoded
         part.producer = _producer(header, 0) if header.has_producer_id else None
         part.is_in_doubt = self.is_in_doubt
@@ -151,12 +158,17 @@ def abandonment(is_in_doubt: bool) -> LogStoreError:
         return LogStoreError(
             "the producer was abandoned before the record was acknowledged; it may or may not be stored, so"
             " look for it before you send it again",
-            outcome="unknown",
+            outcome=outcome_of(is_in_doubt),
         )
     return LogStoreError(
         "the producer was abandoned before the record was sent; it is not stored, so send it again",
-        outcome="not stored",
+        outcome=outcome_of(is_in_doubt),
     )
+
+
+def outcome_of(is_in_doubt: bool) -> str:
+    """The field `outcome` of the error of records that are given up or may not be sent any more."""
+    return "unknown" if is_in_doubt else "not stored"
 
 
 def halved(batch: bytes, middle: int) -> tuple[bytes, bytes]:

@@ -33,7 +33,7 @@ from stratalog.record.varint import append_varint
 _POSITIVE_MASK = 0x7FFFFFFF
 _MAX_RECORD_BYTES = 2**31 - 1 - HEADER_SIZE - 32
 
-UNLIMITED_BYTES = 2**31 - 1
+_UNLIMITED_BYTES = 2**31 - 1
 """No batch is larger."""
 
 
@@ -57,17 +57,16 @@ class Source(Protocol):
 class Delivery:
     """The plain-Python form of ``record_accumulator.Delivery``. Thread-safe."""
 
-    __slots__ = ("_index", "_source", "_timestamp_ms")
+    __slots__ = ("_place", "_timestamp_ms")
 
     def __init__(self, source: Source, index: int, timestamp_ms: int) -> None:
-        self._source = source
-        self._index = index
+        self._place = (source, index)
         self._timestamp_ms = timestamp_ms
 
     @property
     def index(self) -> int:
         """The record's place in its batch."""
-        return self._index
+        return self._place[1]
 
     @property
     def timestamp_ms(self) -> int:
@@ -77,18 +76,18 @@ class Delivery:
     @property
     def receipt(self) -> Any:
         """The outcome of its batch."""
-        return self._source.receipt
+        return self._place[0].receipt
 
     @property
     def is_done(self) -> bool:
         """The record is acknowledged or has failed."""
-        return bool(self.receipt.is_settled(self._index))
+        source, index = self._place
+        return bool(source.receipt.is_settled(index))
 
     def follow(self, other: Delivery) -> None:
         """Become a handle of the record of `other`."""
-        # A thread that reads the source and then the index gets an index of that source, or of a later one.
-        self._index = other._index
-        self._source = other._source
+        # At once, for other threads.
+        self._place = other._place
 
     def result(self, timeout_s: float | None = None) -> Ack:
         """The acknowledgement, for threads without an event loop. Raises the failure, or TimeoutError."""
@@ -104,9 +103,14 @@ class OpenBatch:
     """The plain-Python form of ``record_accumulator.OpenBatch``. Guarded by its accumulator."""
 
     def __init__(
-        self, topic: str, partition: int, base_timestamp: int, make_receipt: Callable[[str, int], Any]
+        self,
+        known: _KnownTopic,
+        partition: int,
+        base_timestamp: int,
+        make_receipt: Callable[[str, int], Any],
     ) -> None:
-        self.topic = topic
+        self.topic = known.name
+        self.topic_id = known.topic_id
         self.partition = partition
         self.base_timestamp = base_timestamp
         self.max_timestamp = base_timestamp
@@ -153,13 +157,14 @@ class OpenBatch:
 class _KnownTopic:
     """The partitions of a topic and their batches. Guarded by its accumulator."""
 
-    def __init__(self, name: str, current_partition: int) -> None:
+    def __init__(self, name: str, topic_id: str, current_partition: int) -> None:
         self.name = name
+        self.topic_id = topic_id
         self.current_partition = current_partition
         self.batches: list[OpenBatch | None] = []
-        self.max_batch_bytes = UNLIMITED_BYTES
+        self.max_batch_bytes = _UNLIMITED_BYTES
         """No batch of the topic may be larger."""
-        self.is_held = False
+        self.is_held = True
         """Whether `send` passes its records to `send_early`."""
 
 
@@ -238,6 +243,9 @@ class RecordAccumulator:
         if partition is not None:
             partition = _as_partition(partition)
         with self._lock:
+            if self._max_buffered_bytes < 0:
+                # It has ended while the record was converted.
+                self.refuse_record()
             known = self._topics.get(topic)
             if (
                 known is not None
@@ -304,21 +312,24 @@ class RecordAccumulator:
         known = self._topics.get(topic)
         return 0 if known is None else len(known.batches)
 
-    def set_partition_count(
+    def hold_topic(
         self,
         topic: str,
         partition_count: int,
         first_partition: int,
         *,
-        max_batch_bytes: int = UNLIMITED_BYTES,
-        is_held: bool = False,
+        topic_id: str = "",
+        max_batch_bytes: int | None = None,
     ) -> None:
-        """Make a topic known."""
+        """Make a topic known, and hold it."""
         assert 0 <= first_partition < partition_count
         with self._lock:
-            known = self._topics.setdefault(topic, _KnownTopic(topic, first_partition))
-            known.is_held = is_held
-            known.max_batch_bytes = max_batch_bytes
+            former = self._topics.get(topic)
+            if former is not None and former.topic_id != topic_id:
+                self.forget_topic(topic)
+            known = self._topics.setdefault(topic, _KnownTopic(topic, topic_id, first_partition))
+            known.is_held = True
+            known.max_batch_bytes = _UNLIMITED_BYTES if max_batch_bytes is None else max_batch_bytes
             for number in range(partition_count, len(known.batches)):
                 self._close_at(known, number)
             del known.batches[partition_count:]
@@ -399,14 +410,11 @@ class RecordAccumulator:
     def _append(
         self, known: _KnownTopic, given: int, key: Buffer | None, parts: bytes, timestamp_ms: int
     ) -> tuple[OpenBatch, Delivery]:
-        if self._max_buffered_bytes < 0:
-            # It has ended while the caller converted the record.
-            self.refuse_record()
         if len(parts) + 1 > _MAX_RECORD_BYTES:
             raise InvalidRequestError(
                 "the record is too large for a batch; make it smaller", size_bytes=len(parts) + 1
             )
-        first_record = OpenBatch(known.name, 0, timestamp_ms, self._make_receipt).body(parts, timestamp_ms)
+        first_record = OpenBatch(known, 0, timestamp_ms, self._make_receipt).body(parts, timestamp_ms)
         if HEADER_SIZE + len(first_record) > known.max_batch_bytes:
             self.refuse_size(known.name, HEADER_SIZE + len(first_record), known.max_batch_bytes)
         batch_bytes = min(self._batch_bytes, known.max_batch_bytes)
@@ -423,7 +431,7 @@ class RecordAccumulator:
                 number = known.current_partition
             batch = known.batches[number]
         if batch is None:
-            batch = known.batches[number] = OpenBatch(known.name, number, timestamp_ms, self._make_receipt)
+            batch = known.batches[number] = OpenBatch(known, number, timestamp_ms, self._make_receipt)
             self._opened.append(batch)
         record = batch.body(parts, timestamp_ms)
         delivery = Delivery(batch, batch.record_count, timestamp_ms)

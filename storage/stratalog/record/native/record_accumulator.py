@@ -15,7 +15,7 @@ RecordAccumulator(batch_bytes, max_buffered_bytes, make_receipt, now_ms=None)
         alone, where batches of the topic have at most `max_bytes`, and raises.
     send_early(topic, key, value, partition, timestamp_ms, headers_count, headers) -> Delivery
         is called for a record whose topic is unknown or held, or whose partition is above the known number.
-        Later `send_encoded` takes the same arguments.
+        Later `send_encoded` takes the same arguments, also after `end`.
 
     send(topic, key=None, value=None, *, partition=None, timestamp_ms=None, headers=None) -> Delivery
         Adds a record to the open batch of its partition: the given one, or that of its key by Kafka's
@@ -30,11 +30,11 @@ RecordAccumulator(batch_bytes, max_buffered_bytes, make_receipt, now_ms=None)
         The batches that were opened and those that are complete, in this order, since the last call.
     close_batch(batch), close_all()
         Complete an open batch, or all.
-    set_partition_count(topic, partition_count, first_partition, *, max_batch_bytes=2^31-1, is_held=False)
-        Makes a topic known. Its records without keys begin at `first_partition`. The batches of partitions
-        that no longer exist are complete. No batch of it is larger than `max_batch_bytes`. While a topic is
-        held, only `send_encoded` and `send_rows` add records: those that wait are placed before all later
-        ones.
+    hold_topic(topic, partition_count, first_partition, *, topic_id="", max_batch_bytes=None)
+        Makes a topic known, and holds it until `open_topic`: only `send_encoded` and `send_rows` add records,
+        so that those that wait are placed before all later ones. Records without keys begin at
+        `first_partition`. The batches of partitions that no longer exist are complete, and all of them if the
+        topic had another id. No batch is larger than `max_batch_bytes`; None: 2^31 - 1.
     open_topic(topic)
         Ends the time for which a topic is held.
     forget_topic(topic), partition_count(topic)
@@ -43,13 +43,13 @@ RecordAccumulator(batch_bytes, max_buffered_bytes, make_receipt, now_ms=None)
         Take room in the buffer, for a record that waits elsewhere, and make room: of such a record, or of a
         batch whose records are acknowledged or have failed.
     end()
-        Refuses all records from now on.
+        Refuses all records from now on. `max_buffered_bytes` is negative then.
     buffered_bytes
         Bytes of records that were sent and not released.
 
 OpenBatch
-    `topic`, `partition`, `record_count`, `base_timestamp`, `max_timestamp`, `size_bytes`, `receipt`;
-    take_section() -> memoryview takes the records section out of a batch that is complete, once.
+    `topic`, `topic_id`, `partition`, `record_count`, `base_timestamp`, `max_timestamp`, `size_bytes`,
+    `receipt`; take_section() -> memoryview takes the records section out of a batch that is complete, once.
 
 Delivery(source, index, timestamp_ms)
     The handle of a record: number `index` of its batch, `source`. `receipt` is the source's, and knows the

@@ -149,7 +149,8 @@ def test_a_producer_that_was_not_closed_settles_its_deliveries_when_the_client_i
     client = SyncClient(NOWHERE, retry=RetryPolicy(deadline_s=3600))
     producer = client.producer(linger_ms=3_600_000)
     inner: Any = producer._producer  # pyright: ignore[reportPrivateUsage]  # no server describes the topic
-    inner.set_partition_count("known", 1, 0)
+    inner.hold_topic("known", 1, 0)
+    inner.open_topic("known")
     deliveries = [
         # It waits for its topic, in a batch, and as a part of a batch that waits for the server.
         inner.send("unknown", None, b"x"),

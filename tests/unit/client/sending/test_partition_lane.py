@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from stratalog.base.errors import (
+    InconsistentTopicIdError,
     InvalidRecordError,
     LogStoreError,
     OutOfOrderSequenceError,
@@ -20,7 +21,6 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.batch_receipt import BatchReceipt
-from stratalog.client.sending.known_topics import UNKNOWN_TOPIC, KnownTopic
 from stratalog.client.sending.partition_lane import (
     MAX_IN_FLIGHT_COUNT,
     SURE_BYTES,
@@ -57,7 +57,9 @@ class LaneBench:
         """The first value and the error of each batch that is settled."""
         self.pause_is_over = asyncio.Event()
         self.identity = identity
-        self.topic = UNKNOWN_TOPIC
+        self.topic_id = ""
+        """The topic that batches are placed for."""
+        self.max_batch_bytes: int | None = None
         self.lane = PartitionLane(
             HERE,
             retry,
@@ -75,7 +77,9 @@ class LaneBench:
         batch = encode_batch([Record(0, 0, None, value) for value in values])
         self.receipts.append(BatchReceipt(*HERE))
         contents = BatchContents(len(values), 0, 0, Codec.NONE)
-        sealed = SealedBatch(HERE, self.receipts[-1], 0, contents, len(batch), batch[HEADER_SIZE:])
+        sealed = SealedBatch(
+            HERE, self.receipts[-1], 0, contents, len(batch), batch[HEADER_SIZE:], self.topic_id
+        )
         self._values[sealed] = values[0]
         self.lane.queue(sealed)
 
@@ -90,7 +94,7 @@ class LaneBench:
 
     def take_batch(self, limit_bytes: int | None = LIMIT_BYTES) -> TakenBatch | None:
         """The next request."""
-        taken = self.lane.take(self.sequence + 1, limit_bytes, self.identity, self.topic)
+        taken = self.lane.take(self.sequence + 1, limit_bytes, self.identity, self.max_batch_bytes)
         self.lane.check()
         if taken is None:
             return None
@@ -338,9 +342,8 @@ async def test_a_sequence_that_the_server_does_not_know_fails_its_batch_alone(er
     assert bench.take_numbers() == [(b"b", 2, 0), (b"c", 2, 1)]
 
 
-@pytest.mark.parametrize("code", ["UNKNOWN_PRODUCER_ID", "INCONSISTENT_TOPIC_ID"])
 @pytest.mark.parametrize("is_in_doubt", [False, True])
-async def test_an_unknown_id_fails_batches_in_doubt_and_no_other(code: str, is_in_doubt: bool) -> None:
+async def test_an_unknown_id_fails_batches_in_doubt_and_no_other(is_in_doubt: bool) -> None:
     bench = LaneBench(identity=ONE)
     bench.queue(b"a")
     bench.take()
@@ -350,7 +353,7 @@ async def test_an_unknown_id_fails_batches_in_doubt_and_no_other(code: str, is_i
     bench.queue(b"b")
     bench.take()
     error = LogStoreError("unknown")
-    vars(error)["code"] = code
+    vars(error)["code"] = "UNKNOWN_PRODUCER_ID"
     bench.refuse(bench.sequence - 1, error)
     bench.identity = TWO
     if is_in_doubt:
@@ -395,46 +398,54 @@ async def test_numbers_begin_again_behind_the_highest_one() -> None:
     assert bench.take_numbers() == [(b"1", 1, 2**31 - 2), (b"4", 1, 1)]
 
 
-async def test_a_batch_in_doubt_keeps_the_topic_of_its_numbers() -> None:
-    bench = LaneBench(identity=ONE)
-    bench.topic = KnownTopic("old")
-    bench.queue(b"a")
+@pytest.mark.parametrize("identity", [ONE, None])
+async def test_no_batch_is_written_to_another_topic_than_it_was_placed_for(
+    identity: ProducerIdentity | None,
+) -> None:
+    bench = LaneBench(identity=identity)
+    bench.topic_id = "old"
+    for value in (b"a", b"b"):
+        bench.queue(value)
     bench.take()
     bench.lane.lose()
     # The topic was deleted and made anew, and the producer knows.
-    bench.topic = KnownTopic("new")
-    bench.queue(b"b")
-    requests = [bench.take_batch(), bench.take_batch()]
-    assert [request and request.topic_id for request in requests] == ["old", "old"]
-    refusal = LogStoreError("another topic")
-    vars(refusal)["code"] = "INCONSISTENT_TOPIC_ID"
-    bench.refuse(bench.sequence - 1, refusal)
-    assert bench.outcomes == [(b"a", LogStoreError)]
-    bench.identity = TWO
+    bench.topic_id = "new"
+    bench.queue(b"c")
+    requests = [bench.take_batch() for _ in range(3)]
+    assert [request and request.topic_id for request in requests] == ["old", "old", "new"]
+    bench.refuse(bench.sequence - 2, InconsistentTopicIdError("another topic", topic="t"))
+    assert bench.outcomes == [(value, InconsistentTopicIdError) for value in (b"a", b"b")]
+    for receipt, outcome in zip(bench.receipts, ("unknown", "not stored"), strict=False):
+        with pytest.raises(InconsistentTopicIdError) as caught:
+            Delivery(receipt, 0, 0).result()
+        assert caught.value.fields == {"topic": "t", "outcome": outcome}
+    bench.identity = None if identity is None else TWO
     request = bench.take_batch()
     assert request is not None
-    assert request.topic_id == "new"
+    assert (request.topic_id, request.resume) == ("new", True)
 
 
-async def test_a_batch_without_numbers_names_the_topic_of_now() -> None:
-    bench = LaneBench()
-    bench.queue(b"a")
-    for name in ("old", "new"):
-        bench.topic = KnownTopic(name)
-        request = bench.take_batch()
-        assert request is not None
-        assert request.topic_id == name
-        bench.lane.put_back()
+async def test_the_numbers_of_each_topic_begin_at_0() -> None:
+    bench = LaneBench(identity=ONE)
+    bench.topic_id = "old"
+    for value in (b"a", b"b"):
+        bench.queue(value)
+    bench.topic_id = "new"
+    for value in (b"c", b"d"):
+        bench.queue(value)
+    assert bench.take_numbers() == [(b"a", 1, 0), (b"b", 1, 1), (b"c", 1, 0), (b"d", 1, 1)]
+    bench.refuse(1, InvalidRecordError("no"))
+    assert bench.take_numbers() == [(b"b", 1, 0), (b"c", 1, 0), (b"d", 1, 1)]
 
 
 async def test_a_batch_above_the_known_limit_of_its_topic_is_not_sent_whole() -> None:
     bench = LaneBench(identity=ONE)
     bench.queue(b"1" * 500, b"2" * 500, b"3" * 500)
-    bench.topic = KnownTopic("t", 1200)
+    bench.max_batch_bytes = 1200
     taken = bench.take_all()
     assert [(value[:1], resume) for _, value, resume in taken] == [(b"1", False), (b"2", False)]
     # The server decides about a single record: its limit may be another one by now.
-    bench.topic = KnownTopic("t", 100)
+    bench.max_batch_bytes = 100
     bench.queue(b"4" * 500)
     assert [value[:1] for _, value, _ in bench.take_all()] == [b"4"]
 

@@ -90,7 +90,8 @@ async def test_an_outcome_of_a_half_is_that_of_its_records() -> None:
 @pytest.mark.parametrize("codec", Codec)
 async def test_a_sealed_batch_is_what_the_encoder_makes(codec: Codec) -> None:
     accumulator = RecordAccumulator(1000, 1 << 20, BatchReceipt)
-    accumulator.set_partition_count("t", 1, 0)
+    accumulator.hold_topic("t", 1, 0)
+    accumulator.open_topic("t")
     records = [Record(0, 50 + n, b"%d" % n, b"v" * n, (("h", b"x"),) * (n % 3)) for n in range(9)]
     for record in records:
         accumulator.send(

@@ -77,6 +77,7 @@ cdef class KnownTopic:
     """The partitions of a topic and their batches."""
 
     cdef str name
+    cdef str topic_id
     cdef int32_t partition_count
     cdef int32_t current_partition
     cdef list batches
@@ -103,6 +104,10 @@ cdef class OpenBatch:
     @property
     def topic(self):
         return self.known.name
+
+    @property
+    def topic_id(self):
+        return self.known.topic_id
 
     @property
     def size_bytes(self):
@@ -286,6 +291,9 @@ cdef class RecordAccumulator:
         if known.is_held or number >= known.partition_count:
             return self.send_early(topic, key, value, partition, timestamp, headers_count, headers)
         delivery = Delivery.__new__(Delivery)
+        if self.max_buffered_bytes < 0:
+            # It has ended while the record was converted.
+            self.refuse_record()
         self.append(known, number, &key_part, &value_part, timestamp, &header_part, headers_count, delivery)
         return delivery
 
@@ -360,22 +368,27 @@ cdef class RecordAccumulator:
         cdef PyObject *found = PyDict_GetItemWithError(self.topics, topic)
         return 0 if found == NULL else (<KnownTopic> found).partition_count
 
-    def set_partition_count(self, str topic not None, int32_t partition_count, int32_t first_partition, *,
-                            int64_t max_batch_bytes=INT32_MAX, bint is_held=False):
+    def hold_topic(self, str topic not None, int32_t partition_count, int32_t first_partition, *,
+                   str topic_id not None="", max_batch_bytes=None):
         """See ``record_accumulator``."""
         cdef KnownTopic known
         cdef int32_t number
+        cdef int64_t limit_bytes = INT32_MAX if max_batch_bytes is None else max_batch_bytes
         assert 0 <= first_partition < partition_count
-        if topic not in self.topics:
+        known = self.topics.get(topic)
+        if known is not None and known.topic_id != topic_id:
+            self.forget_topic(topic)
+            known = None
+        if known is None:
             known = KnownTopic.__new__(KnownTopic)
             known.name = topic
+            known.topic_id = topic_id
             known.batches = []
             known.current_partition = first_partition
-            known.is_held = is_held
+            known.is_held = True
             self.topics[topic] = known
-        known = <KnownTopic> self.topics[topic]
-        known.is_held = is_held
-        known.max_batch_bytes = max_batch_bytes
+        known.is_held = True
+        known.max_batch_bytes = limit_bytes
         for number in range(partition_count, <int32_t> len(known.batches)):
             self.close_at(known, number)
         # In place, without a new list: that could run the collector, and with it a `send` into the old one.
@@ -465,9 +478,6 @@ cdef class RecordAccumulator:
         cdef int64_t fixed_bytes, record_bytes, alone_bytes
         cdef int64_t batch_bytes = min(self.batch_bytes, known.max_batch_bytes)
         cdef uint8_t *position
-        if self.max_buffered_bytes < 0:
-            # It has ended while the caller converted the record.
-            self.refuse_record()
         # All parts whose size does not depend on the batch.
         fixed_bytes = 1 + record_part_bytes(key) + record_part_bytes(value) + varlong_size(headers_count) + headers.size
         if fixed_bytes > MAX_SECTION_BYTES - 32:
