@@ -243,7 +243,7 @@ class Producer(RecordAccumulator):
     def refuse_record(self) -> None:
         """Raise BufferFullError, or ClientClosedError."""
         if self._is_ended:
-            raise ClientClosedError("the client was closed; make another client")
+            raise ClientClosedError
         raise BufferFullError(
             "the producer's buffer is full; await its `ready()` before the next record",
             buffered_bytes=self.buffered_bytes,

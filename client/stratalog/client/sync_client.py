@@ -114,7 +114,7 @@ class LoopThread:
             result: _T = ended.result()
             return result
         if self._is_closed:
-            raise ClientClosedError("the client was closed during the call; make another client")
+            raise ClientClosedError
         raise CancelledError
 
     def finish(self, release: Callable[[], Awaitable[object]]) -> None:
@@ -149,7 +149,7 @@ class LoopThread:
                 "the client's own event loop cannot wait for itself; use `Client` in it"
             )
         if self._is_closed:
-            raise ClientClosedError("the client was closed; make another client")
+            raise ClientClosedError
 
     def _serve(self) -> None:
         try:

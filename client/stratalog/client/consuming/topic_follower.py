@@ -307,7 +307,7 @@ class TopicFollower:
         answers, self._answers = self._answers, None
         if arriving.cancelled():
             # `close` takes a task away before it cancels it. A connection that closes cancels its calls.
-            raise ClientClosedError("the client was closed during the iteration; make another client")
+            raise ClientClosedError
         answered = arriving.result()
         if answered is not None:
             self._answers = answers
