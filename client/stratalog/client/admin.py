@@ -7,7 +7,6 @@ from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.operations import Operations
 from stratalog.client.partitions_admin import PartitionsAdmin
-from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.client.tier_admin import TierAdmin
 from stratalog.client.topics_admin import TopicsAdmin
 from stratalog.client.values.conversion import value_of
@@ -19,24 +18,23 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
     InvalidRequestError for values that no message can hold. Belongs to one event loop.
     """
 
-    def __init__(self, channel: ServerChannel, retry: RetryPolicy, operations: Operations) -> None:
-        TopicsAdmin.__init__(self, channel, retry)
-        TierAdmin.__init__(self, channel, retry, operations)
+    def __init__(self, channel: ServerChannel, operations: Operations) -> None:
+        TopicsAdmin.__init__(self, channel)
+        TierAdmin.__init__(self, channel, operations)
 
     async def server_info(self) -> values.ServerInfo:
         """Version, shards and limits of the server."""
         request = admin_pb2.ServerInfoRequest()
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.ServerInfo(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._stub.ServerInfo(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return value_of(values.ServerInfo, response)
 
     async def describe_log_dirs(self) -> values.LogDirs:
         """The directories that hold local logs, and moves between them."""
         request = admin_pb2.DescribeLogDirsRequest()
-        response = await retrying(
-            self._retry,
-            lambda: self._channel.call(self._stub.DescribeLogDirs(request, timeout=CALL_TIMEOUT_S)),
+        response = await self._channel.call(
+            self._stub.DescribeLogDirs(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return value_of(values.LogDirs, response)
 
@@ -76,8 +74,8 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
     async def cleaner_status(self) -> values.CleanerStatus:
         """Work of the cleaner of local logs, and partitions that it cannot clean now."""
         request = admin_pb2.CleanerStatusRequest()
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.CleanerStatus(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._stub.CleanerStatus(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return value_of(values.CleanerStatus, response)
 
@@ -85,7 +83,7 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
         """Clean a partition again whose cleaning failed; returns False if it had not failed."""
         with refusing_misfits():
             request = admin_pb2.ResetCleanerRequest(topic=topic, partition=partition)
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.ResetCleaner(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._stub.ResetCleaner(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return response.had_failed

@@ -6,19 +6,24 @@ fails with an error that is retriable, so its user opens another one, at the suc
 
 A client may know several addresses: those that it was given, and the last successor. If the server does not
 answer, or leaves the requests of a stream without an answer, the connection moves on to the next one.
+
+A unary call has one budget, the deadline of the retry policy: for connections, for the way to the owner, and
+for repetitions. Any call is repeated after a refusal without effect. Reads, look-ups and changes that may be
+made twice are repeated after every retriable error. Others are not: after a failed connection the outcome of
+an append is unknown, and repeating it could store its records twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import grpc
 from google.rpc.status_pb2 import Status
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError
+from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError, OverloadedError
 from stratalog.client.errors import (
     ClientClosedError,
     ServerUnavailableError,
@@ -28,12 +33,14 @@ from stratalog.client.errors import (
     unreachable,
 )
 from stratalog.client.retry import Patience, RetryPolicy
-from stratalog.v1 import log_pb2, partition_pb2
 
 _T = TypeVar("_T")
 
 CALL_TIMEOUT_S = 30.0
 """The deadline of a call that waits for nothing but the server."""
+
+CONNECT_TIMEOUT_S = 5.0
+"""The longest wait for a connection to one address. A machine that is gone does not refuse it."""
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # The server limits its responses by the request, but a single batch may be larger.
@@ -45,14 +52,30 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # them.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # The longest wait for a connection. A machine that is gone does not refuse it.
-    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.min_reconnect_backoff_ms", int(CONNECT_TIMEOUT_S * 1000)),
     # A connection whose other end is gone without a word is noticed by the missing answer to a ping. The
     # server allows a ping every ten seconds while a call is open.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
+
+_WITHOUT_EFFECT = (NotOwnerError, OverloadedError)
+"""Refusals of a whole request."""
+
+
+class AnswerPart(Protocol):
+    """One of several results of an answer, each of which may have failed."""
+
+    @property
+    def error(self) -> Status: ...
+
+    def HasField(self, field_name: Literal["error"], /) -> bool: ...  # noqa: N802 - protobuf's name
+
+
+def no_parts(_: object) -> Iterable[AnswerPart]:
+    """The parts of an answer that has only one result."""
+    return ()
 
 
 class ServerChannel:
@@ -85,43 +108,57 @@ class ServerChannel:
         """The channel to the current address. Its calls do not follow."""
         return self._channels[self._address]
 
-    async def connect(self) -> None:
-        """Connect once to the current address, or else to another known one, unless connected. Raises
-        ServerUnavailableError, and ClientClosedError; nothing was sent then.
-        """
-        known = self._known
-        for _ in known:
-            address = self._address
-            with self.open():
-                is_reachable = await self._is_reachable()
-            if is_reachable:
-                return
-            self._leave(address)
-        raise unreachable(",".join(known))
+    @property
+    def retry(self) -> RetryPolicy:
+        """The policy of its calls."""
+        return self._retry
 
-    async def call(self, call: Awaitable[_T]) -> _T:
-        """Await a unary call of a stub that was made on `grpc`, and follow the owner until the retry policy's
-        deadline. Raises LogStoreError: a NotOwnerError has both servers, the last one that refused (`server`)
-        and the one that it names (`endpoint`).
+    async def connect(self) -> None:
+        """Connect to the current address, or else to another known one, unless connected, within the retry
+        policy's deadline. Raises ServerUnavailableError, and ClientClosedError; nothing was sent then.
         """
-        patience = Patience(self._retry)
+        await self._connect(self._connect_end_s())
+
+    async def call(
+        self,
+        call: Awaitable[_T],
+        *,
+        is_repeatable: bool = False,
+        parts: Callable[[_T], Iterable[AnswerPart]] = no_parts,
+    ) -> _T:
+        """Await a unary call of a stub that was made on `grpc`. Until the retry policy's deadline it follows
+        the owner, and is made again after refusals without effect; if it is repeatable, after all retriable
+        errors. `parts` are the results in its answer: it is also made again if the owner of one has changed,
+        and has to be repeatable then.
+
+        Raises LogStoreError: a NotOwnerError has both servers, the last one that refused (`server`) and the
+        one that it names (`endpoint`).
+        """
+        patience = Patience(self._retry, asyncio.get_running_loop().time())
+        connect_end_s = self._connect_end_s()
         while True:
-            if len(self._known) > 1:
-                await self.connect()
-            server = self._address
             try:
-                with self.open():
-                    response = await call
-            except grpc.aio.AioRpcError as error:
-                failure = self.failure(error, server)
-                if not isinstance(failure, NotOwnerError):
-                    raise failure from None
-            else:
-                refusal = self._refusal_in(response, server)
-                if refusal is None:
-                    return response
-                failure = refusal
+                return await self._attempt(call, parts, connect_end_s)
+            except LogStoreError as error:
+                if not (is_repeatable or isinstance(error, _WITHOUT_EFFECT)):
+                    raise
+                failure = error
             await patience.bear(failure)
+
+    async def _attempt(
+        self, call: Awaitable[_T], parts: Callable[[_T], Iterable[AnswerPart]], connect_end_s: float
+    ) -> _T:
+        """Make the call once, at the current address. Raises LogStoreError."""
+        if len(self._known) > 1:
+            await self._connect(connect_end_s)
+        server = self._address
+        try:
+            with self.open():
+                response = await call
+        except grpc.aio.AioRpcError as error:
+            raise self.failure(error, server) from None
+        self._require_owner(parts(response), server)
+        return response
 
     def failure(self, failed: grpc.RpcError | Status, server: str) -> LogStoreError:
         """The error for a failed call to that address, or for a failed part of its answer. If the server
@@ -161,21 +198,20 @@ class ServerChannel:
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise ClientClosedError("the client was closed; make another client") from None
+            raise ClientClosedError from None
 
     async def close(self) -> None:
         self._is_closed = True
         for channel in self._channels.values():
             await channel.close()
 
-    def _refusal_in(self, response: object, server: str) -> NotOwnerError | None:
-        """The refusal of a part of the answer, if the owner can be followed."""
-        for status in _failed_parts(response):
-            if isinstance(error_of_status(status), NotOwnerError):
-                failure = self.failure(status, server)
-                if isinstance(failure, NotOwnerError) and failure.retriable:
-                    return failure
-        return None
+    def _require_owner(self, parts: Iterable[AnswerPart], server: str) -> None:
+        """Raise the NotOwnerError of a part if the owner can be followed."""
+        for part in parts:
+            if part.HasField("error") and isinstance(error_of_status(part.error), NotOwnerError):
+                refusal = self.failure(part.error, server)
+                if refusal.retriable:
+                    raise refusal
 
     def _follow(self, endpoint: str, server: str) -> bool:
         """Move to the endpoint that the server names, unless another call has moved on already. Returns False
@@ -211,13 +247,38 @@ class ServerChannel:
         successors = () if self._successor is None else (self._successor,)
         return list(dict.fromkeys((*self._given, *successors)))
 
-    async def _is_reachable(self) -> bool:
-        """Whether the current address can be connected to."""
+    def _connect_end_s(self) -> float:
+        """The latest end, by the loop's time, of connecting for a call that begins now. A call without
+        retries may wait for a connection, too.
+        """
+        return asyncio.get_running_loop().time() + max(self._retry.deadline_s, CONNECT_TIMEOUT_S)
+
+    async def _connect(self, end_s: float) -> None:
+        """Do the work of `connect` until that time of the loop. Each address has the same share of the time
+        that is left.
+        """
+        known = self._known
+        for left_count in range(len(known), 0, -1):
+            address = self._address
+            now_s = asyncio.get_running_loop().time()
+            with self.open():
+                is_reachable = await self._is_reachable(now_s + max(0.0, end_s - now_s) / left_count)
+            if is_reachable:
+                return
+            self._leave(address)
+        raise unreachable(",".join(known))
+
+    async def _is_reachable(self, until_s: float) -> bool:
+        """Whether the current address can be connected to until that time."""
         channel = self.current
-        while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
-            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                return False
-            await channel.wait_for_state_change(state)
+        try:
+            async with asyncio.timeout_at(until_s):
+                while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        return False
+                    await channel.wait_for_state_change(state)
+        except TimeoutError:
+            return False
         return True
 
 
@@ -268,25 +329,3 @@ def _checked(address: str) -> str:
     if not separator or not host or not port.isdecimal():
         raise InvalidRequestError("the server's address must be HOST:PORT", server=address)
     return address.strip()
-
-
-def _failed_parts(response: object) -> Iterator[Status]:
-    """The failures inside an answer with several results."""
-    parts: Any = ()
-    match response:
-        case (
-            log_pb2.FetchResponse()
-            | partition_pb2.DeleteRecordsResponse()
-            | partition_pb2.RollResponse()
-            | partition_pb2.FlushResponse()
-        ):
-            parts = response.partitions
-        case log_pb2.ListOffsetsResponse():
-            parts = response.answers
-        case log_pb2.MetadataResponse():
-            parts = response.topics
-        case _:
-            pass
-    for part in parts:
-        if part.HasField("error"):
-            yield part.error

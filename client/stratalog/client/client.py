@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import InvalidRequestError, OverloadedError
+from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
@@ -38,7 +38,7 @@ from stratalog.client.messages import (
 from stratalog.client.operations import Operations
 from stratalog.client.pages import pages
 from stratalog.client.position import Place, Places, Position, position_of, wire_position
-from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.client.retry import RetryPolicy
 from stratalog.client.topics import Topics
 from stratalog.client.values.conversion import values_of
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -81,9 +81,9 @@ class Client:
         self.log = log_pb2_grpc.LogServiceStub(self.channel.grpc)
         """The stub, for sessions that this class does not offer. A call goes to the server that is current
         when it begins, and does not move on with the owner."""
-        self.operations = Operations(self.channel, self._retry)
+        self.operations = Operations(self.channel)
         """The long work that the server does."""
-        self.admin = Admin(self.channel, self._retry, self.operations)
+        self.admin = Admin(self.channel, self.operations)
         self.topics = Topics(self.admin)
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         """Those that `close` ends. The event loop keeps a producer that has records."""
@@ -151,11 +151,7 @@ class Client:
         return await self._append(request)
 
     async def _append(self, request: log_pb2.AppendRequest) -> AppendAck:
-        response = await retrying(
-            self._retry,
-            lambda: self.channel.call(self.log.Append(request, timeout=CALL_TIMEOUT_S)),
-            after=OverloadedError,
-        )
+        response = await self.channel.call(self.log.Append(request, timeout=CALL_TIMEOUT_S))
         return append_ack(request.topic, response)
 
     async def fence(
@@ -176,8 +172,8 @@ class Client:
                 token=token,
                 current_token=current_token,
             )
-        response = await retrying(
-            self._retry, lambda: self.channel.call(self.log.Fence(request, timeout=CALL_TIMEOUT_S))
+        response = await self.channel.call(
+            self.log.Fence(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return response.log_end_offset
 
@@ -199,8 +195,10 @@ class Client:
         starts = {one: wire_position(position_of(place)) for one, place in positions.items()}
         request = fetch_request(starts, max_wait_ms, min_bytes, max_bytes, partition_max_bytes, isolation)
         timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000
-        response = await retrying(
-            self._retry, lambda: self.channel.call(self.log.Fetch(request, timeout=timeout_s))
+        response = await self.channel.call(
+            self.log.Fetch(request, timeout=timeout_s),
+            is_repeatable=True,
+            parts=lambda answer: answer.partitions,
         )
         return values_of(FetchedPartition, response.partitions)
 
@@ -231,8 +229,10 @@ class Client:
             at = wire_position(position_of(place))
             with refusing_misfits():
                 request.queries.add(topic=topic, partition=partition, at=at)
-        response = await retrying(
-            self._retry, lambda: self.channel.call(self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
+        response = await self.channel.call(
+            self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S),
+            is_repeatable=True,
+            parts=lambda answer: answer.answers,
         )
         return values_of(OffsetAnswer, response.answers)
 
@@ -249,7 +249,7 @@ class Client:
             request.page_token = token
             return self.log.Metadata(request, timeout=CALL_TIMEOUT_S)
 
-        async for page in pages(self.channel, self._retry, call):
+        async for page in pages(self.channel, call, parts=lambda page: page.topics):
             store_id, max_request_bytes = page.store_id, page.max_request_bytes
             found += values_of(TopicMetadata, page.topics)
         return StoreMetadata(store_id, max_request_bytes, tuple(found))
@@ -391,8 +391,8 @@ class Client:
         return await read_arrow(TopicFollower(self, wanted, chosen), chosen, columns)
 
     async def close(self) -> None:
-        """End the producers, with a ResourceWarning of records that are not stored, end the calls that wait, and
-        close the connection. May be repeated.
+        """End the producers, with a ResourceWarning of records that are not stored, end the calls that
+        wait, and close the connection. May be repeated.
         """
         try:
             for producer in list(self._producers):

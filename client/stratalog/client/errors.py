@@ -54,6 +54,9 @@ class ClientClosedError(LogStoreError):
 
     code = "CLIENT_CLOSED"
 
+    def __init__(self, message: str = "the client was closed; make another client", **fields: object) -> None:
+        super().__init__(message, **fields)
+
 
 def _classes(base: type[LogStoreError]) -> Iterator[type[LogStoreError]]:
     """The classes of ``stratalog.base.errors``, without subclasses of other modules."""

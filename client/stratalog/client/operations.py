@@ -13,7 +13,7 @@ from stratalog.client import values
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.pages import pages
-from stratalog.client.retry import Patience, RetryPolicy, retrying
+from stratalog.client.retry import Patience
 from stratalog.client.values.conversion import value_of, wire_number
 from stratalog.v1 import operation_pb2, operation_pb2_grpc
 
@@ -31,17 +31,16 @@ class Operations:
     UnknownOperationError. Belongs to one event loop.
     """
 
-    def __init__(self, channel: ServerChannel, retry: RetryPolicy) -> None:
+    def __init__(self, channel: ServerChannel) -> None:
         self._channel = channel
-        self._retry = retry
         self._stub = operation_pb2_grpc.OperationServiceStub(channel.grpc)
 
     async def get(self, operation_id: str) -> values.Operation:
         """The operation as it is now."""
         with refusing_misfits():
             request = operation_pb2.GetOperationRequest(operation_id=operation_id)
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.GetOperation(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._stub.GetOperation(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return value_of(values.Operation, response.operation)
 
@@ -56,7 +55,6 @@ class Operations:
         wanted_states = [wire_number(operation_pb2.OperationState, state) for state in states]
         found = pages(
             self._channel,
-            self._retry,
             lambda token: self._stub.ListOperations(
                 operation_pb2.ListOperationsRequest(
                     kinds=wanted_kinds, states=wanted_states, page_token=token
@@ -72,7 +70,7 @@ class Operations:
         server, do not know the operations from before."""
         with refusing_misfits():
             request = operation_pb2.WatchOperationRequest(operation_id=operation_id)
-        patience = Patience(self._retry)
+        patience = Patience(self._channel.retry)
         while True:
             server = self._channel.address
             call = self._stub.WatchOperation(request)
@@ -103,9 +101,8 @@ class Operations:
         """Ask the operation to end, and return it as it is then; it may be complete. Safe to repeat."""
         with refusing_misfits():
             request = operation_pb2.CancelOperationRequest(operation_id=operation_id)
-        response = await retrying(
-            self._retry,
-            lambda: self._channel.call(self._stub.CancelOperation(request, timeout=CALL_TIMEOUT_S)),
+        response = await self._channel.call(
+            self._stub.CancelOperation(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return value_of(values.Operation, response.operation)
 

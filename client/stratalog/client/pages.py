@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Protocol, TypeVar
 
-from stratalog.client.channel import ServerChannel
-from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.client.channel import AnswerPart, ServerChannel, no_parts
 
 
 class PagedResponse(Protocol):
@@ -28,14 +26,16 @@ RequestT = TypeVar("RequestT", bound=PagedRequest)
 
 
 async def pages(
-    channel: ServerChannel, retry: RetryPolicy, call: Callable[[str], Awaitable[PageT]]
+    channel: ServerChannel,
+    call: Callable[[str], Awaitable[PageT]],
+    parts: Callable[[PageT], Iterable[AnswerPart]] = no_parts,
 ) -> AsyncIterator[PageT]:
-    """The pages of a list, each by a call with its token. Repeats a call as other reads are. Raises
-    LogStoreError.
+    """The pages of a list, each by a call with its token. Repeats a call as other reads are; `parts` as in
+    `ServerChannel.call`. Raises LogStoreError.
     """
     token = ""
     while True:
-        page = await retrying(retry, partial(_page, channel, call, token))
+        page = await channel.call(call(token), is_repeatable=True, parts=parts)
         yield page
         token = page.next_page_token
         if not token:
@@ -46,7 +46,3 @@ def at_page(request: RequestT, page_token: str) -> RequestT:
     """The request, for the page of that token from now on."""
     request.page_token = page_token
     return request
-
-
-async def _page(channel: ServerChannel, call: Callable[[str], Awaitable[PageT]], token: str) -> PageT:
-    return await channel.call(call(token))

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import grpc
-
-from stratalog.base.errors import NotOwnerError, OverloadedError
 from stratalog.client import values
 from stratalog.client.admin_calls import AdminCalls
 from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.pages import at_page
 from stratalog.client.position import OffsetPosition, Place, Position, position_of, wire_position
-from stratalog.client.retry import retrying
 from stratalog.client.values.conversion import value_of, values_of
 from stratalog.v1 import admin_pb2, partition_pb2
 
@@ -91,21 +87,13 @@ class PartitionsAdmin(AdminCalls):
                 ],
             )
 
-        async def once() -> partition_pb2.DeleteRecordsResponse:
-            server = self._channel.address
-            try:
-                return await self._stub.DeleteRecords(request, timeout=CALL_TIMEOUT_S)
-            except grpc.aio.AioRpcError as error:
-                raise self._channel.failure(error, server) from None
-
+        call = self._stub.DeleteRecords(request, timeout=CALL_TIMEOUT_S)
         if all(isinstance(position, OffsetPosition) for position in positions.values()):
-            response = await retrying(
-                self._retry,
-                lambda: self._channel.call(self._stub.DeleteRecords(request, timeout=CALL_TIMEOUT_S)),
+            response = await self._channel.call(
+                call, is_repeatable=True, parts=lambda answer: answer.partitions
             )
         else:
-            # A request that was refused as a whole had no effect.
-            response = await retrying(self._retry, once, after=(NotOwnerError, OverloadedError))
+            response = await self._channel.call(call)
         return values_of(values.DeletedRecords, response.partitions)
 
     async def roll(
@@ -116,8 +104,10 @@ class PartitionsAdmin(AdminCalls):
         active segment stays."""
         with refusing_misfits():
             request = partition_pb2.RollRequest(topic=topic, partitions=partitions, topic_id=topic_id)
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.Roll(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._stub.Roll(request, timeout=CALL_TIMEOUT_S),
+            is_repeatable=True,
+            parts=lambda answer: answer.partitions,
         )
         return values_of(values.RolledPartition, response.partitions)
 
@@ -128,7 +118,9 @@ class PartitionsAdmin(AdminCalls):
         fails has an error in its result. Raises UnknownTopicOrPartitionError, InconsistentTopicIdError."""
         with refusing_misfits():
             request = partition_pb2.FlushRequest(topic=topic, partitions=partitions, topic_id=topic_id)
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.Flush(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._stub.Flush(request, timeout=CALL_TIMEOUT_S),
+            is_repeatable=True,
+            parts=lambda answer: answer.partitions,
         )
         return values_of(values.FlushedPartition, response.partitions)

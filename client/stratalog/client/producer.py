@@ -270,7 +270,7 @@ class Producer(RecordAccumulator):
     def refuse_record(self) -> None:
         """Raise BufferFullError, or ClientClosedError."""
         if self._is_ended:
-            raise ClientClosedError("the client was closed; make another client")
+            raise ClientClosedError
         if self.max_buffered_bytes < 0:
             raise ClientClosedError("the producer was closed; make another producer")
         raise BufferFullError(

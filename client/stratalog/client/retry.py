@@ -1,21 +1,15 @@
-"""Retries: only of repeatable calls, only after retriable errors, with growing pauses up to a deadline.
-
-Reads and look-ups are repeated freely. Changes are repeated only where the server says that they had no
-effect: after a failed connection the outcome of an append is unknown, and repeating it could store its
-records twice.
+"""Retries: after retriable errors, with growing pauses up to a deadline. `ServerChannel.call` repeats unary
+calls, and long work counts its own failures with `Patience`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.randomness import system_random
 
-_T = TypeVar("_T")
 _JITTER = system_random()
 
 
@@ -26,8 +20,8 @@ class RetryPolicy:
     """
 
     deadline_s: float = 10.0
-    """No attempt begins later than this after the first attempt began, or after a session broke. 0: one
-    attempt.
+    """No attempt of a call begins later than this after its first one began, whichever servers it goes to,
+    and no session begins later than this after one broke. 0: one attempt.
     """
 
     first_pause_s: float = 0.05
@@ -42,12 +36,14 @@ class RetryPolicy:
 
 
 class Patience:
-    """Counts consecutive failures of long work: a session, or the sending of a queue. Belongs to one task.
-    Times are those of its loop.
+    """Counts consecutive failures of a call, or of long work: a session, or the sending of a queue. Belongs
+    to one task. Times are those of its loop.
     """
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicy, start_s: float | None = None) -> None:
+        """The deadline runs from `start_s`; None: from the first failure in a row."""
         self._policy = policy
+        self._start_s = start_s
         self.failure_count = 0
         """Failures since the last success."""
         self._deadline_s = 0.0
@@ -63,13 +59,14 @@ class Patience:
 
     def next_pause_s(self, now_s: float, least_s: float = 0.0) -> float | None:
         """Count a failure; returns the pause before the next attempt, at least `least_s`. None if that
-        attempt would begin after the deadline, which runs from the first failure.
+        attempt would begin after the deadline.
         """
         since_s, self._works_since_s = self._works_since_s, None
         if since_s is not None and now_s - since_s > self._policy.max_pause_s:
             self.succeed()
         if self.failure_count == 0:
-            self._deadline_s = now_s + self._policy.deadline_s
+            start_s = now_s if self._start_s is None else self._start_s
+            self._deadline_s = start_s + self._policy.deadline_s
         self.failure_count += 1
         pause_s = max(self._policy.pause_s(self.failure_count), least_s)
         return pause_s if now_s + pause_s <= self._deadline_s else None
@@ -82,27 +79,4 @@ class Patience:
         pause_s = self.next_pause_s(now_s, error.retry_delay_s) if error.retriable else None
         if pause_s is None:
             raise error
-        await asyncio.sleep(pause_s)
-
-
-async def retrying(
-    policy: RetryPolicy,
-    call: Callable[[], Awaitable[_T]],
-    after: type[LogStoreError] | tuple[type[LogStoreError], ...] = LogStoreError,
-) -> _T:
-    """The result of `call`, which is repeated after retriable errors of these classes, until the policy's
-    deadline. No pause is shorter than the server asks for.
-    """
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + policy.deadline_s
-    attempt = 0
-    while True:
-        try:
-            return await call()
-        except LogStoreError as error:
-            attempt += 1
-            pause_s = max(policy.pause_s(attempt), error.retry_delay_s)
-            is_repeatable = error.retriable and isinstance(error, after)
-            if not is_repeatable or loop.time() + pause_s > deadline_s:
-                raise
         await asyncio.sleep(pause_s)

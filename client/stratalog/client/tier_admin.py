@@ -2,20 +2,25 @@
 
 A `start_` method returns the operation that does the work; the method of the same name without
 `start_` waits for it and returns its result. The work goes on if the waiting program ends.
+
+Methods import the messages when they need them: most programs do not look at the tiers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from stratalog.client import values
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.operations import Operations, ResultT, result_of
 from stratalog.client.pages import at_page, pages
-from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.client.values.conversion import value_of, values_of
-from stratalog.v1 import tier_pb2, tier_pb2_grpc
+
+if TYPE_CHECKING:
+    from stratalog.v1 import tier_pb2_grpc
 
 
 class TierAdmin:
@@ -23,17 +28,23 @@ class TierAdmin:
     the operation, and OperationCancelledError. Belongs to one event loop.
     """
 
-    def __init__(self, channel: ServerChannel, retry: RetryPolicy, operations: Operations) -> None:
+    def __init__(self, channel: ServerChannel, operations: Operations) -> None:
         self._channel = channel
-        self._retry = retry
         self._operations = operations
-        self._tiers = tier_pb2_grpc.TierServiceStub(channel.grpc)
+
+    @cached_property
+    def _tiers(self) -> tier_pb2_grpc.TierServiceAsyncStub:
+        from stratalog.v1 import tier_pb2_grpc
+
+        return tier_pb2_grpc.TierServiceStub(self._channel.grpc)
 
     async def tier_status(self) -> values.TierStatus:
         """Contents of the object store by shard, and the lag of the uploader by topic."""
+        from stratalog.v1 import tier_pb2
+
         request = tier_pb2.TierStatusRequest()
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._tiers.TierStatus(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._tiers.TierStatus(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return value_of(values.TierStatus, response)
 
@@ -42,6 +53,8 @@ class TierAdmin:
     ) -> values.Operation:
         """Roll and tier now. `delete_local`: also delete local segments that are committed in the object
         store."""
+        from stratalog.v1 import tier_pb2
+
         with refusing_misfits():
             request = tier_pb2.StartUploadRequest(topics=topics, delete_local=delete_local)
         response = await self._channel.call(self._tiers.StartUpload(request, timeout=CALL_TIMEOUT_S))
@@ -57,6 +70,8 @@ class TierAdmin:
 
     async def start_compaction(self, topics: Sequence[str] = ()) -> values.Operation:
         """Compact tiered data of the named topics, or of all topics, now."""
+        from stratalog.v1 import tier_pb2
+
         with refusing_misfits():
             request = tier_pb2.StartCompactionRequest(topics=topics)
         response = await self._channel.call(self._tiers.StartCompaction(request, timeout=CALL_TIMEOUT_S))
@@ -69,11 +84,12 @@ class TierAdmin:
 
     async def plan_compaction(self, topics: Sequence[str] = ()) -> values.CompactionPlan:
         """The jobs that a compaction would run now, and the reasons where there is none."""
+        from stratalog.v1 import tier_pb2
+
         with refusing_misfits():
             request = tier_pb2.PlanCompactionRequest(topics=topics)
         found = pages(
             self._channel,
-            self._retry,
             lambda token: self._tiers.PlanCompaction(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
         plan = tier_pb2.PlanCompactionResponse()
@@ -83,26 +99,30 @@ class TierAdmin:
 
     async def excluded_partitions(self) -> list[values.ExcludedPartition]:
         """The partitions that compaction leaves alone."""
+        from stratalog.v1 import tier_pb2
+
         request = tier_pb2.ListExcludedPartitionsRequest()
         found = pages(
             self._channel,
-            self._retry,
             lambda token: self._tiers.ListExcludedPartitions(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
         return [value_of(values.ExcludedPartition, one) async for page in found for one in page.partitions]
 
     async def reset_excluded_partition(self, topic: str, partition: int) -> bool:
         """Let compaction try a partition again; returns False if it had not failed."""
+        from stratalog.v1 import tier_pb2
+
         with refusing_misfits():
             request = tier_pb2.ResetExcludedPartitionRequest(topic=topic, partition=partition)
-        response = await retrying(
-            self._retry,
-            lambda: self._channel.call(self._tiers.ResetExcludedPartition(request, timeout=CALL_TIMEOUT_S)),
+        response = await self._channel.call(
+            self._tiers.ResetExcludedPartition(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return response.was_excluded
 
     async def start_retention(self, topics: Sequence[str] = ()) -> values.Operation:
         """Delete what the retention of the named topics, or of all topics, does not keep, now."""
+        from stratalog.v1 import tier_pb2
+
         with refusing_misfits():
             request = tier_pb2.StartRetentionRequest(topics=topics)
         response = await self._channel.call(self._tiers.StartRetention(request, timeout=CALL_TIMEOUT_S))
@@ -114,17 +134,20 @@ class TierAdmin:
 
     async def explain_retention(self, topics: Sequence[str] = ()) -> list[values.ExplainedPartition]:
         """Explain what retention would delete now, and what goes next and when. Changes nothing."""
+        from stratalog.v1 import tier_pb2
+
         with refusing_misfits():
             request = tier_pb2.ExplainRetentionRequest(topics=topics)
         found = pages(
             self._channel,
-            self._retry,
             lambda token: self._tiers.ExplainRetention(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
         return [value_of(values.ExplainedPartition, one) async for page in found for one in page.partitions]
 
     async def start_verification(self, topics: Sequence[str] = ()) -> values.Operation:
         """Read all tiered data of the named topics, or of all topics, and compare it with the metadata."""
+        from stratalog.v1 import tier_pb2
+
         with refusing_misfits():
             request = tier_pb2.StartVerificationRequest(topics=topics)
         response = await self._channel.call(self._tiers.StartVerification(request, timeout=CALL_TIMEOUT_S))
@@ -137,6 +160,8 @@ class TierAdmin:
     async def start_collection(self, *, dry_run: bool = False) -> values.Operation:
         """Delete files of the store that commits have dropped and whose grace is over. `dry_run`: only list
         them."""
+        from stratalog.v1 import tier_pb2
+
         request = tier_pb2.StartCollectionRequest(dry_run=dry_run)
         response = await self._channel.call(self._tiers.StartCollection(request, timeout=CALL_TIMEOUT_S))
         return value_of(values.Operation, response.operation)
@@ -147,18 +172,21 @@ class TierAdmin:
 
     async def describe_caches(self) -> list[values.CacheStatus]:
         """The caches of tiered data in the server's memory."""
+        from stratalog.v1 import tier_pb2
+
         request = tier_pb2.DescribeCachesRequest()
-        response = await retrying(
-            self._retry,
-            lambda: self._channel.call(self._tiers.DescribeCaches(request, timeout=CALL_TIMEOUT_S)),
+        response = await self._channel.call(
+            self._tiers.DescribeCaches(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return values_of(values.CacheStatus, response.caches)
 
     async def empty_caches(self) -> int:
         """Empty these caches; returns the size of what was in them."""
+        from stratalog.v1 import tier_pb2
+
         request = tier_pb2.EmptyCachesRequest()
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._tiers.EmptyCaches(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._tiers.EmptyCaches(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return response.emptied_bytes
 

@@ -47,18 +47,21 @@ class Topics:
         [topic] = await self._admin.describe_topics([name])
         return topic
 
-    async def alter(self, name: str, config: Mapping[str, ConfigValue | None]) -> None:
-        """Set keys of a topic; None resets a key. Applies all changes or none. Raises
-        UnknownTopicOrPartitionError, InvalidConfigError.
+    async def alter(self, name: str, config: Mapping[str, ConfigValue | None], *, topic_id: str = "") -> None:
+        """Set keys of a topic; None resets a key. Applies all changes or none. `topic_id` is the topic that
+        is meant. Raises UnknownTopicOrPartitionError, InvalidConfigError, and InconsistentTopicIdError if
+        another topic has the name.
         """
-        await self._admin.alter_configs(config, name)
+        await self._admin.alter_configs(config, name, topic_id=topic_id)
 
-    async def add_partitions(self, name: str, partitions: int) -> Topic:
-        """Give a topic this many partitions in all. Safe to repeat. Raises UnknownTopicOrPartitionError,
-        InvalidRequestError for fewer than it has.
+    async def add_partitions(self, name: str, partitions: int, *, topic_id: str = "") -> Topic:
+        """Give a topic this many partitions in all. Safe to repeat. `topic_id` as in `alter`. Raises
+        UnknownTopicOrPartitionError, InconsistentTopicIdError, InvalidRequestError for fewer than it has.
         """
-        return await self._admin.add_partitions(name, partitions)
+        return await self._admin.add_partitions(name, partitions, topic_id=topic_id)
 
-    async def delete(self, name: str) -> None:
-        """Delete a topic and all its records. Raises UnknownTopicOrPartitionError."""
-        await self._admin.delete_topic(name)
+    async def delete(self, name: str, *, topic_id: str = "") -> None:
+        """Delete a topic and all its records. `topic_id` as in `alter`. Raises UnknownTopicOrPartitionError,
+        InconsistentTopicIdError.
+        """
+        await self._admin.delete_topic(name, topic_id=topic_id)

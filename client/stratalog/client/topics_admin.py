@@ -9,7 +9,6 @@ from stratalog.client import values
 from stratalog.client.admin_calls import AdminCalls
 from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.errors import refusing_misfits
-from stratalog.client.retry import retrying
 from stratalog.client.values.conversion import value_of, values_of
 from stratalog.v1 import admin_pb2
 
@@ -81,9 +80,8 @@ class TopicsAdmin(AdminCalls):
     async def _describe_some(self, names: Sequence[str]) -> Sequence[values.Topic]:
         with refusing_misfits():
             request = admin_pb2.DescribeTopicsRequest(names=names)
-        response = await retrying(
-            self._retry,
-            lambda: self._channel.call(self._stub.DescribeTopics(request, timeout=CALL_TIMEOUT_S)),
+        response = await self._channel.call(
+            self._stub.DescribeTopics(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return values_of(values.Topic, response.topics)
 
@@ -95,8 +93,8 @@ class TopicsAdmin(AdminCalls):
             request = admin_pb2.AddPartitionsRequest(
                 topic=topic, topic_id=topic_id, partition_count=partition_count
             )
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.AddPartitions(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._stub.AddPartitions(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return value_of(values.Topic, response.topic)
 
@@ -116,9 +114,8 @@ class TopicsAdmin(AdminCalls):
         Raises UnknownTopicOrPartitionError, InvalidConfigError for an unknown key."""
         with refusing_misfits():
             request = admin_pb2.DescribeConfigsRequest(resource=_resource(topic), names=names)
-        response = await retrying(
-            self._retry,
-            lambda: self._channel.call(self._stub.DescribeConfigs(request, timeout=CALL_TIMEOUT_S)),
+        response = await self._channel.call(
+            self._stub.DescribeConfigs(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return values_of(values.ConfigEntry, response.entries)
 
@@ -146,8 +143,8 @@ class TopicsAdmin(AdminCalls):
                 validate_only=validate_only,
                 topic_id=topic_id,
             )
-        response = await retrying(
-            self._retry, lambda: self._channel.call(self._stub.AlterConfigs(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(
+            self._stub.AlterConfigs(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return values_of(values.ConfigEntry, response.entries)
 

@@ -48,8 +48,8 @@ class ProducerCalls:
         self._thread.run(self._producer.flush())
 
     def close(self) -> None:
-        """Flush until nothing is left; abandon the rest if that is cancelled. The client's connection stays
-        open."""
+        """Take no more records, and flush; abandon the rest if that is cancelled. The client's connection
+        stays open. May be repeated."""
         self._thread.run(self._producer.close())
 
     def abandon(self) -> None:

@@ -52,18 +52,21 @@ class SyncTopics:
         """One topic. Raises UnknownTopicOrPartitionError."""
         return self._thread.run(self._topics.describe(name))
 
-    def alter(self, name: str, config: Mapping[str, ConfigValue | None]) -> None:
-        """Set keys of a topic; None resets a key. Applies all changes or none. Raises
-        UnknownTopicOrPartitionError, InvalidConfigError.
+    def alter(self, name: str, config: Mapping[str, ConfigValue | None], *, topic_id: str = "") -> None:
+        """Set keys of a topic; None resets a key. Applies all changes or none. `topic_id` is the topic that
+        is meant. Raises UnknownTopicOrPartitionError, InvalidConfigError, and InconsistentTopicIdError if
+        another topic has the name.
         """
-        self._thread.run(self._topics.alter(name, config))
+        self._thread.run(self._topics.alter(name, config, topic_id=topic_id))
 
-    def add_partitions(self, name: str, partitions: int) -> Topic:
-        """Give a topic this many partitions in all. Safe to repeat. Raises UnknownTopicOrPartitionError,
-        InvalidRequestError for fewer than it has.
+    def add_partitions(self, name: str, partitions: int, *, topic_id: str = "") -> Topic:
+        """Give a topic this many partitions in all. Safe to repeat. `topic_id` as in `alter`. Raises
+        UnknownTopicOrPartitionError, InconsistentTopicIdError, InvalidRequestError for fewer than it has.
         """
-        return self._thread.run(self._topics.add_partitions(name, partitions))
+        return self._thread.run(self._topics.add_partitions(name, partitions, topic_id=topic_id))
 
-    def delete(self, name: str) -> None:
-        """Delete a topic and all its records. Raises UnknownTopicOrPartitionError."""
-        self._thread.run(self._topics.delete(name))
+    def delete(self, name: str, *, topic_id: str = "") -> None:
+        """Delete a topic and all its records. `topic_id` as in `alter`. Raises UnknownTopicOrPartitionError,
+        InconsistentTopicIdError.
+        """
+        self._thread.run(self._topics.delete(name, topic_id=topic_id))
