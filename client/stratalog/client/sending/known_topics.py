@@ -177,9 +177,8 @@ class KnownTopics:
         if topic not in self._tasks:
             self._tasks[topic] = self._loop.create_task(self._learn(topic))
         if self._timer is None:
-            self._timer = self._loop.call_later(
-                self._settings.topics_max_age_s, _refresh_all_of, weakref.ref(self)
-            )
+            topics: weakref.ref[KnownTopics] = weakref.ref(self)
+            self._timer = self._loop.call_later(self._settings.topics_max_age_s, _refresh_all_of, topics)
 
     async def learn(self, topic: str) -> None:
         """Describe a topic now. Raises its failure."""
