@@ -11,6 +11,9 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
 
+ROLLED_FLUSH_MS = 1000
+"""Time after which a rolled segment is flushed, about. A look at a log without one is two comparisons."""
+
 
 def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings) -> None:
     """Schedule all tasks, until the scheduler closes. Each task first waits for one of its periods; tasks on
@@ -33,6 +36,7 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
     local_tasks: list[tuple[str, Callable[[], None], int]] = [
         ("local-retention", engine.local.retention.run, config.retention_check_ms),
         ("flush", local.flush_old, config.flush_check_ms),
+        ("rolled-flush", local.flush_rolled, ROLLED_FLUSH_MS),
         ("recovery-point-checkpoint", local.checkpoint_recovery_points, config.recovery_point_checkpoint_ms),
         ("log-start-checkpoint", local.checkpoint_starts, config.log_start_checkpoint_ms),
     ]
