@@ -153,6 +153,26 @@ def transactional_work(machine: LogMachine, ledger: LogLedger) -> None:
     ledger.append(log, [ledger.batch(3)])
 
 
+def rolled_work(machine: LogMachine, ledger: LogLedger) -> None:
+    """Roll segments of producers and transactions that the task alone makes durable."""
+    log = machine.start()
+    now_ms = machine.clock.now_ms()
+    for number in range(4):
+        ledger.append(log, [ledger.producer_batch(1, 4, is_transactional=True)])
+        ledger.append(log, [ledger.producer_batch(2, 9, is_transactional=False), ledger.batch(9)])
+        ledger.end_transaction(log, 1, committed=number == 2, now_ms=now_ms)
+        ledger.append(log, [ledger.batch(12)])
+        ledger.flush_rolled(machine, log)
+        if number % 2:
+            machine.checkpoint()
+    ledger.truncate_to(log, log.local_log.segments.active.base_offset - 5)
+    ledger.append(log, [ledger.batch(8), ledger.producer_batch(2, 2, is_transactional=False)])
+    log.roll()
+    ledger.flush_rolled(machine, log)
+    machine.checkpoint()
+    ledger.append(log, [ledger.batch(3)])
+
+
 class Cut(NamedTuple):
     """A work load with all that it needs; `sample_count` of its moments are in a sample."""
 
@@ -167,6 +187,8 @@ WORKS = {
     "truncating": Cut(truncating_work, PLAIN, 60),
     "truncating-tiered": Cut(truncating_work, TIERED, 20),
     "transactional": Cut(transactional_work, TRANSACTIONAL, 60),
+    "rolled": Cut(rolled_work, TRANSACTIONAL, 60),
+    "rolled-preallocating": Cut(rolled_work, dataclasses.replace(TRANSACTIONAL, preallocate=True), 20),
     "tiered-flushing": Cut(tiered_work, FLUSHING_TIERED, 20),
     "plain-flushing": Cut(plain_work, FLUSHING, 20),
     "truncating-flushing": Cut(truncating_work, FLUSHING, 20),
@@ -237,3 +259,34 @@ def test_a_disk_that_fails_once_leaves_no_half_truths(cut: Cut) -> None:
             worker.verify_found(worker.disk.reopened(survival))
 
     Worker.sweep(cut).at_failures(verify)
+
+
+def test_dying_at_each_operation_of_the_flush_of_rolled_segments_keeps_its_promise() -> None:
+    """Whatever the disk keeps, the log that is found reaches the recovery point that was seen or written
+    down."""
+
+    def flush(worker: Worker) -> None:
+        worker.ledger.flush_rolled(worker.machine, worker.machine.manager.log(PARTITION))
+        worker.machine.checkpoint()
+
+    def prepared() -> Worker:
+        worker = Worker(Cut(rolled_work, TRANSACTIONAL, 0))
+        log = worker.machine.start()
+        for _ in range(4):
+            worker.ledger.append(log, [worker.ledger.producer_batch(1, 9, is_transactional=True)])
+            worker.ledger.append(log, [worker.ledger.batch(9)])
+            worker.ledger.end_transaction(log, 1, committed=False, now_ms=worker.machine.clock.now_ms())
+        assert log.offsets.recovery_point == 0 < log.local_log.segments.active.base_offset
+        return worker
+
+    def verify(death: Death[Worker]) -> None:
+        worker = death.subject
+        seen_offset = worker.machine.manager.log(PARTITION).offsets.recovery_point
+        worker.ledger.durable_end_offset = max(worker.ledger.durable_end_offset, seen_offset)
+        for disk in death.disks():
+            worker.verify_found(disk)
+
+    sweep = CrashSweep(prepared, flush, count=10_000)
+    log = sweep.whole.machine.manager.log(PARTITION)
+    assert log.offsets.recovery_point == log.local_log.segments.active.base_offset
+    sweep.at_deaths(verify)

@@ -18,6 +18,8 @@ from stratalog.server.storage_engine import StorageEngine
 
 FREE_SPACE_MS = 1_000
 """Time between looks at the free space of the log directories."""
+ROLLED_FLUSH_MS = 1_000
+"""Time after which a rolled segment is flushed, about. A look at a log without one is two comparisons."""
 
 
 class _Task(NamedTuple):
@@ -70,6 +72,7 @@ def _local_tasks(engine: StorageEngine) -> list[_Task]:
     return [
         _Task("local-retention", engine.local.retention.run, config.retention_check_ms),
         _Task("flush", local.flush_old, config.flush_check_ms),
+        _Task("rolled-flush", local.flush_rolled, ROLLED_FLUSH_MS),
         _Task(
             "recovery-point-checkpoint",
             local.checkpoint_recovery_points,

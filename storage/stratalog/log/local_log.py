@@ -29,7 +29,7 @@ _MAX_HINTS = 64
 
 
 class UnsyncedWork(NamedTuple):
-    """The files to sync before the log is durable up to its end. Each sealed segment comes with its
+    """The files to sync before the log is durable up to an offset. Each sealed segment comes with its
     indexes."""
 
     sealed: tuple[LogSegment, ...]
@@ -169,12 +169,13 @@ class LocalLog:
             self.segments.active.trim()
             self._may_be_reserved = False
 
-    def take_unsynced(self, recovery_point: int) -> UnsyncedWork:
-        """The work of a sync up to the end. It counts as synced from now on, unless it is `put_back`."""
+    def take_unsynced(self, recovery_point: int, end_offset: int) -> UnsyncedWork:
+        """The work of a sync up to `end_offset`: the end of the log, or the base offset of the active
+        segment, which is left alone then. The work counts as synced from now on, unless it is `put_back`."""
         active = self.segments.active
         work = UnsyncedWork(
             tuple(self._unsynced_sealed),
-            active if active.end_offset > max(recovery_point, active.base_offset) else None,
+            active if end_offset > max(recovery_point, active.base_offset) else None,
             tuple(dict.fromkeys(self._unsynced_directories)),
         )
         self._unsynced_sealed.clear()

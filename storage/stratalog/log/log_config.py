@@ -33,7 +33,9 @@ COMPACT_POLICY = "compact"
 UNLIMITED = -1
 """The value of a retention that keeps records for ever."""
 AS_TOTAL = -2
-"""The value of a local retention that is the same as the retention of the whole log."""
+"""The value of a local retention that follows the retention of the whole log."""
+COMPACTED_LOCAL_RETENTION_MS = 4 * 60 * 60 * 1000
+"""The longest local retention of a compacted topic that does not set one."""
 MIN_SEGMENT_BYTES = 1024
 DEFAULT_LZ4_LEVEL = 9
 """Kafka's name for LZ4's fast mode."""
@@ -101,7 +103,8 @@ class LogConfig:
     """Local disk keeps at most about so many bytes of what is in the object store; -2: the value of
     `retention.bytes`."""
     local_retention_ms: int = AS_TOTAL
-    """Local disk keeps what is in the object store for this long; -2: the value of `retention.ms`."""
+    """Local disk keeps what is in the object store for this long; -2: the value of `retention.ms`, but of
+    a compacted topic at most four hours: local copies hide the compaction of the object store."""
     max_compaction_lag_ms: int = LONG_MAX
     """Records older than this are compacted even where there is little to gain; a compacted log's active
     segment is rolled no later than at this age."""
@@ -190,8 +193,16 @@ class LogConfig:
 
     @property
     def effective_local_retention_ms(self) -> int:
-        is_total = self.local_retention_ms == AS_TOTAL or self.remote_log_copy_disable
-        return self.retention_ms if is_total else self.local_retention_ms
+        """The time for which a tiered log keeps on the local disk what is in the object store."""
+        if self.remote_log_copy_disable:
+            return self.retention_ms
+        if self.local_retention_ms != AS_TOTAL:
+            return self.local_retention_ms
+        if not self.is_compacted:
+            return self.retention_ms
+        if self.retention_ms == UNLIMITED:
+            return COMPACTED_LOCAL_RETENTION_MS
+        return min(self.retention_ms, COMPACTED_LOCAL_RETENTION_MS)
 
     @property
     def effective_local_retention_bytes(self) -> int:

@@ -13,6 +13,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.log_to_clean import is_cleaned_here
+from stratalog.log.append.log_flusher import LogFlusher
 from stratalog.log.disk_error import disk_errors
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.directory_set import DirectorySet
@@ -41,10 +42,18 @@ class LogTasks:
     def flush_old(self) -> None:
         """Flush the logs whose `flush.ms` is over, one after the other. Raises DataDirectoryError; a log that
         raised one is offline then."""
+        self._flush_each(LogFlusher.flush_if_old)
+
+    def flush_rolled(self) -> None:
+        """Flush the rolled segments of all logs, one log after the other. Raises DataDirectoryError; a log
+        that raised one is offline then."""
+        self._flush_each(LogFlusher.flush_if_rolled)
+
+    def _flush_each(self, flush: Callable[[LogFlusher], None]) -> None:
         failures: list[DataDirectoryError] = []
         for log in self._logs():
             try:
-                log.flusher.flush_if_old()
+                flush(log.flusher)
             except DataDirectoryError as failure:
                 failures.append(failure)
         _raise_first(failures)

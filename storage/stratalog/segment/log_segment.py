@@ -295,7 +295,8 @@ class LogSegment:
         """Write the index files and the seal of the active segment, unless they are up to date. The segment
         stays active. Not synced. Raises OSError."""
         indexes = self._growing()
-        if indexes.seal is not None:
+        # A save that failed behind the indexes has no seal in the file.
+        if indexes.seal is not None and indexes.seal is self.written_seal:
             return
         seal = indexes.save(self.size_bytes, self.end_offset)
         path = segment_path(self.directory, self.base_offset, SEAL_SUFFIX)

@@ -18,12 +18,15 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.client import values
+from stratalog.log.log_config import COMPACTED_LOCAL_RETENTION_MS
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.store_faults import Fault
 from tests.support.service.service_bench import ServiceBench, service_bench
 from tests.support.tiered.s3_servers import S3Server
@@ -122,6 +125,33 @@ async def test_a_lost_disk_loses_nothing_that_was_tiered(tmp_path: Path, open_st
         await expected.send_round(bench, ROUND_COUNT)
         await bench.client.admin.upload()
         await expected.check(bench)
+
+
+async def test_local_copies_hide_a_compaction_for_four_hours(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = MemoryObjectStore(clock)
+    async with service_bench(f"{tmp_path}", filesystem=MemoryFileSystem(), store=store, clock=clock) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("table", config={"cleanup.policy": "compact", "retention.ms": "-1"})
+        for number in range(10):
+            timestamp_ms = clock.now_ms()
+            records = [Record(0, timestamp_ms, b"%d" % key, b"%d" % number) for key in range(1000)]
+            await bench.client.append("table", 0, records)
+        await admin.upload()
+        [job] = await admin.run_compaction()
+        assert job.reason == ""
+        clock.advance(COMPACTED_LOCAL_RETENTION_MS)
+        await bench.retain()
+        [explained] = await admin.explain_retention()
+        [local] = [one for one in explained.next if one.tier == values.RetentionTier.LOCAL]
+        assert local.time_ms == clock.now_ms() + 1
+        [records] = await bench.read_all("table")
+        assert len(records) == 10_000
+        clock.advance(1)
+        await bench.retain()
+        [records] = await bench.read_all("table")
+        assert {record.key: record.value for record in records} == {b"%d" % key: b"9" for key in range(1000)}
+        assert len(records) == 1000
 
 
 AT_ONCE = {"remote.copy.max.age.ms": "1"}

@@ -19,6 +19,7 @@ from stratalog.record.end_transaction_marker import ControlType, EndTransactionM
 from stratalog.record.record import Record
 from tests.support.decoded_records import decode_all
 from tests.support.logs.log_consumer import read_as_consumer, read_up_to
+from tests.support.logs.log_machine import LogMachine
 from tests.support.logs.producer_ledger import BatchNote, ProducerLedger, ProducerView
 
 _READ_BYTES = 1 << 20
@@ -160,6 +161,11 @@ class LogLedger:
 
     def flush(self, log: UnifiedLog) -> None:
         self.durable_end_offset = max(self.durable_end_offset, log.flusher.flush())
+
+    def flush_rolled(self, machine: LogMachine, log: UnifiedLog) -> None:
+        """Run the task that makes rolled segments durable."""
+        machine.manager.tasks.flush_rolled()
+        self.durable_end_offset = max(self.durable_end_offset, log.local_log.segments.active.base_offset)
 
     def note_starts(self, log: UnifiedLog) -> None:
         """After a deletion that was acknowledged."""

@@ -44,7 +44,7 @@ class NotedTasks:
 
     def every(self, name: str, task: object, period_ms: int, delay_ms: int = 0) -> None:
         assert callable(task)
-        is_local = name in ("local-retention", "flush") or name.endswith("-checkpoint")
+        is_local = name in ("local-retention", "flush", "rolled-flush") or name.endswith("-checkpoint")
         assert delay_ms == (30_000 if is_local else period_ms), "nothing runs before the server serves"
         self.period_ms_by_name[name] = period_ms
 

@@ -22,7 +22,6 @@ from stratalog.base.errors import (
 )
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.tier.collector import CollectReport
@@ -277,7 +276,7 @@ class TierManager:
         tracker.begin(partitions)
         # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
         partitions = [
-            one for one in partitions if _collect(failures, partial(_flush_rolled, one.log)) is not None
+            one for one in partitions if _collect(failures, one.log.flusher.flush_rolled) is not None
         ]
         try:
             for tier in self._tiers:
@@ -353,12 +352,6 @@ def _with_what_was_uploaded(failure: LogStoreError, uploaded: Uploaded) -> LogSt
         local_segments_deleted=uploaded.local_segments_deleted,
     )
     return failure
-
-
-def _flush_rolled(log: UnifiedLog) -> int:
-    """Flush if a segment was rolled since the last flush; returns the recovery point."""
-    is_rolled = log.offsets.recovery_point < log.local_log.segments.active.base_offset
-    return log.flusher.flush() if is_rolled else log.offsets.recovery_point
 
 
 def _retain_partitions(

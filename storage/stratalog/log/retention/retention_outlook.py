@@ -90,7 +90,7 @@ def next_expiry(
         reasons.append(
             "its newest record is in the future"
             if is_future
-            else f"its newest record is not older than {limits.prefix}retention.ms"
+            else f"its newest record is not older than {limits.prefix}retention.ms, {limits.retention_ms}"
         )
     if not exemption and limits.retention_ms != UNLIMITED and kept.newest_ms < 0:
         reasons.append("the age of its records is not known")

@@ -14,6 +14,7 @@ from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import PARTITION, LogMachine
 from tests.support.logs.plain_batches import batch
@@ -169,6 +170,115 @@ def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
     manager.tasks.flush_old()
     manager.let_go(OTHER)
     other.flusher.flush_if_old()
+
+
+def test_a_rolled_segment_is_made_durable_by_itself() -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk)
+    log = machine.start()
+    tasks = machine.manager.tasks
+    for number in range(3):
+        log.appender.append_as_leader(batch(2), 1)
+        tasks.flush_rolled()
+        assert log.offsets.recovery_point == 2 * number
+        log.roll()
+        tasks.flush_rolled()
+        assert log.offsets.recovery_point == 2 * number + 2
+    log.appender.append_as_leader(batch(2), 1)
+    before = disk.operation_count
+    tasks.flush_rolled()
+    assert disk.operation_count == before, "a look at a log without rolled segments reads no disk"
+    assert LogMachine(disk.reopened(NOTHING_KEPT)).start().offsets.log_end_offset == 6
+
+
+def test_the_active_segment_is_not_synced_with_the_rolled_ones() -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk, LogConfig(flush_ms=5000))
+    log = machine.start()
+    log.appender.append_as_leader(batch(2), 1)
+    log.roll()
+    log.appender.append_as_leader(batch(3), 1)
+    machine.clock.advance(5000)
+    assert log.flusher.flush_rolled() == 2
+    active = log.local_log.segments.active
+    assert not any(name == f"sync {active.path}" for name in disk.trace)
+    # Records of the active segment wait no longer because of it.
+    machine.manager.tasks.flush_old()
+    assert log.offsets.recovery_point == 5
+    assert log.flusher.flush_rolled() == 5
+
+
+def test_a_flush_while_rolled_segments_are_synced_is_not_undone() -> None:
+    is_syncing, may_finish = threading.Event(), threading.Event()
+
+    def wait(name: str, path: str) -> None:
+        if name == "sync" and path.endswith(".log"):
+            is_syncing.set()
+            assert may_finish.wait(30)
+
+    disk = HookedDisk(wait)
+    machine = LogMachine(disk)
+    log = machine.start()
+    log.appender.append_as_leader(batch(2), 1)
+    log.roll()
+    flushing = threading.Thread(target=machine.manager.tasks.flush_rolled)
+    flushing.start()
+    assert is_syncing.wait(30)
+    log.appender.append_as_leader(batch(3), 1)
+    log.roll()
+    log.appender.append_as_leader(batch(4), 1)
+    whole = threading.Thread(target=log.flusher.flush)
+    whole.start()
+    may_finish.set()
+    flushing.join(30)
+    whole.join(30)
+    assert log.offsets.recovery_point == 9
+    assert log.flusher.flush_rolled() == 9
+    assert LogMachine(disk.reopened(NOTHING_KEPT)).start().offsets.log_end_offset == 9
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_rolled_segments_of_one_log_that_cannot_be_flushed_keep_no_other_from_it(number: int) -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk)
+    log = machine.start()
+    tasks = machine.manager.tasks
+    other = machine.manager.open_log(OTHER, UUID(int=8), machine.config)
+    for each in (log, other):
+        each.appender.append_as_leader(batch(), 1)
+        each.roll()
+    disk.fail_at(disk.operation_count + 1, number=number)
+    with pytest.raises(DataDirectoryError) as failure:
+        tasks.flush_rolled()
+    assert failure.value.fields["path"] == log.local_log.directory
+    assert (log.offsets.recovery_point, other.offsets.recovery_point) == (0, 1)
+    # A failed sync is said once; one that has not begun is made up for.
+    assert log.availability.is_offline == (number == errno.ENOSPC)
+    tasks.flush_rolled()
+    assert log.offsets.recovery_point == (0 if number == errno.ENOSPC else 1)
+    machine.manager.let_go(OTHER)
+    other.flusher.flush_if_rolled()
+
+
+@pytest.mark.parametrize("segment_count", [3, 40])
+def test_a_restart_after_a_crash_reads_the_end_of_the_log_however_long_it_is(segment_count: int) -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk)
+    log = machine.start()
+    for _ in range(segment_count):
+        log.appender.append_as_leader(batch(2), 1)
+        log.roll()
+        machine.manager.tasks.flush_rolled()
+    machine.checkpoint()
+    log.appender.append_as_leader(batch(2), 1)
+    log.roll()
+    log.appender.append_as_leader(batch(2), 1)
+    found = disk.reopened(EVERYTHING_KEPT)
+    log = LogMachine(found).start()
+    assert log.offsets.log_end_offset == 2 * segment_count + 4
+    operations = [name.split(" ") for name in found.trace]
+    read = {path for name, path, *_ in operations if name.startswith("read_") and path.endswith(".log")}
+    assert read == {segment.path for segment in log.local_log.segments[-2:]}
 
 
 def test_altered_keys_hold_from_the_next_append_on() -> None:

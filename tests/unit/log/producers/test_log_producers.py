@@ -199,6 +199,22 @@ def test_a_transaction_index_that_cannot_be_synced_takes_the_log_offline() -> No
     assert log.local_log.segments.active.base_offset == 0
 
 
+def test_a_seal_that_was_refused_is_written_with_the_next_roll() -> None:
+    disk = FaultyFileSystem()
+    log = LogMachine(disk, SMALL).start()
+    log.appender.append_as_leader(sent(1, 0, 5, txn=True), 1)
+    end(log, 1, committed=False)
+    disk.fail_where(lambda name: re.match("truncate .*seal", name), number=errno.EPERM)
+    with pytest.raises(DataDirectoryError):
+        log.roll()
+    disk.mend()
+    assert not log.availability.is_offline
+    log.roll()
+    log.check()
+    data = log.reader.read(0, 10_000, Isolation.TXN_COMMITTED)
+    assert data.aborted_transactions == (AbortedTransaction(1, 0, 5, 6),)
+
+
 def test_control_batches_of_other_types_end_no_transaction() -> None:
     """Also if producer state is made again from the batches."""
     machine = LogMachine()

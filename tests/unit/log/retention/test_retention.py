@@ -24,6 +24,7 @@ from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import LogMachine
 
 HOUR_MS = 3_600_000
+COMPACTED = frozenset({"compact"})
 
 
 def fill(log: UnifiedLog, segment_count: int, *, age_step_ms: int = HOUR_MS) -> None:
@@ -64,10 +65,17 @@ def test_a_tiered_log_drops_only_what_is_in_the_object_store() -> None:
         (LogConfig(retention_ms=-1, retention_bytes=650), 2),
         (LogConfig(retention_ms=-1, local_retention_bytes=300), 3),
         (LogConfig(retention_ms=-1, local_retention_bytes=0), 4),
-        (LogConfig(retention_ms=-1, cleanup_policy=frozenset({"compact"}), local_retention_ms=0), 4),
+        (LogConfig(retention_ms=-1, cleanup_policy=COMPACTED, local_retention_ms=0), 4),
+        (LogConfig(retention_ms=-1, cleanup_policy=COMPACTED, local_retention_ms=-1), 0),
+        (LogConfig(retention_ms=-1, cleanup_policy=COMPACTED), 1),
+        (LogConfig(cleanup_policy=COMPACTED | {"delete"}), 1),
+        (LogConfig(retention_ms=3 * HOUR_MS, cleanup_policy=COMPACTED), 2),
+        (LogConfig(retention_ms=-1, cleanup_policy=COMPACTED, local_retention_ms=5 * HOUR_MS), 0),
     ],
 )
-def test_local_retention_is_the_total_one_where_it_is_minus_two(config: LogConfig, expected: int) -> None:
+def test_local_retention_follows_the_total_one_where_it_is_minus_two(
+    config: LogConfig, expected: int
+) -> None:
     _, log = started(config)
     fill(log, 5)
     log.update_tiered_end_offset(4)
@@ -75,6 +83,18 @@ def test_local_retention_is_the_total_one_where_it_is_minus_two(config: LogConfi
     assert log.retention.delete_local_segments() == expected
     assert log.offsets.local_log_start_offset == expected
     assert log.offsets.log_start_offset == 0
+
+
+def test_a_compacted_segment_without_timestamps_has_the_age_of_its_file() -> None:
+    machine, log = started(LogConfig(retention_ms=-1, cleanup_policy=COMPACTED))
+    log.appender.append_as_leader(encode_batch([Record(0, -1, b"k", b"v")]), 1)
+    log.roll()
+    log.update_tiered_end_offset(1)
+    machine.disk.set_modified_ms(log.local_log.segments[0].path, machine.clock.now_ms())
+    machine.clock.advance(4 * HOUR_MS)
+    assert log.retention.delete_local_segments() == 0
+    machine.clock.advance(1)
+    assert log.retention.delete_local_segments() == 1
 
 
 @pytest.mark.parametrize(
