@@ -113,11 +113,24 @@ class ServerChannel:
         """The policy of its calls."""
         return self._retry
 
-    async def connect(self) -> None:
+    async def connect(self, start_s: float) -> None:
         """Connect to the current address, or else to another known one, unless connected, within the retry
-        policy's deadline. Raises ServerUnavailableError, and ClientClosedError; nothing was sent then.
+        policy's deadline from `start_s`, a time of the loop, or five seconds if that is longer. Raises
+        ServerUnavailableError, and ClientClosedError; nothing was sent then.
+
+        The deadline is divided: each address has the same share of the time that is left.
         """
-        await self._connect(self._connect_end_s())
+        end_s = start_s + max(self._retry.deadline_s, CONNECT_TIMEOUT_S)
+        known = self._known
+        for left_count in range(len(known), 0, -1):
+            address = self._address
+            now_s = asyncio.get_running_loop().time()
+            with self.open():
+                is_reachable = await self._is_reachable(now_s + max(0.0, end_s - now_s) / left_count)
+            if is_reachable:
+                return
+            self._leave(address)
+        raise unreachable(",".join(known))
 
     async def call(
         self,
@@ -134,23 +147,28 @@ class ServerChannel:
         Raises LogStoreError: a NotOwnerError has both servers, the last one that refused (`server`) and the
         one that it names (`endpoint`).
         """
-        patience = Patience(self._retry, asyncio.get_running_loop().time())
-        connect_end_s = self._connect_end_s()
+        patience = Patience(self._retry)
+        start_s = asyncio.get_running_loop().time()
         while True:
             try:
-                return await self._attempt(call, parts, connect_end_s)
+                return await self.attempt(call, start_s, parts)
             except LogStoreError as error:
                 if not (is_repeatable or isinstance(error, _WITHOUT_EFFECT)):
                     raise
                 failure = error
-            await patience.bear(failure)
+            await patience.bear(failure, start_s)
 
-    async def _attempt(
-        self, call: Awaitable[_T], parts: Callable[[_T], Iterable[AnswerPart]], connect_end_s: float
+    async def attempt(
+        self,
+        call: Awaitable[_T],
+        start_s: float,
+        parts: Callable[[_T], Iterable[AnswerPart]] = no_parts,
     ) -> _T:
-        """Make the call once, at the current address. Raises LogStoreError."""
+        """Make the call once, at the current address, for callers that repeat it by themselves. `start_s` is
+        that of `connect`, `parts` those of `call`. Raises LogStoreError.
+        """
         if len(self._known) > 1:
-            await self._connect(connect_end_s)
+            await self.connect(start_s)
         server = self._address
         try:
             with self.open():
@@ -246,27 +264,6 @@ class ServerChannel:
     def _known(self) -> list[str]:
         successors = () if self._successor is None else (self._successor,)
         return list(dict.fromkeys((*self._given, *successors)))
-
-    def _connect_end_s(self) -> float:
-        """The latest end, by the loop's time, of connecting for a call that begins now. A call without
-        retries may wait for a connection, too.
-        """
-        return asyncio.get_running_loop().time() + max(self._retry.deadline_s, CONNECT_TIMEOUT_S)
-
-    async def _connect(self, end_s: float) -> None:
-        """Do the work of `connect` until that time of the loop. Each address has the same share of the time
-        that is left.
-        """
-        known = self._known
-        for left_count in range(len(known), 0, -1):
-            address = self._address
-            now_s = asyncio.get_running_loop().time()
-            with self.open():
-                is_reachable = await self._is_reachable(now_s + max(0.0, end_s - now_s) / left_count)
-            if is_reachable:
-                return
-            self._leave(address)
-        raise unreachable(",".join(known))
 
     async def _is_reachable(self, until_s: float) -> bool:
         """Whether the current address can be connected to until that time."""

@@ -40,13 +40,12 @@ class Patience:
     to one task. Times are those of its loop.
     """
 
-    def __init__(self, policy: RetryPolicy, start_s: float | None = None) -> None:
-        """The deadline runs from `start_s`; None: from the first failure in a row."""
+    def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
-        self._start_s = start_s
         self.failure_count = 0
         """Failures since the last success."""
-        self._deadline_s = 0.0
+        self._start_s = 0.0
+        """The start of the deadline, after a failure."""
         self._works_since_s: float | None = None
 
     def succeed(self) -> None:
@@ -57,26 +56,33 @@ class Patience:
         """Note that the work has begun. It counts as a success once it has lasted longer than any pause."""
         self._works_since_s = now_s
 
-    def next_pause_s(self, now_s: float, least_s: float = 0.0) -> float | None:
+    def start_s(self, attempt_s: float) -> float:
+        """The start of the deadline for an attempt that began at `attempt_s`: that of the first one in a row
+        that failed, if any has.
+        """
+        return self._start_s if self.failure_count else attempt_s
+
+    def next_pause_s(
+        self, now_s: float, least_s: float = 0.0, attempt_s: float | None = None
+    ) -> float | None:
         """Count a failure; returns the pause before the next attempt, at least `least_s`. None if that
-        attempt would begin after the deadline.
+        attempt would begin after the deadline. It runs from the first failure in a row or, with `attempt_s`,
+        from the begin of the attempt that failed so.
         """
         since_s, self._works_since_s = self._works_since_s, None
         if since_s is not None and now_s - since_s > self._policy.max_pause_s:
             self.succeed()
-        if self.failure_count == 0:
-            start_s = now_s if self._start_s is None else self._start_s
-            self._deadline_s = start_s + self._policy.deadline_s
+        self._start_s = self.start_s(now_s if attempt_s is None else attempt_s)
         self.failure_count += 1
         pause_s = max(self._policy.pause_s(self.failure_count), least_s)
-        return pause_s if now_s + pause_s <= self._deadline_s else None
+        return pause_s if now_s + pause_s <= self._start_s + self._policy.deadline_s else None
 
-    async def bear(self, error: LogStoreError) -> None:
-        """Count a failure, and pause before the next attempt, as long as the server asks for at least. Raises
-        the error if it is not retriable, or the deadline is over.
+    async def bear(self, error: LogStoreError, attempt_s: float | None = None) -> None:
+        """Count a failure, and pause before the next attempt, as long as the server asks for at least. The
+        deadline is that of `next_pause_s`. Raises the error if it is not retriable, or the deadline is over.
         """
         now_s = asyncio.get_running_loop().time()
-        pause_s = self.next_pause_s(now_s, error.retry_delay_s) if error.retriable else None
+        pause_s = self.next_pause_s(now_s, error.retry_delay_s, attempt_s) if error.retriable else None
         if pause_s is None:
             raise error
         await asyncio.sleep(pause_s)

@@ -5,7 +5,7 @@ topic ids and epochs, new partitions, sessions that break in the middle, appends
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,6 +45,10 @@ class ScriptedService:
         """A stream of appends ends at its first request."""
         self.append_stream_count = 0
         self.producer_id = 7
+        self.id_refusal: LogStoreError | None = None
+        """The failure of requests for a producer id."""
+        self.id_request_count = 0
+        self.on_id_request: Callable[[], None] = lambda: None
         self._sessions = list(sessions)
         self._closing = asyncio.Event()
 
@@ -78,7 +82,10 @@ class ScriptedService:
     async def init_producer(
         self, request: log_pb2.InitProducerRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> log_pb2.InitProducerResponse:
-        await self._refuse(context)
+        self.id_request_count += 1
+        self.on_id_request()
+        if self.id_refusal is not None:
+            await _abort(context, self.id_refusal)
         return log_pb2.InitProducerResponse(producer_id=self.producer_id)
 
     async def list_offsets(

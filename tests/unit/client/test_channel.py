@@ -26,6 +26,7 @@ from stratalog.client.errors import ClientClosedError, ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.server.rpc.status import status_of_error
 from stratalog.v1 import partition_pb2
+from tests.support.slow_time import SlowTime
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
 QUICK = RetryPolicy(deadline_s=60.0, first_pause_s=0.0001, max_pause_s=0.0002)
@@ -55,24 +56,6 @@ class Scripted:
             raise call_error(outcome)
         yield from ()
         return outcome
-
-
-class SlowTime:
-    """The time of the running loop, which a test moves on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        loop = asyncio.get_running_loop()
-        real = loop.time
-        self.passed_s = 0.0
-        monkeypatch.setattr(loop, "time", lambda: real() + self.passed_s)
-
-    def pass_s(self, duration_s: float) -> Callable[[], None]:
-        """A function that lets so much time pass."""
-
-        def passing() -> None:
-            self.passed_s += duration_s
-
-        return passing
 
 
 @contextmanager

@@ -19,7 +19,7 @@ CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
     "list": lambda client: client.topics.list(),
     "append": lambda client: client.append("t", 0, [Record(0, 0, None, b"x")]),
     "offsets": lambda client: client.list_offsets([(TopicPartition("t", 0), "latest")]),
-    "connect": lambda client: client.channel.connect(),
+    "connect": lambda client: client.channel.connect(asyncio.get_running_loop().time()),
 }
 
 

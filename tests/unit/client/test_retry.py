@@ -55,5 +55,10 @@ def test_no_pause_is_shorter_than_the_server_asks_for() -> None:
 
 def test_the_deadline_of_a_call_runs_from_its_start() -> None:
     policy = RetryPolicy(deadline_s=10.0, first_pause_s=1.0, max_pause_s=2.0)
-    assert Patience(policy, start_s=0.0).next_pause_s(9.5) is None
+    patience = Patience(policy)
+    assert patience.next_pause_s(9.5, attempt_s=0.0) is None
     assert Patience(policy).next_pause_s(9.5) is not None
+    assert patience.start_s(9.5) == 0.0, "later attempts have what is left"
+    assert patience.next_pause_s(9.6, attempt_s=9.5) is None
+    patience.succeed()
+    assert patience.start_s(20.0) == 20.0

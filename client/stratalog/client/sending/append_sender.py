@@ -4,8 +4,8 @@ Each partition has a `PartitionLane`, with its order, its failures and its pause
 stream, one batch a turn, and none waits for another.
 
 No batch leaves its lane without a connection, so a failed connection has no effect: the sender tries again
-after growing pauses. At the retry policy's deadline the queued batches of all lanes fail. The stream breaks
-for one of these reasons:
+after growing pauses. At the retry policy's deadline the queued batches of all lanes fail: it is one budget of
+the connections, the producer id and the stream. The stream breaks for one of these reasons:
 
 * The server has no room for another call (`OverloadedError`): nothing was applied. The sender tries again in
   the same way; at the deadline the queued batches of all lanes fail.
@@ -197,20 +197,27 @@ class AppendSender:
         while self._busy:
             if self._pause_s:
                 await asyncio.sleep(self._pause_s)
+            now_s = asyncio.get_running_loop().time()
+            start_s = self._patience.start_s(now_s)
+            attempt_s: float | None = now_s
             try:
-                await self._channel.connect()
+                await self._channel.connect(start_s)
+                # A server that was reached and then failed is not left without a try of another one, however
+                # late it failed.
+                attempt_s = None
                 if any(lane.needs_identity(self._identity) for lane in self._busy.values()):
-                    self._identity = await self._new_identity()
+                    self._identity = await self._new_identity(start_s)
                 with self._channel.open():
                     await self._send_over_stream()
             except ClientClosedError:
                 raise
             except LogStoreError as error:
-                self._fail(error)
+                self._fail(error, attempt_s)
 
-    async def _new_identity(self) -> ProducerIdentity:
-        request = log_pb2.InitProducerRequest()
-        response = await self._channel.call(self._stub.InitProducer(request, timeout=CALL_TIMEOUT_S))
+    async def _new_identity(self, start_s: float) -> ProducerIdentity:
+        """An identity from the server, by one attempt; `_send_all` repeats it. Raises LogStoreError."""
+        call = self._stub.InitProducer(log_pb2.InitProducerRequest(), timeout=CALL_TIMEOUT_S)
+        response = await self._channel.attempt(call, start_s)
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
     async def _send_over_stream(self) -> None:
@@ -234,7 +241,7 @@ class AppendSender:
                 loop = asyncio.get_running_loop()
                 async for response in call:
                     self._take_answer(response, server)
-                    if not self._busy:
+                    if not self._busy or (self._is_ending and not self._lane_by_sequence):
                         # Everything is answered. The next batch does not wait for the end of this stream.
                         break
                     deadline.reschedule(loop.time() + ANSWER_TIMEOUT_S)
@@ -324,14 +331,16 @@ class AppendSender:
         elif lane.may_send(self._max_request_bytes, self._identity):
             self._row.setdefault(lane.topic_partition, lane)
 
-    def _fail(self, cause: LogStoreError) -> None:
-        """Fail the batches that the end of the stream by `cause` demands, and queue the others again."""
+    def _fail(self, cause: LogStoreError, attempt_s: float | None) -> None:
+        """Fail the batches that the end of the stream by `cause` demands, and queue the others again.
+        `attempt_s`: as of `Patience.next_pause_s`.
+        """
         in_flight_count = sum(lane.in_flight_count for lane in self._busy.values())
         if isinstance(cause, OverloadedError):
-            may_try_again = self._may_try_again(cause)
+            may_try_again = self._may_try_again(cause, attempt_s)
             self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.give_up(cause))
         elif in_flight_count and self._is_idempotent and cause.retriable:
-            may_try_again = self._may_try_again(cause)
+            may_try_again = self._may_try_again(cause, attempt_s)
             self._fail_lanes(lambda lane: lane.lose())
             if not may_try_again:
                 self._fail_lanes(lambda lane: lane.fail_all(cause))
@@ -342,7 +351,7 @@ class AppendSender:
             self._fail_lanes(lambda lane: lane.fail_in_flight(cause))
         elif not cause.retriable:
             self._fail_lanes(lambda lane: lane.fail_oldest(cause))
-        elif not self._may_try_again(cause):
+        elif not self._may_try_again(cause, attempt_s):
             self._fail_lanes(lambda lane: lane.fail_all(cause))
 
     def _fail_lanes(self, fail: Callable[[PartitionLane], None]) -> None:
@@ -352,11 +361,13 @@ class AppendSender:
                 fail(lane)
             self._offer(lane)
 
-    def _may_try_again(self, cause: LogStoreError) -> bool:
+    def _may_try_again(self, cause: LogStoreError, attempt_s: float | None) -> bool:
         """Count a failure without effect. Returns False if the next attempt would be too late; the
         deadline begins anew for later batches then.
         """
-        pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time(), cause.retry_delay_s)
+        pause_s = self._patience.next_pause_s(
+            asyncio.get_running_loop().time(), cause.retry_delay_s, attempt_s
+        )
         self._pause_s = pause_s or 0.0
         if pause_s is None:
             self._patience.succeed()

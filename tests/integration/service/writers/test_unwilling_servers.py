@@ -6,15 +6,18 @@ import asyncio
 
 import pytest
 
-from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
+from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError, OverloadedError
 from stratalog.client.client import Client
+from stratalog.client.errors import ServerUnavailableError, unreachable
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending import append_sender
 from stratalog.v1 import log_pb2
 from tests.support.service.scripted_service import ScriptedService, scripted
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench
+from tests.support.slow_time import SlowTime
 
 PATIENT = RetryPolicy(deadline_s=PATIENCE_S, first_pause_s=0.001, max_pause_s=0.01)
+TEN_SECONDS = RetryPolicy(deadline_s=10.0, first_pause_s=0.0001, max_pause_s=0.0002)
 
 
 @pytest.mark.parametrize("ends_streams", [False, True], ids=["hangs", "ends_streams"])
@@ -58,3 +61,62 @@ async def test_the_deadline_of_refusals_is_that_of_all_queued_batches(refusal: t
         for outcome in await asyncio.gather(*deliveries, return_exceptions=True):
             assert isinstance(outcome, refusal)
         await producer.close()
+
+
+async def test_a_stream_that_needs_another_owner_does_not_wait_for_its_end() -> None:
+    # These servers do not end a stream of appends by themselves.
+    services = [ScriptedService([]), ScriptedService([])]
+    async with (
+        scripted(services[0]) as one,
+        scripted(services[1]) as other,
+        Client(one, retry=RetryPolicy(deadline_s=append_sender.ANSWER_TIMEOUT_S / 2)) as client,
+        asyncio.timeout(append_sender.ANSWER_TIMEOUT_S / 2),
+    ):
+        services[0].append_refusal = NotOwnerError("not here", endpoint=other)
+        services[1].append_refusal = InvalidRequestError("no such batch")
+        producer = client.producer(linger_ms=0)
+        with pytest.raises(InvalidRequestError):
+            await producer.send("t", None, b"x")
+        await producer.close()
+    assert [service.append_stream_count for service in services] == [1, 1]
+
+
+@pytest.mark.parametrize("refusal", [NotOwnerError, OverloadedError])
+async def test_refusals_of_a_producer_id_have_one_budget(
+    monkeypatch: pytest.MonkeyPatch, refusal: type[LogStoreError]
+) -> None:
+    time = SlowTime(monkeypatch)
+    services = [ScriptedService([]), ScriptedService([])]
+    async with (
+        scripted(services[0]) as one,
+        scripted(services[1]) as other,
+        Client(one, retry=TEN_SECONDS) as client,
+    ):
+        for service, endpoint in zip(services, (other, one), strict=True):
+            service.on_id_request = time.pass_s(4.0)
+            service.id_refusal = refusal("not here", endpoint=endpoint)
+        producer = client.producer(linger_ms=0)
+        with pytest.raises(refusal):
+            await producer.send("t", None, b"x")
+        await producer.close()
+    request_count = sum(service.id_request_count for service in services)
+    assert request_count == 4, "requests fail after 4, 8 and 12 seconds, and the last one after 16"
+
+
+async def test_connections_of_a_producer_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = SlowTime(monkeypatch)
+    starts_s: list[float] = []
+
+    async def connect(start_s: float) -> None:
+        starts_s.append(start_s)
+        time.passed_s += 4.0
+        raise unreachable("there")
+
+    async with scripted(ScriptedService([])) as there, Client(there, retry=TEN_SECONDS) as client:
+        monkeypatch.setattr(client.channel, "connect", connect)
+        producer = client.producer(linger_ms=0)
+        with pytest.raises(ServerUnavailableError):
+            await producer.send("t", None, b"x")
+        await producer.close()
+    assert len(starts_s) == 3, "attempts begin after 0, 4 and 8 seconds, and none after 12"
+    assert len(set(starts_s)) == 1, "later attempts have what is left"
